@@ -1,5 +1,5 @@
-//! Which addresses are public: a name in the configuration, or from a caller, leads to no other address unless the
-//! operator says so.
+//! Public addresses: a name in the configuration, or from a caller, may lead to no other address unless the operator allows
+//! it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,7 +30,7 @@ const NOT_PUBLIC_V6: [(Ipv6Addr, u32); 3] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 
-/// Whether an address belongs to the public Internet. One that has an IPv4 address in it is judged by that.
+/// Returns true if an address belongs to the public Internet. An address that embeds an IPv4 address is judged by that.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -52,7 +52,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     let within = |(network, length): &(Ipv6Addr, u32)| {
         (u128::from(address) ^ u128::from(*network)) >> (128 - length) == 0
     };
-    // Everything else is local, reserved or multicast.
+    // All other addresses are local, reserved or multicast.
     let global = address.segments()[0] >> 13 == 1;
     global && !NOT_PUBLIC_V6.iter().any(within)
 }

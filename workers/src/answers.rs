@@ -8,9 +8,9 @@
 //! [`COUNTED_FROM`] are not counted on their way, so an ordinary call pays one comparison; they are counted as any other
 //! once a write of theirs has to wait for its client.
 //!
-//! Where the total is reached, answers that clients do not read give way. An equal part of the total belongs to each
-//! principal that holds something. A principal within its part displaces the answers of the principal that holds most; a
-//! principal beyond it only those that stand still. An answer that gives way ends with its connection or HTTP/2 stream.
+//! When the total is reached, answers that clients do not read give way. Each principal that holds bytes has an equal share
+//! of the total. A principal within its share displaces the answers of the principal that holds most; a principal beyond it
+//! displaces only answers that stand still. An answer that gives way ends with its connection or HTTP/2 stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -29,10 +29,10 @@ use crate::metric_table;
 /// Smaller answers, in bytes, are counted only while they wait for their client.
 pub const COUNTED_FROM: usize = 64 * 1024;
 
-/// An answer of which its client has taken nothing for so long gives way to any other: 5 s.
+/// An answer of which its client has read nothing for so long gives way to any other: 5 s.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
-/// How long a call waits for room before it begins: 1 s.
+/// Maximum wait of a call for room before it begins: 1 s.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 metric_table! {
@@ -72,7 +72,7 @@ pub struct AnswerBudget {
     total: AtomicUsize,
     /// Copy of the ledger's total, read without the lock.
     held: AtomicUsize,
-    /// Taken for answers that are large or wait; nothing awaits or calls out under it.
+    /// Locked for answers that are large or wait; never held across an await or a call to other modules.
     ledger: Mutex<AnswerLedger>,
     /// Some answer has ended.
     freed: Notify,
@@ -81,11 +81,11 @@ pub struct AnswerBudget {
 
 #[derive(Default)]
 struct AnswerLedger {
-    /// Bytes of all claims, without those that were closed.
+    /// Bytes of all open claims.
     held: usize,
     /// Bytes of closed claims whose connections have not ended yet.
     closing: usize,
-    /// Owners that hold something.
+    /// Owners that hold bytes.
     owners: HashMap<AnswerOwner, OwnedAnswers>,
     /// The last turn given to a waiting answer.
     turn: u64,
@@ -121,7 +121,7 @@ impl AnswerBudget {
         })
     }
 
-    /// A budget without an end, for a process that serves one client.
+    /// A budget without a limit, for a process that serves one client.
     ///
     /// # Panics
     ///
@@ -131,7 +131,7 @@ impl AnswerBudget {
         Self::new(usize::MAX, metrics.expect("valid names of metrics"))
     }
 
-    /// Changes the total, in bytes. What is held beyond a smaller one drains.
+    /// Changes the total, in bytes. Bytes held beyond a smaller total drain.
     pub fn set_total(&self, total: usize) {
         self.total.store(total, Ordering::Relaxed);
         self.freed.notify_waiters();
@@ -191,18 +191,18 @@ impl AnswerLedger {
         self.owners.get(owner).map_or(0, |owned| owned.bytes)
     }
 
-    /// The equal part of the total, in bytes, of each owner that holds something and of `owner`.
+    /// The equal share of the total, in bytes, of each owner that holds bytes and of `owner`.
     fn share(&self, owner: &AnswerOwner, total: usize) -> usize {
         let owners = self.owners.len() + usize::from(!self.owners.contains_key(owner));
         total / owners.max(1)
     }
 
-    /// Whether an owner stays within its share with so many bytes more.
+    /// Returns true if an owner stays within its share with so many bytes more.
     fn is_within_share(&self, owner: &AnswerOwner, bytes: usize, total: usize) -> bool {
         self.owned_by(owner).saturating_add(bytes) <= self.share(owner, total)
     }
 
-    /// Makes room for so many bytes, as far as others have to give way for them. Says whether there is room now.
+    /// Makes room for so many bytes, as far as others have to give way for them. Returns true if there is room now.
     fn make_room(
         &mut self,
         owner: &AnswerOwner,
@@ -224,7 +224,8 @@ impl AnswerLedger {
         true
     }
 
-    /// Takes the answer that is to give way: of the owner that holds most, the one that has waited longest for its client.
+    /// Takes the answer that has to give way: of the owner that holds most, the answer that has waited longest for its
+    /// client.
     fn longest_waiting(
         &mut self,
         owner: &AnswerOwner,
@@ -267,7 +268,7 @@ pub struct AnswerAccount {
 }
 
 impl AnswerAccount {
-    /// The account of a principal, or of a client's address where there is no principal.
+    /// Creates the account of a principal, or of a client's address without a principal.
     pub fn new(budget: &Arc<AnswerBudget>, principal: Option<&Arc<str>>, client: IpAddr) -> Self {
         Self {
             budget: Arc::clone(budget),
@@ -278,24 +279,24 @@ impl AnswerAccount {
         }
     }
 
-    /// Waits until a call may begin, 1 s at most: while there is no room for answers, and the caller has its share, an answer
-    /// of its next call would be lost.
+    /// Waits until a call may begin, 1 s at most: while there is no room for answers and the caller has used its share, the
+    /// answer to its next call would be lost.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`] when there was none in that time.
+    /// [`NoAnswerRoom`] when there was no room in that time.
     pub async fn room(&self) -> Result<(), NoAnswerRoom> {
         if !self.budget.is_tight() {
             return Ok(());
         }
-        // Boxed, so that the usual call does not carry the room for it.
+        // Boxed, so that the usual call does not carry the future's memory.
         Box::pin(self.wait_for_room()).await
     }
 
     async fn wait_for_room(&self) -> Result<(), NoAnswerRoom> {
         let deadline = Instant::now() + ROOM_WAIT;
         loop {
-            // Made before looking, so that an end between the two is not missed.
+            // Made before the check, so that an end between the two is not missed.
             let freed = self.budget.freed.notified();
             let may_begin = self.budget.change(|ledger, total, closed| {
                 ledger.is_within_share(&self.owner, COUNTED_FROM, total)
@@ -311,7 +312,7 @@ impl AnswerAccount {
         }
     }
 
-    /// Counts so many bytes until the claim and all its copies are dropped.
+    /// Counts these bytes until the claim and all its copies are dropped.
     ///
     /// # Errors
     ///
@@ -373,7 +374,7 @@ impl AnswerClaim {
         })
     }
 
-    /// Counts so many bytes more.
+    /// Counts more bytes.
     ///
     /// # Errors
     ///
@@ -387,7 +388,7 @@ impl AnswerClaim {
         Ok(())
     }
 
-    /// Lists the answer as one that waits for its client, from now on, until the result is dropped.
+    /// Lists the answer as waiting for its client, from now on, until the result is dropped.
     pub fn waiting(&self) -> WaitingAnswer {
         let account = &self.0.account;
         let turn = account.budget.change(|ledger, _, _| {
@@ -422,7 +423,7 @@ pub struct WaitingAnswer {
 }
 
 impl WaitingAnswer {
-    /// Waits until the answer has to give way to others. It is to be dropped at once then, and its connection with it.
+    /// Waits until the answer has to give way to others. It must be dropped at once then, and its connection with it.
     pub async fn closed(&self) {
         let state = &self.claim.0;
         loop {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use humantime_serde::re::humantime::format_duration;
 
-/// Bounds of any time: a longer one is a slip, and clocks overflow somewhere above.
+/// Bounds of any time: a longer time is a mistake, and clocks overflow somewhere above.
 pub const TIMES: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600 + 6 * 3600);
 

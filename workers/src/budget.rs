@@ -1,27 +1,27 @@
-//! Budgets of rate limits: the rest of one, which the client is told in the answer's head, and its use, which other replicas
-//! are told.
+//! Budgets of rate limits: the rest of a budget, which the response's head tells the client, and its use, which is told to
+//! other replicas.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a rate limit has left for whoever was counted by it.
+/// Rest of a rate limit for the caller that it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// What the limit is counted by: `principal`, or several with `+` between them.
+    /// Name of the limit by its kind: `principal`, or several kinds with `+` between them.
     pub limit: Arc<str>,
-    /// What may be used at once after a pause.
+    /// Uses that are possible at once after a pause.
     pub quota: u32,
-    /// How much of that comes back each second.
+    /// Uses that come back each second.
     pub rate: NonZeroU32,
-    /// What may be used now.
+    /// Uses that are possible now.
     pub left: u32,
 }
 
-/// The use of one budget in this replica, as the other replicas are told of it.
+/// The use of a budget in this replica, as the other replicas are told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetUse {
-    /// A digest of the limit and of the key that the budget is for; the same in all replicas.
+    /// A digest of the limit and of its key; equal in all replicas.
     pub name: [u8; 16],
     /// The time in which the use since the last exchange comes back.
     pub taken: Duration,
@@ -31,7 +31,7 @@ pub struct BudgetUse {
     pub window: Duration,
 }
 
-/// The tightest budget that a request was counted by. Limits on requests and on tool calls are counted in different places.
+/// The tightest budget that counted a request. Limits on requests and on tool calls are counted in different places.
 #[derive(Debug, Default)]
 pub struct BudgetNote(Mutex<Option<Budget>>);
 
@@ -47,13 +47,13 @@ impl Budget {
         used.div_ceil(self.rate.get())
     }
 
-    /// Whether a smaller part of this budget is left.
+    /// Returns true if a smaller part of this budget is left.
     pub fn is_tighter_than(&self, other: &Self) -> bool {
         let part = |left: u32, of: u32| u64::from(left) * u64::from(of);
         part(self.left, other.quota) < part(other.left, self.quota)
     }
 
-    /// The tighter one of two.
+    /// The tighter of two.
     #[must_use]
     pub fn tighter(one: Option<Self>, other: Self) -> Self {
         match one {

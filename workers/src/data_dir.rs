@@ -1,22 +1,22 @@
 //! The data directory: its layout, permissions, format version, lock and socket paths.
 //!
-//! Files are the database. Every write goes through [`write_atomically`], so a reader or a crash never meets half a
-//! file. Modes are set explicitly and do not depend on the umask.
+//! Files are the database. Every write goes through [`write_atomically`], so readers and crashes never see half a file. Modes
+//! are set explicitly and do not depend on the umask.
 //!
 //! ```text
-//! $DATA/tools/<ns>/          what people drop in
+//! $DATA/tools/<ns>/          folders of tools that people drop in
 //!       venvs/<ns>           symlink to venvs/.builds/<ns>-<hash>
-//!       external/            config.yaml: servers of others, made by whoever adds some
-//!       workers/<ns>.sock    0700: who may connect may call every tool
-//!       repos/               repositories and packages of others that were analysed
+//!       external/            config.yaml: external MCP servers, made when some are added
+//!       workers/<ns>.sock    0700: a process that can connect can call every tool
+//!       repos/               analysed repositories and packages of other authors
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
-//!       gateway.lock         held while a gateway runs, and says which
-//!       *.addresses          where the core and the manager listen
+//!       gateway.lock         held while a gateway runs, and names its process
+//!       *.addresses          addresses that the core and the manager listen on
 //!       replicas/<name>/     gateways that share the sessions of this directory, one folder each: lock, sockets
 //! ```
 //!
-//! It does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
+//! This module does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -35,16 +35,17 @@ use crate::names::NamespaceName;
 use crate::process::GatewayProcess;
 use crate::regular_file;
 
-/// The format this version writes and the highest it reads.
+/// The format that this version writes, and the highest that it reads.
 const FORMAT: u32 = 1;
 
 /// The largest `version` file.
 const VERSION_BYTES_MAX: u64 = 1024;
 
-/// The longest socket path handed to anyone. The kernel's limit is 107 bytes; other systems have 103.
+/// The longest socket path that is used. The kernel's limit is 107 bytes; other systems have 103.
 const SOCKET_PATH_MAX: usize = 100;
 
-/// What a worker may put between the name and `.sock`: which process of several (`.p63`), a dot and a 64-bit generation.
+/// Bytes that a worker may put between the name and `.sock`: the number of its process (`.p63`), a dot and a 64-bit
+/// generation.
 const GENERATION_MAX: usize = 4 + 21;
 
 /// The tool of a first start (DRP-14).
@@ -53,15 +54,15 @@ const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
 /// The namespace that a first start places (DRP-14).
 pub const STARTER: &str = "shared";
 
-/// Its file.
+/// The file of that tool.
 const HELLO_FILE: &str = "hello.py";
 
 /// The gateways that may use a data directory at the same time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Occupancy<'a> {
-    /// The name of this replica, where several share the directory.
+    /// The name of this replica, if several share the directory.
     pub replica: Option<&'a str>,
-    /// True if this gateway succeeds one that still runs (`--upgrade`).
+    /// True if this gateway replaces a gateway that still runs (`--upgrade`).
     pub successor: bool,
 }
 
@@ -72,16 +73,16 @@ pub struct DataDir {
     /// The folder of workers' sockets.
     sockets: PathBuf,
     first_start: bool,
-    /// True if this process alone holds `gateway.lock`. False while an older gateway is still leaving (`--upgrade`), and
-    /// where replicas share the directory.
+    /// True if this process alone holds `gateway.lock`. False while an older gateway is still shutting down (`--upgrade`),
+    /// and when replicas share the directory.
     sole: Arc<AtomicBool>,
-    /// Absent where another process serves from the directory, see [`DataDir::beside`].
+    /// `None` if another process serves from the directory, see [`DataDir::beside`].
     _lock: Option<File>,
     /// See [`DataDir::predecessor`].
     predecessor: Option<GatewayProcess>,
 }
 
-/// Why a data directory cannot be used. One line each, naming the path.
+/// Reason why a data directory cannot be used. One line each, naming the path.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Another gateway runs on it.
@@ -95,30 +96,30 @@ pub enum DataDirError {
         /// The number in it.
         found: u64,
     },
-    /// The `version` file holds no number.
+    /// The `version` file does not hold a number.
     #[error("{}: not a format number; this is not a data directory, or it is damaged", .0.display())]
     BadVersion(PathBuf),
-    /// The directory for short socket paths is not ours alone.
+    /// The directory for short socket paths can be used by other users.
     #[error("{}: must be a directory of this user with mode 0700; remove it", .0.display())]
     ForeignSocketDir(PathBuf),
-    /// The file system refused.
+    /// The operating system returned an error.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         doing: &'static str,
         /// The path it was tried on.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl DataDir {
-    /// Creates what is missing of the layout, takes the lock and removes stale sockets.
+    /// Creates the missing parts of the layout, takes the lock and removes stale sockets.
     ///
     /// # Errors
     ///
-    /// [`DataDirError`] names the path and what to do about it.
+    /// [`DataDirError`] names the path and the remedy.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         Self::open_with(path, Occupancy::default(), true)
     }
@@ -148,14 +149,14 @@ impl DataDir {
         let first_start = !check_version(&version)?;
         make_layout(&root)?;
         let sockets = match occupancy.replica {
-            // Made when the replica holds the lock of its folder: others remove a folder without a lock that is held.
+            // Made when the replica holds the lock of its folder: other replicas remove a folder without a held lock.
             Some(name) => root
                 .join("replicas")
                 .join(replica_file_name(name))
                 .join("workers"),
             None => root.join("workers"),
         };
-        // A restored backup or a volume may bring its own mode; this one is a boundary.
+        // A restored backup or a volume may bring another mode; this mode is a security boundary.
         set_mode(&root.join("workers"), 0o700)?;
         let data = Self {
             root,
@@ -183,12 +184,12 @@ impl DataDir {
         Ok(data)
     }
 
-    /// The directory for a manager beside the gateway that serves from it: what is missing of the layout is created, and
-    /// the lock, the sockets and the first namespace are left to that gateway.
+    /// The directory for a manager beside the gateway that serves from it: missing parts of the layout are created, and the
+    /// lock, the sockets and the first namespace are left to that gateway.
     ///
     /// # Errors
     ///
-    /// [`DataDirError`] names the path and what to do about it.
+    /// [`DataDirError`] names the path and the remedy.
     pub fn beside(path: &Path) -> Result<Self, DataDirError> {
         let root = std::path::absolute(path).map_err(io_error("resolve", path))?;
         make_dir(&root, 0o755)?;
@@ -204,62 +205,62 @@ impl DataDir {
         })
     }
 
-    /// The directory itself, absolute.
+    /// Path of the directory, absolute.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Whether this start created the directory's content.
+    /// Returns true if this start created the directory's content.
     pub fn is_first_start(&self) -> bool {
         self.first_start
     }
 
-    /// Whether no other gateway uses the directory, so that what is not in use here is in use nowhere.
+    /// Returns true if no other gateway uses the directory, so that anything not in use here is in use nowhere.
     pub fn is_sole_user(&self) -> bool {
         self.sole.load(Ordering::Acquire)
     }
 
-    /// The gateway that used the directory before. If it and its guards were killed at once, processes of it are left.
+    /// The gateway that used the directory before. If it and its guards were killed at once, processes of it may still run.
     pub fn predecessor(&self) -> Option<GatewayProcess> {
         self.predecessor
     }
 
-    /// Where namespaces are dropped in.
+    /// Folder that namespaces are dropped into.
     pub fn tools_dir(&self) -> PathBuf {
         self.root.join("tools")
     }
 
-    /// Where the environments are: `<ns>` is a symlink into [`DataDir::builds_dir`].
+    /// Folder of the environments: `<ns>` is a symlink into [`DataDir::builds_dir`].
     pub fn venvs_dir(&self) -> PathBuf {
         self.root.join("venvs")
     }
 
-    /// Where environments are built.
+    /// Folder in which environments are built.
     pub fn builds_dir(&self) -> PathBuf {
         self.root.join("venvs/.builds")
     }
 
-    /// Where audit files go.
+    /// Folder of the audit files.
     pub fn logs_dir(&self) -> PathBuf {
         self.root.join("logs")
     }
 
-    /// Where repositories and packages of others are kept that were analysed. Made by whoever needs it.
+    /// Folder of analysed repositories and packages of other authors. Made when it is needed.
     pub fn repos_dir(&self) -> PathBuf {
         self.root.join("repos")
     }
 
-    /// Where the Python runtime is unpacked.
+    /// Folder into which the Python runtime is unpacked.
     pub fn runtime_dir(&self) -> PathBuf {
         self.root.join("runtime")
     }
 
     /// The socket of a namespace: `workers/<ns>.sock` (a replica's below `replicas/<name>/`), or a name in a short private
-    /// directory where a generation's own socket beside it would not fit a socket address (Q-22).
+    /// directory if a generation's own socket beside it would not fit a socket address (Q-22).
     ///
     /// # Errors
     ///
-    /// When the short directory cannot be made, or exists and is not this user's alone.
+    /// When the short directory cannot be made, or exists and other users have access to it.
     pub fn socket_for(&self, namespace: &NamespaceName) -> Result<PathBuf, DataDirError> {
         make_dir(&self.sockets, 0o700)?;
         let plain = self.sockets.join(format!("{namespace}.sock"));
@@ -269,7 +270,7 @@ impl DataDir {
         self.short_socket(namespace.as_str().as_bytes())
     }
 
-    /// `path`, or a name in a short private directory where that path would not fit a socket address.
+    /// `path`, or a name in a short private directory if that path would not fit a socket address.
     ///
     /// # Errors
     ///
@@ -281,7 +282,7 @@ impl DataDir {
         }
     }
 
-    /// A socket of that name in the short private directory, which is made.
+    /// A socket of that name in the short private directory, which is created.
     fn short_socket(&self, name: &[u8]) -> Result<PathBuf, DataDirError> {
         let short = self.short_socket_dir();
         match fs::DirBuilder::new().mode(0o700).create(&short) {
@@ -293,7 +294,7 @@ impl DataDir {
         Ok(short.join(format!("{}.sock", short_hash(name))))
     }
 
-    /// In `/tmp` on purpose, not `TMPDIR`: that one may be long, too.
+    /// In `/tmp` on purpose, not `TMPDIR`: that path may be long, too.
     fn short_socket_dir(&self) -> PathBuf {
         PathBuf::from(format!(
             "/tmp/tooldock-{}-{}",
@@ -302,7 +303,7 @@ impl DataDir {
         ))
     }
 
-    /// Puts the first namespace into an empty `tools/`; what someone mounted there already is left alone.
+    /// Puts the first namespace into an empty `tools/`; a folder that is mounted there already is left alone.
     fn seed(&self) -> Result<(), DataDirError> {
         let tools = self.tools_dir();
         let mut entries = fs::read_dir(&tools).map_err(io_error("read", &tools))?;
@@ -316,7 +317,7 @@ impl DataDir {
     }
 }
 
-/// Whether a folder holds what a first start places, and nothing else.
+/// Returns true if a folder holds the files of a first start, and nothing else.
 pub(crate) fn is_starter(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else {
         return false;
@@ -351,10 +352,10 @@ fn make_layout(root: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
-/// How the temporary files of [`write_atomically`] begin.
+/// Prefix of the temporary files of [`write_atomically`].
 pub(crate) const TEMPORARY: &str = ".tmp-";
 
-/// Whether a name is that of a temporary file made here: a beginning, six letters or digits, an ending.
+/// Returns true if a name is that of a temporary file made here: a prefix, six letters or digits, a suffix.
 pub(crate) fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
     let random = name
         .to_str()
@@ -366,12 +367,12 @@ pub(crate) fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool 
 ///
 /// # Errors
 ///
-/// What the file system said; the old file is then untouched.
+/// The error of the operating system; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     replace_file(path, bytes, mode, TEMPORARY, |_| Ok(()))
 }
 
-/// The same with another beginning of the temporary file's name, and a last step before the file is there.
+/// As [`write_atomically`], with another prefix of the temporary file's name, and a last step before the file is in place.
 pub(crate) fn replace_file(
     path: &Path,
     bytes: &[u8],
@@ -412,8 +413,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Who held the lock before; from now on this process is named there. It is a help for what a crash left behind, so
-/// nothing that goes wrong here stops the start.
+/// Replaces the name of the process in the lock file by this one, and returns the previous one. It only helps to find
+/// leftovers of a crash, so errors do not stop the start.
 fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     let mut text = [0; 64];
     let read = lock.read_at(&mut text, 0).unwrap_or_default();
@@ -423,7 +424,7 @@ fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     before.trim().parse().ok()
 }
 
-/// The name of a replica as it stands in names of files: the name itself where that is short and plain, else a digest.
+/// The name of a replica in names of files: the name itself if it is short and plain, otherwise a digest.
 pub fn replica_file_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let fits = name.len() <= 64 && !name.starts_with(['.', '~']) && name.bytes().all(is_plain);
@@ -474,7 +475,7 @@ fn take_lock(
     Ok((lock, sole))
 }
 
-/// Whether a readable version file is there.
+/// Returns true if a readable version file is there.
 fn check_version(path: &Path) -> Result<bool, DataDirError> {
     let text = match regular_file::read(path, VERSION_BYTES_MAX) {
         Ok(text) => text,
@@ -495,7 +496,7 @@ fn check_version(path: &Path) -> Result<bool, DataDirError> {
     Ok(true)
 }
 
-/// Creates a directory with its parents; one that exists keeps its mode.
+/// Creates a directory with its parents; an existing directory keeps its mode.
 fn make_dir(path: &Path, mode: u32) -> Result<(), DataDirError> {
     if path.is_dir() {
         return Ok(());
@@ -509,7 +510,7 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), DataDirError> {
         .map_err(io_error("set the mode of", path))
 }
 
-/// `/tmp` is everyone's: a directory someone else prepared there, or can look into, must not carry our sockets.
+/// All users can write to `/tmp`: a directory that another user prepared there, or can look into, must not hold our sockets.
 fn verify_private(path: &Path) -> Result<(), DataDirError> {
     let metadata = path.symlink_metadata().map_err(io_error("read", path))?;
     let private = metadata.is_dir()
@@ -522,7 +523,7 @@ fn verify_private(path: &Path) -> Result<(), DataDirError> {
     }
 }
 
-/// Removes sockets nobody listens on. One that answers, or whose queue is full, belongs to a living worker (an older
+/// Removes sockets without a listener. A socket that accepts, or whose queue is full, belongs to a living worker (an older
 /// gateway's during an upgrade) and stays.
 fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
     for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {

@@ -1,11 +1,11 @@
-//! What resources, templates and prompts have in common: how a worker announces them.
+//! Announcements of a worker: the common part of resources, templates and prompts.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// One entry of a worker's ready line.
+/// An entry of a worker's ready line.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Announced {
     /// The MCP object as lists show it.
@@ -17,11 +17,11 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// Reads what we need to know of the definition; the rest stays as it is.
+    /// Reads the member that the gateway needs to know; the rest of the definition stays as it is.
     ///
     /// # Errors
     ///
-    /// What is wrong with it: it is no object, or a member is missing or of the wrong kind.
+    /// The problem with the definition: it is not an object, or a member is missing or of the wrong kind.
     pub(crate) fn key<'a, T: Deserialize<'a>>(&'a self) -> Result<T, String> {
         let text = self.definition.get();
         // serde would read an array as a struct, member by member.
@@ -32,7 +32,7 @@ impl Announced {
     }
 }
 
-/// Declares what a worker may announce: an object that clients know by one member of its definition.
+/// Declares a type that a worker may announce: an object that clients know by one member of its definition.
 macro_rules! announced {
     ($(#[$about:meta])* $name:ident by $(#[$key_about:meta])* $key:ident, $member:literal) => {
         $(#[$about])*
@@ -45,7 +45,7 @@ macro_rules! announced {
             pub definition: ::std::sync::Arc<::serde_json::value::RawValue>,
             /// The file it was found in, relative to its namespace folder.
             pub filename: String,
-            /// Whether its function takes a context, and so may report, log and ask.
+            /// True when its function takes a context, and so may report, log and ask.
             pub context: bool,
         }
 

@@ -1,22 +1,22 @@
 //! Effects of the management tools and of the paths of `/api`, and the scopes that cover each effect.
 //!
-//! A scope is patterns of tool names, and a name may sound like less than its tool does. So a credential with scopes opens
-//! a management tool only where the scopes match the tool's name and cover all of the tool's effects. The table of a
-//! namespace's tools stands in its [`crate::policy::ToolPolicy`], which every surface asks.
+//! A scope is patterns of tool names, and a tool may do more than its name suggests. So a credential with scopes opens a
+//! management tool only if the scopes match the tool's name and cover all of the tool's effects. The table of a namespace's
+//! tools stands in its [`crate::policy::ToolPolicy`], which every surface asks.
 
 use crate::scope::ToolScope;
 
-/// The tool whose name a scope has to match before anything that runs code of the caller's choice is open.
+/// The tool whose name a scope has to match before any tool that runs code of the caller's choice is open.
 pub const WRITE_TOOL: &str = "write_tool";
 
 /// The scopes that cover an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cover {
-    /// Each scope that opens the tool. A path that no tool stands for is open to each credential for `_system`.
+    /// Each scope that opens the tool. A path without a tool is open to each credential for `_system`.
     Itself,
     /// Scopes that match the name of this tool.
     Tool(&'static str),
-    /// The scope `admin` alone, whatever patterns another scope has.
+    /// The scope `admin` alone: patterns of other scopes do not count.
     Admin,
 }
 
@@ -44,7 +44,7 @@ macro_rules! effects {
 }
 
 effects! {
-    /// Names, states and numbers of what is served.
+    /// Names, states and numbers of the served namespaces.
     ReadsState: Cover::Itself, "reads names and states of what is served";
     /// Keys of servers and of the gateway, credentials masked.
     ReadsConfiguration: Cover::Tool("server_config"), "reads configuration, credentials masked";
@@ -58,13 +58,13 @@ effects! {
     FetchesSources: Cover::Itself, "downloads and reads repositories and packages, and runs nothing of them";
     /// An empty namespace.
     CreatesNamespaces: Cover::Itself, "creates empty namespaces";
-    /// A placeholder that a person gives a value.
+    /// A placeholder; a person sets its value.
     AsksForSecrets: Cover::Itself, "asks a person for a secret";
     /// Files on disk come into service.
     Reloads: Cover::Tool("reload_core"), "brings what is on disk into service";
     /// A tool file.
     DeletesTools: Cover::Tool("delete_tool"), "deletes tool files";
-    /// A namespace or a server, with all of it.
+    /// A namespace or a server with all its files.
     DeletesNamespaces: Cover::Tool("delete_namespace"), "deletes namespaces and servers";
     /// A secret and its value.
     RemovesSecrets: Cover::Tool("remove_secret"), "removes secrets";
@@ -93,7 +93,7 @@ impl Effect {
         }
     }
 
-    /// Whether scopes cover the effect.
+    /// Returns true if scopes cover the effect.
     pub fn is_covered_by(self, scope: &ToolScope) -> bool {
         match self.cover() {
             Cover::Itself => true,
@@ -122,17 +122,17 @@ impl ToolEffects {
         Self(rows)
     }
 
-    /// The effects of a tool; none for a name without a row.
+    /// The effects of a tool; empty for a name without a row.
     pub fn of(self, tool: &str) -> &'static [Effect] {
         let row = self.0.iter().find(|(name, _)| *name == tool);
         row.map_or(&[], |(_, effects)| effects)
     }
 
-    /// Whether scopes open a tool: its name and all of its effects.
+    /// Checks that scopes open a tool: its name and all of its effects.
     ///
     /// # Errors
     ///
-    /// [`Missing`] says which of both the scopes lack.
+    /// [`Missing`]: the name or the effect that the scopes lack.
     pub fn check(self, scope: &ToolScope, tool: &str) -> Result<(), Missing> {
         if !scope.allows(tool) {
             return Err(Missing::Name);

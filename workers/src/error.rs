@@ -1,15 +1,15 @@
-//! What can go wrong with a call, in the workers' own words (WRK-12). No status codes here: whoever speaks HTTP or
-//! MCP maps a code to its own answer.
+//! Errors of calls, in codes of the workers (WRK-12). No status codes here: the modules for HTTP and MCP map a code to their
+//! own responses.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-/// The stable code of a failed call. Its text form is part of the public contract.
+/// The stable code of a failed call. Its text is part of the public contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallErrorCode {
-    /// The namespace has no such tool, or it may not be used here.
+    /// The namespace has no such tool, or the tool may not be used here.
     ToolNotFound,
     /// The scopes of the caller's credential do not open the tool.
     InsufficientScope,
@@ -23,13 +23,13 @@ pub enum CallErrorCode {
     DependencyError,
     /// The call's time limit ran out; the call was cancelled.
     ExecutionTimeout,
-    /// The tool raised, or its worker answered something that makes no sense.
+    /// The tool raised, or its worker sent an invalid response.
     InternalError,
-    /// The tool returned what does not fit its output schema.
+    /// The tool returned a value that does not fit its output schema.
     OutputType,
     /// The tool raised `ToolError`: its author wrote the message for the model.
     ToolError,
-    /// The worker process is down: the call failed with it, or it did not come back in time.
+    /// The worker process is down: it ended during the call, or did not come back in time.
     WorkerUnavailable,
     /// The namespace is on its way up.
     Starting,
@@ -39,16 +39,16 @@ pub enum CallErrorCode {
     RateLimited,
     /// The result is larger than the namespace allows.
     ResultTooLarge,
-    /// The caller gave up on the call.
+    /// The caller cancelled the call.
     Cancelled,
-    /// The function asks its client for what the client cannot do. `details` names it as `requiredCapabilities`.
+    /// The function asks its client for an unsupported capability. `details` names it as `requiredCapabilities`.
     MissingCapability,
     /// The namespace needs a personal credential of the caller, and there is none. `details` names it as `slots`, with the
     /// `command` that sets it.
     MissingCredential,
-    /// A server refused the gateway, or its answer is none of MCP.
+    /// A server refused the gateway, or its response is not MCP.
     UpstreamError,
-    /// A question to the client has no usable answer: it failed, took too long, or was one too many.
+    /// A question to the client has no usable answer: it failed, took too long, or exceeded the number of questions.
     AskFailed,
 }
 
@@ -79,7 +79,7 @@ impl CallErrorCode {
         }
     }
 
-    /// Reads a code a worker sent. An unknown one is an internal error: a worker cannot invent contract codes.
+    /// Reads a code that a worker sent. An unknown code is an internal error: a worker cannot invent contract codes.
     pub fn from_worker(text: &str) -> Self {
         match text {
             "tool_not_found" => Self::ToolNotFound,
@@ -99,19 +99,19 @@ impl CallErrorCode {
     }
 }
 
-/// A failed call: code, a message for the client, and optional JSON details (a traceback, the schema's complaints).
+/// A failed call: code, a message for the client, and optional JSON details (a traceback, the schema's errors).
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
 pub struct CallError {
-    /// The stable code.
+    /// Stable code.
     pub code: CallErrorCode,
     /// Text a client may read.
     pub message: String,
     /// A JSON object with more. `traceback` in it is shown only to callers trusted with it (REQUIREMENTS Q-45).
     pub details: Option<Box<RawValue>>,
-    /// When trying again may help.
+    /// Time after which trying again may help.
     pub retry_after: Option<Duration>,
-    /// The reason in full, for those who operate the gateway; `None` where the message says all.
+    /// The reason in full, for operators; `None` if the message has it all.
     pub cause: Option<Box<FailureCause>>,
 }
 
@@ -136,7 +136,7 @@ impl CallError {
         }
     }
 
-    /// Adds the reason that logs tell in the place of the message.
+    /// Adds the reason that logs show in place of the message.
     #[must_use]
     pub fn caused_by(
         mut self,

@@ -1,7 +1,7 @@
-//! Who may do what, in words: each rule between a credential and a tool, and whether it allows or refuses.
+//! Explanation of access, in words: each rule between a credential and a tool, and its decision.
 //!
-//! The rules are those that requests are judged by, asked one at a time with the same compiled patterns. Nothing is
-//! decided here.
+//! The rules are those that requests are judged by, asked one at a time with the same compiled patterns. This module decides
+//! nothing.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::namespace_scope::NamespaceScope;
 use crate::policy::ToolPolicy;
 use crate::registry::{Namespace, UpstreamKind};
 
-/// What is asked.
+/// A question about a namespace or a tool.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -27,7 +27,7 @@ pub struct Question {
     /// The namespace, `_system` for the management tools.
     #[serde(deserialize_with = "served_name")]
     pub namespace: NamespaceName,
-    /// One of its tools; all of them where none is named.
+    /// A tool of the namespace; all of them if none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
 }
@@ -44,13 +44,13 @@ pub struct ReachQuestion {
 /// The tools that a principal may call, counted by namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reach {
-    /// The principal of the requests that are meant.
+    /// The principal of the requests in question.
     pub principal: String,
     /// The kind of credential, as `API key 4e6f4m62lonp`.
     pub credential: String,
     /// The namespaces that are open to it and whose tools are known.
     pub namespaces: Vec<NamespaceReach>,
-    /// Why nothing can be called, and a change that would open something. Empty where a tool is open.
+    /// The reason why nothing can be called, and a change that would open something. Empty if a tool is open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -81,7 +81,7 @@ pub fn example_patterns<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Str
     patterns.take(PATTERNS_MAX).collect()
 }
 
-/// Reads the name of a namespace that is asked about.
+/// Reads the name of the namespace in a question.
 ///
 /// # Errors
 ///
@@ -91,26 +91,26 @@ pub fn served_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespa
     NamespaceName::parse_served(&text).map_err(de::Error::custom)
 }
 
-/// Somebody who is asked about, as the edge knows the credential.
+/// The credential in question, as the edge knows it.
 #[derive(Debug, Clone)]
 pub struct Credential {
-    /// The principal of its requests.
+    /// Principal of its requests.
     pub principal: Arc<str>,
-    /// Which credential it is, as `API key 4e6f4m62lonp`.
+    /// Kind and name of the credential, as `API key 4e6f4m62lonp`.
     pub named: String,
-    /// Why it does not count at all, where that is so.
+    /// Reason why it is not valid at all, if it is not.
     pub ended: Option<String>,
-    /// The patterns of the namespaces that it opens.
+    /// Patterns of the namespaces that it opens.
     pub patterns: Vec<String>,
-    /// The same, compiled.
+    /// The patterns, compiled.
     pub namespaces: Arc<NamespaceScope>,
-    /// What its scopes open; None where it has none.
+    /// The tools that its scopes open; `None` if it has no scopes.
     pub grant: Option<Arc<Grant>>,
     /// Conditions that only a real request can show to be met: the key's networks and limits.
     pub notes: Vec<String>,
 }
 
-/// A principal that can be asked about, without its secret.
+/// A principal that questions may name, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownPrincipal {
     /// The principal's name, as logs show it.
@@ -120,12 +120,12 @@ pub struct KnownPrincipal {
     /// The id of the API key, which tells apart keys with one name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// active, or the reason why the credential does not count: expired, revoked, or, of requests without a credential, not
+    /// active, or the reason why the credential is not valid: expired, revoked, or, of requests without a credential, not
     /// admitted by any listener.
     pub state: String,
 }
 
-/// The principals that the configuration and the API keys name. Subjects of access tokens are not among them.
+/// The principals that the configuration and the API keys name. Subjects of access tokens are not included.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Principals {
     /// The principals, by name.
@@ -136,7 +136,7 @@ pub struct Principals {
 }
 
 impl Principals {
-    /// The most principals that a list has.
+    /// The most principals in a list.
     const LISTED_MAX: usize = 1000;
 
     /// Sorts these principals, and keeps as many as a list may have.
@@ -151,8 +151,8 @@ impl Principals {
         }
     }
 
-    /// A list of the first of these, in the order of `entries`: by name, then by the id of the key. `describe` is called for
-    /// those that are listed alone; there may be many more.
+    /// A list of the first of these, in the order of `entries`: by name, then by the id of the key. `describe` is called only
+    /// for those that are listed; there may be many more.
     pub fn first_of<E: Ord>(
         entries: impl IntoIterator<Item = E>,
         describe: impl FnMut(E) -> KnownPrincipal,
@@ -205,60 +205,60 @@ impl Principals {
     }
 }
 
-/// One rule and what it says.
+/// A rule and its decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rule {
-    /// Where the rule stands.
+    /// The place of the rule.
     pub rule: String,
-    /// Whether it lets the caller pass.
+    /// True if the rule lets the caller pass.
     pub allows: bool,
-    /// What it says.
+    /// The rule's content.
     pub says: String,
 }
 
-/// What somebody may do with a tool.
+/// Access to a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolAccess {
     /// The tool.
     pub name: String,
-    /// Whether it is listed and callable.
+    /// True if it is listed and callable.
     pub allowed: bool,
-    /// The first rule that refuses it.
+    /// First rule that refuses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_by: Option<String>,
 }
 
-/// The answer.
+/// Answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
-    /// The principal of the requests that are meant.
+    /// The principal of the requests in question.
     pub principal: String,
-    /// Which credential it is.
+    /// The kind and the name of the credential.
     pub credential: String,
     /// The namespace.
     pub namespace: String,
-    /// The state of the namespace, as `/ready` has it, where it is served.
+    /// The state of the namespace, as in `/ready`, if it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The tool, where one was named.
+    /// The tool, if one was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// Whether every rule allows it.
+    /// True if every rule allows it.
     pub allowed: bool,
-    /// The rules, in the order in which they are asked.
+    /// The rules, in the order in which they are checked.
     pub rules: Vec<Rule>,
-    /// The tools of the namespace, where none was named and the namespace is open.
+    /// The tools of the namespace, if none was named and the namespace is open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<ToolAccess>,
-    /// How many further tools the list leaves out.
+    /// The number of further tools, which the list leaves out.
     #[serde(default)]
     pub left_out: usize,
-    /// What else counts, which only a request can tell, or why tools are not known.
+    /// Further conditions that only a request can show to be met, or the reason why tools are not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// The rule that asks whether the credential counts at all.
+/// The rule that checks that the credential is valid at all.
 const CREDENTIAL: &str = "credential";
 
 impl Rule {
@@ -271,7 +271,7 @@ impl Rule {
     }
 }
 
-/// The rules between a credential and a namespace. `served` is None where there is no such namespace.
+/// The rules between a credential and a namespace. `served` is `None` if there is no such namespace.
 pub fn of_namespace(
     credential: &Credential,
     name: &NamespaceName,
@@ -372,8 +372,8 @@ pub fn of_tool(credential: &Credential, namespace: &Namespace, tool: &str) -> Ve
     rules
 }
 
-/// The rules between a credential and a tool that a member lends to an aggregate. `is_served` tells a member that is a
-/// namespace by itself, which has to be open to the caller, from a server that only the aggregate has.
+/// The rules between a credential and a tool that a member lends to an aggregate. `is_served` is true for a member that is
+/// itself a namespace, which has to be open to the caller, and false for a server that only the aggregate has.
 pub fn of_member(
     credential: &Credential,
     member: &Namespace,
@@ -384,7 +384,7 @@ pub fn of_member(
         true => of_namespace(credential, &member.name, Some(member)),
         false => Vec::new(),
     };
-    // The credential itself was asked about first.
+    // The rule of the credential itself was checked first.
     rules.retain(|rule| rule.rule != CREDENTIAL);
     rules.extend(of_tool(credential, member, tool));
     for rule in &mut rules {
@@ -394,7 +394,7 @@ pub fn of_member(
     rules
 }
 
-/// The lists of a namespace, and behind them the operator's where these are others.
+/// The lists of a namespace, and behind them the operator's if they differ.
 fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
     let operators = limits.within.as_deref().cloned();
     let own = ("", limits.lists());
@@ -402,7 +402,7 @@ fn lists_of(limits: &Limits) -> Vec<(&'static str, AccessLists)> {
     std::iter::once(own).chain(operators).collect()
 }
 
-/// A namespace is served only with patterns that compile.
+/// The policy of these limits. A namespace is served only with patterns that compile.
 fn policy(only: &Limits) -> Option<ToolPolicy> {
     ToolPolicy::new(only).ok()
 }

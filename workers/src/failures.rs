@@ -1,13 +1,13 @@
-//! Wrong credentials, counted by where they come from, so that whoever tries many is told to wait.
+//! Wrong credentials, counted by their origin, so that clients that try many have to wait.
 //!
-//! A key of the table is a client's address, a user name, or the user of a local process. Its first failures are free. From
-//! then on a *spell* runs: each failure starts a delay, twice as long as the one before, and further failures within the delay
-//! are answered with what is left of it. A key without failures for [`FailureLimits::window`] after its delay starts anew.
+//! A key of the table is a client's address, a user name, or the user of a local process. Its first failures are free. After
+//! them a *spell* runs: each failure starts a delay, twice as long as the previous one, and further failures within the delay
+//! are answered with the rest of it. A key without failures for [`FailureLimits::window`] after its delay starts anew.
 //!
-//! Only failures are counted here. Callers judge a credential first and come here with a wrong one, so a right credential
-//! is never delayed, wherever it comes from.
+//! Only failures are counted here. Callers judge a credential first and count only wrong ones, so a right credential is never
+//! delayed, whatever its origin.
 //!
-//! Keys are kept as hashes under a random seed, and their number is bounded: where a part of the table is full of running
+//! Keys are kept as hashes under a random seed, and their number is bounded: when a part of the table is full of running
 //! spells, further keys share one entry of that part.
 
 use std::collections::HashMap;
@@ -20,17 +20,17 @@ use std::time::Duration;
 const KEYS_MAX: usize = 16_384;
 /// Parts of the table, each under its own lock.
 const SHARDS: usize = 16;
-/// Doublings of the delay after which it is the longest one in any case.
+/// Doublings of the delay after which it has its maximum in any case.
 const DOUBLINGS_MAX: u32 = 20;
-/// The delay that a spell begins with.
+/// The first delay of a spell.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 
-/// When failures are slowed, and for how long.
+/// Limits of failures, and delays beyond them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailureLimits {
     /// Failures of one key until a spell begins; at least 1.
     pub free: u32,
-    /// How long a key has to be without failures to start anew.
+    /// Time without failures after which a key starts anew.
     pub window: Duration,
     /// The longest delay.
     pub max_delay: Duration,
@@ -39,11 +39,11 @@ pub struct FailureLimits {
 /// Consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureOutcome {
-    /// It is answered as any wrong credential is.
+    /// Answered like any wrong credential.
     Answered,
-    /// Answered as any wrong credential is, and the first failure of a spell.
+    /// Answered like any wrong credential, and the first failure of a spell.
     SpellBegan,
-    /// It came within a delay, of which so much is left.
+    /// The failure came within a delay; the value is the rest of it.
     Delayed(Duration),
 }
 
@@ -65,7 +65,7 @@ impl FailureOutcome {
 pub struct FailureTable {
     limits: FailureLimits,
     seed: RandomState,
-    /// Plain data: what a thread that panicked left behind can be used.
+    /// Plain data: it stays usable after a thread panicked with the lock.
     shards: [Mutex<Shard>; SHARDS],
 }
 
@@ -74,7 +74,7 @@ struct Shard {
     spells: HashMap<u64, Spell>,
     /// Shared spell of all keys that found no place in the table.
     overflow: Spell,
-    /// Before then no entries are looked for that could be dropped.
+    /// Time of the next search for entries that can be dropped.
     next_sweep: Duration,
 }
 
@@ -82,7 +82,7 @@ struct Shard {
 #[derive(Debug, Clone, Copy, Default)]
 struct Spell {
     failures: u32,
-    /// The end of the delay, or the last failure where there is none.
+    /// The end of the delay, or the last failure if there is no delay.
     until: Duration,
 }
 
@@ -113,7 +113,7 @@ impl Spell {
 }
 
 impl FailureTable {
-    /// A table without failures.
+    /// Creates a table without failures.
     pub fn new(limits: FailureLimits) -> Self {
         Self {
             limits,
@@ -122,7 +122,7 @@ impl FailureTable {
         }
     }
 
-    /// The limits it goes by.
+    /// The limits in force.
     pub fn limits(&self) -> FailureLimits {
         self.limits
     }

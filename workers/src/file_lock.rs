@@ -1,7 +1,7 @@
-//! Lock files beside what several processes write: at most one of them writes at a time.
+//! Lock files beside files that several processes write: at most one process writes at a time.
 //!
-//! The kernel's lock on the file decides, so a process that dies holds nothing. What the file says is for people only:
-//! who waits in vain is told who is in the way.
+//! The kernel's lock on the file decides, so a process that dies holds no lock. The text in the file is for people only: a
+//! process that waits in vain reports the holder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -16,36 +16,36 @@ use rustix::io::Errno;
 
 use crate::regular_file::tighten;
 
-/// How often a taken lock is tried again.
+/// Interval of trying to take a lock that is held.
 const TRY_EVERY: Duration = Duration::from_millis(25);
 
-/// Whoever may read the file may hold the lock.
+/// Mode of lock files: a user who may read the file may hold the lock.
 const MODE: u32 = 0o600;
 
-/// More than a holder writes.
+/// The most bytes read from a lock file; a holder writes fewer.
 const HOLDER_MAX: u64 = 256;
 
-/// Why the lock was not taken. Nothing was changed.
+/// Reason why the lock was not taken. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else is writing.
+    /// Another process is writing.
     #[error("{}: held by {holder} for longer than {}; end that command, or try again when it is done", path.display(), format_duration(*waited))]
     Held {
         /// The lock file.
         path: PathBuf,
-        /// Who holds it, as far as known.
+        /// The holder, as far as known.
         holder: String,
-        /// How long this process waited.
+        /// Time that this process waited.
         waited: Duration,
     },
-    /// The file system refused.
+    /// The operating system returned an error.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         doing: &'static str,
         /// The lock file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -55,7 +55,7 @@ pub enum LockError {
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Takes the lock, waiting for up to `patience`. `purpose` is what others are told.
+    /// Takes the lock, waiting for up to `patience`. `purpose` is shown to processes that wait.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl FileLock {
         loop {
             let file = open(path).map_err(told("open the lock"))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Not if somebody removed the file meanwhile: another process may hold the one that is there now.
+                // Not if another process removed the file meanwhile: the file that is there now may be locked by a third.
                 Ok(()) if is_at(&file, path) => {
                     let lock = Self(file);
                     lock.say(purpose);
@@ -93,11 +93,12 @@ impl FileLock {
         }
     }
 
-    /// Sets the time of the file's last change to now, for others to see that the holder goes on.
+    /// Sets the file's modification time to now, which shows others that the holder is alive.
     ///
     /// # Errors
     ///
-    /// When the file system refuses, or the file is no longer at `path`: other processes do not see this lock then.
+    /// When the operating system returns an error, or the file is no longer at `path`: other processes do not see this lock
+    /// then.
     pub fn refresh(&self, path: &Path) -> io::Result<()> {
         if !is_at(&self.0, path) {
             return Err(io::Error::new(
@@ -114,7 +115,7 @@ impl FileLock {
             "{purpose} (process {}, since {since})\n",
             std::process::id()
         );
-        // The lock works without these words.
+        // The lock works without this text.
         let _ = self.0.set_len(0);
         let _ = self.0.write_all_at(text.as_bytes(), 0);
     }
@@ -126,8 +127,8 @@ impl Drop for FileLock {
     }
 }
 
-/// Opens the lock's file, or makes it. Tools can write beside it, and root may be the one who sets a secret: no link is
-/// followed, nothing is waited on, and only a file that was made here is given to the directory's owner.
+/// Opens the lock's file, or makes it. Tools can write beside it, and root may be setting a secret: no link is followed, the
+/// call does not block, and only a file that was made here is given to the directory's owner.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -159,7 +160,7 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Gives a file that root made to the owner of a directory: who serves from the directory must be able to read it.
+/// Gives a file that root made to the owner of a directory: the gateway that serves from it must be able to read the file.
 pub(crate) fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

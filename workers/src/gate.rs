@@ -1,7 +1,7 @@
-//! How many calls of one namespace run at once, and how many may wait (WRK-14, Q-11).
+//! Limit on the calls of one namespace that run at once, and on those that wait (WRK-14, Q-11).
 //!
-//! Principals take turns: of the calls of one principal that wait, one stands in the line for the next turn, and the others
-//! wait behind that one. So a principal with many slow calls delays the calls of others by no more than one turn each.
+//! Principals take turns: of the waiting calls of a principal, one stands in the line for the next turn, and the others wait
+//! behind it. So a principal with many slow calls delays the calls of others by no more than one turn each.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,9 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// A principal. Calls without one share a place in the line.
 pub type Principal = Option<Arc<str>>;
 
-/// Lets a bounded number of calls through and a bounded number wait.
+/// Lets a bounded number of calls run and a bounded number wait.
 ///
-/// Waiting has no time limit of its own: the caller's clock covers it.
+/// Waiting has no time limit here: the caller's time limit covers it.
 #[derive(Debug)]
 pub struct Gate {
     /// Permits of running calls. Waiting calls get permits in the order of their arrival in the line.
@@ -84,8 +84,8 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// [`QueueFull`] at once when as many calls wait already as may. A principal of whose calls none waits is let in all the
-    /// same, until there are twice as many.
+    /// [`QueueFull`] at once when the queue is full. A principal without waiting calls is let in all the same, until twice as
+    /// many calls wait.
     pub async fn enter(&self, principal: &Principal) -> Result<Permit, QueueFull> {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
             return Ok(Permit { _running: running });
@@ -97,8 +97,8 @@ impl Gate {
         Ok(self.turn(waiting.ok_or(QueueFull)?).await)
     }
 
-    /// Waits for a turn of a call that had one and gave it back while it asked its client. It is never refused: what it
-    /// did is not lost to a full queue, and how many calls ask is bounded elsewhere.
+    /// Waits for a turn of a call that released its turn while it asked its client. It is never refused: its work must not be
+    /// lost to a full queue, and the number of calls that ask is bounded elsewhere.
     pub async fn resume(&self, principal: &Principal) -> Permit {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
             return Permit { _running: running };
@@ -107,7 +107,7 @@ impl Gate {
         self.turn(waiting.expect("every call is let in")).await
     }
 
-    /// A place in the queue, if it may be had: `may` is told how many calls wait.
+    /// A place in the queue, if `may` returns true for the number of waiting calls and for the principal's queue.
     fn wait<'a>(
         &'a self,
         principal: &'a Principal,
@@ -153,7 +153,7 @@ impl Gate {
         self.max_concurrency - self.running.available_permits()
     }
 
-    /// Whether a gate of these limits would be the same as this one.
+    /// Returns true if the gate has these limits.
     pub fn has_limits(&self, max_concurrency: usize, queue: usize) -> bool {
         self.max_concurrency == max_concurrency && self.queue == queue
     }

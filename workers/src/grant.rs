@@ -1,4 +1,4 @@
-//! What a credential allows beside its namespaces. Static tokens have no grant: they open every tool of their namespaces.
+//! Rights of a credential beside its namespaces. Static tokens have no grant: they open every tool of their namespaces.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::scope::ToolScope;
 pub struct Grant {
     /// The tools that may be listed and called.
     pub tools: Arc<ToolScope>,
-    /// What the grant comes from.
+    /// Source of the grant.
     pub source: GrantSource,
 }
 
-/// The kind of a credential, and what records may tell of it.
+/// Kind of a credential, with the data that records may contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantSource {
     /// An API key.
@@ -27,12 +27,12 @@ pub enum GrantSource {
     Token(Arc<TokenScopes>),
 }
 
-/// The scopes of an access token, and which others its issuer gives.
+/// The scopes of an access token, and the other scopes of its issuer.
 #[derive(Debug)]
 pub struct TokenScopes {
-    /// The token's own, as far as they stand for something here.
+    /// The token's own scopes, as far as they are configured here.
     pub held: Vec<Box<str>>,
-    /// All that stand for something here.
+    /// All scopes that are configured here.
     pub offered: Arc<[OfferedScope]>,
 }
 
@@ -41,13 +41,13 @@ pub struct TokenScopes {
 pub struct OfferedScope {
     /// Its name at the issuer.
     pub name: Box<str>,
-    /// What it opens.
+    /// Tools that it opens.
     pub tools: Arc<ToolScope>,
 }
 
 impl TokenScopes {
-    /// The scopes that a token needs for a tool, with spaces between them: those the token has, and the narrowest that opens
-    /// the tool. None where no scope does.
+    /// The scopes that a token needs for a tool, separated by spaces: those the token has, and the narrowest that opens the
+    /// tool. `None` if no scope does.
     pub fn wanted_for(&self, tool: &str) -> Option<String> {
         let opens = |scope: &&OfferedScope| scope.tools.allows(tool);
         let opening = || self.offered.iter().filter(opens);
@@ -70,7 +70,7 @@ impl PartialEq for TokenScopes {
 impl Eq for TokenScopes {}
 
 impl Grant {
-    /// The id of the API key, where the grant comes from one.
+    /// The id of the API key, if the grant comes from one.
     pub fn key_id(&self) -> Option<&Arc<str>> {
         match &self.source {
             GrantSource::Key { id } => Some(id),
@@ -78,7 +78,7 @@ impl Grant {
         }
     }
 
-    /// The scopes of the access token, where the grant comes from one.
+    /// The scopes of the access token, if the grant comes from one.
     pub fn token_scopes(&self) -> Option<&TokenScopes> {
         match &self.source {
             GrantSource::Key { .. } => None,

@@ -1,7 +1,7 @@
 //! The secrets that the functions and servers of a namespace know: hidden in answers that go through a chat (SCR-14).
 //!
-//! Found are exact copies, and copies escaped by Python's `repr` or JSON. A secret that a tool encodes in another way
-//! stays visible.
+//! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a tool encodes in another way stays
+//! visible.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Registry {
                     let member = match member {
                         AggregateMember::Own(own) => own,
                         AggregateMember::Served(name) => match self.namespace(name.as_str()) {
-                            // An aggregate in an aggregate is none of its members: this ends.
+                            // An aggregate inside an aggregate is skipped, so that the recursion ends.
                             Some(found) if !is_aggregate(&found) => {
                                 served = found;
                                 &served
@@ -92,8 +92,8 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Members of MCP messages whose values are words, ids and numbers of the protocol. A secret that reads like one of them
-/// does not change what a message is.
+/// Members of MCP messages whose values are words, ids and numbers of the protocol. A secret that equals one of them does not
+/// change the meaning of a message.
 const PROTOCOL_VALUES: [&str; 16] = [
     "jsonrpc",
     "id",
@@ -113,7 +113,7 @@ const PROTOCOL_VALUES: [&str; 16] = [
     "resultType",
 ];
 
-/// Further names of members that the protocol gives.
+/// Further names of members that the protocol defines.
 const PROTOCOL_NAMES: [&str; 14] = [
     "params",
     "result",
@@ -132,18 +132,18 @@ const PROTOCOL_NAMES: [&str; 14] = [
 ];
 
 impl HiddenValues {
-    /// Whether there is nothing to hide.
+    /// Returns true if there is nothing to hide.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A text without them.
+    /// A text without the values.
     pub fn hide(&self, text: &str) -> String {
         let hidden = self.0.hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A failure without them: in its message and in its details.
+    /// A failure without the values: in its message and in its details.
     pub fn hide_in_error(&self, mut error: CallError) -> CallError {
         if self.is_empty() {
             return error;
@@ -161,14 +161,14 @@ impl HiddenValues {
         error
     }
 
-    /// JSON without them: in texts, names of members, and numbers that are written like one. `None` where none is in it.
-    /// Ids, types and further members that the protocol gives stay unchanged.
+    /// JSON without the values: in texts, names of members, and numbers that are written like one. `None` if it contains
+    /// none. Ids, types and further members that the protocol defines stay unchanged.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;
         }
         let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
-            // No JSON, then: a text.
+            // Not JSON: treated as text.
             let hidden = self.0.hide(json.to_vec(), false);
             return (hidden != json).then_some(hidden);
         };
@@ -186,7 +186,7 @@ impl HiddenValues {
         (hidden != json).then_some(hidden)
     }
 
-    /// Hides them in a value, and says whether there were any.
+    /// Hides the values in JSON; returns true if there were any.
     fn hide_in(&self, value: &mut Value) -> bool {
         match value {
             Value::Null | Value::Bool(_) => false,

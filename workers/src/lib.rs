@@ -1,18 +1,18 @@
-//! The bottom of the house: namespaces, the registry snapshot, worker processes and the RPC with them.
+//! The lowest layer: namespaces, the registry snapshot, worker processes and the RPC with them.
 //!
-//! Knows neither HTTP nor MCP: no status codes, no JSON-RPC. Everything above asks it for a [`registry::Snapshot`] and
-//! calls tools, resources and prompts through a [`worker::Worker`], or speaks with an
-//! [`external::ServerProcess`] in whatever language that understands.
+//! Knows neither HTTP nor MCP: no status codes, no JSON-RPC. The layers above ask it for a [`registry::Snapshot`] and call
+//! tools, resources and prompts through a [`worker::Worker`], or speak the protocol of an [`external::ServerProcess`] on its
+//! pipes.
 //!
 //! ```text
-//! reload ── scan ── manifest          folders on disk → what each namespace wants to be
-//!   │  └─── environment               the interpreter and packages it runs on
-//!   ├─ worker ── process ── __guard   the process that runs it, and nothing left behind
-//!   ├─ external ─────┘                servers of others: what to run, and a child with its pipes
-//!   ├─ builder ── __builder ── __guard   repositories and packages of others, read in a process of their own
-//!   ├─ remote                         servers of others over HTTP: where they are, and how they are reached
-//!   ├─ aggregate                      many servers behind one namespace: what its file says
-//!   └─ registry                       what is served now, swapped in one step
+//! reload ── scan ── manifest          folders on disk → the wanted state of each namespace
+//!   │  └─── environment               the interpreter and packages that workers run on
+//!   ├─ worker ── process ── __guard   the process that runs the tools, ended with all its descendants
+//!   ├─ external ─────┘                external MCP servers: commands, and a child with its pipes
+//!   ├─ builder ── __builder ── __guard   repositories and packages of other authors, read in a separate process
+//!   ├─ remote                         external MCP servers over HTTP: addresses, and connection settings
+//!   ├─ aggregate                      many servers behind one namespace: the content of its file
+//!   └─ registry                       the served namespaces, swapped in one step
 //! ```
 
 pub mod address;

@@ -1,8 +1,8 @@
-//! The addresses of the gateways that run on a data directory, for checks of a configuration: a port that such a gateway has
+//! The addresses of the gateways that run on a data directory, for checks of a configuration: a port in use by such a gateway
 //! is free for its next start.
 //!
-//! The core and the manager each note theirs in a file of the data directory, with the process that has them. Notes of a
-//! process that is gone do not count.
+//! The core and the manager each note their addresses in a file of the data directory, with their process. Notes of a process
+//! that is gone do not count.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,14 +15,14 @@ use crate::regular_file;
 /// The files, by the part of the gateway that runs.
 const FILES: [&str; 2] = ["gateway.addresses", "manager.addresses"];
 
-/// More than the addresses of a gateway are.
+/// The largest file; the addresses of a gateway need less.
 const BYTES_MAX: u64 = 64 * 1024;
 
 /// Notes the addresses of this process.
 ///
 /// # Errors
 ///
-/// The error of the file system.
+/// The error of the operating system.
 pub fn note(data: &Path, is_manager: bool, addresses: &[String]) -> io::Result<()> {
     let mut text = format!("{}\n", GatewayProcess::this());
     for address in addresses {

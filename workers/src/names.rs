@@ -1,8 +1,8 @@
-//! Names that enter from outside, parsed once and carried as types.
+//! Names that come from outside, parsed once and carried as types.
 //!
-//! A namespace name becomes a folder, a socket file and a URL segment, so the rule is narrow enough that no escaping is
-//! ever needed: `^[a-z0-9][a-z0-9_-]{0,62}$` (REQUIREMENTS K-40). A leading `_` or `.` never parses, which is what keeps
-//! `_system` reserved (NSR-05, SEC-16).
+//! A namespace name becomes a folder, a socket file and a URL segment, so the rule is narrow enough that no escaping is ever
+//! needed: `^[a-z0-9][a-z0-9_-]{0,62}$` (REQUIREMENTS K-40). A leading `_` or `.` never parses, which keeps `_system`
+//! reserved (NSR-05, SEC-16).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 /// The longest namespace name, in bytes.
 pub const NAMESPACE_NAME_MAX: usize = 63;
 
-/// The principal of every client of a listener that asks for no token. It stands for nobody in particular, so it has no
+/// The principal of every client of a listener that asks for no token. It stands for no particular client, so it has no
 /// credentials of its own.
 pub const ANONYMOUS: &str = "anonymous";
 
 /// The longest principal name, in bytes.
 pub const PRINCIPAL_NAME_MAX: usize = 512;
 
-/// The name of the namespace that the management tools have. No text parses as this name.
+/// The name of the namespace of the management tools. No text parses as this name.
 const SYSTEM: &str = "_system";
 
 /// The name under which all namespaces are seen at once. No text parses as this name.
@@ -31,7 +31,7 @@ const GLOBAL: &str = "_global";
 #[serde(transparent)]
 pub struct NamespaceName(Arc<str>);
 
-/// Why a text is no namespace name.
+/// Reason why a text is not a namespace name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid namespace name: use 1 to 63 lowercase letters, digits, '-' or '_', beginning with a letter or digit"
@@ -45,8 +45,8 @@ impl NamespaceName {
         NAME.clone()
     }
 
-    /// A name that a namespace may be served under: any valid one, and `_system`. For questions about namespaces; what is
-    /// made is never named so.
+    /// Parses a name that a namespace may be served under: any valid one, and `_system`. For questions about namespaces; a
+    /// new namespace never gets that name.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl NamespaceName {
         }
     }
 
-    /// Whether it is the name of the management tools' namespace.
+    /// Returns true for the name of the management tools' namespace.
     pub fn is_system(&self) -> bool {
         &*self.0 == SYSTEM
     }
@@ -69,7 +69,7 @@ impl NamespaceName {
         NAME.clone()
     }
 
-    /// Whether it is the name under which all namespaces are seen at once.
+    /// Returns true for the name under which all namespaces are seen at once.
     pub fn is_global(&self) -> bool {
         &*self.0 == GLOBAL
     }
@@ -80,7 +80,7 @@ impl NamespaceName {
         Self(format!("{}.{label}", self.0).into())
     }
 
-    /// Whose secrets it gets: of a member its aggregate's.
+    /// The namespace whose secrets it gets: a member gets those of its aggregate.
     pub fn owner(&self) -> Self {
         match self.0.split_once('.') {
             Some((aggregate, _)) => Self(aggregate.into()),
@@ -93,8 +93,8 @@ impl NamespaceName {
         &self.0
     }
 
-    /// Whether ToolDock v1 has a path of this name, `/mcp/namespaces` or `/mcp/info`, so that the namespace of the name
-    /// cannot be reached by its path (K-38).
+    /// Returns true if ToolDock v1 has a path of this name, `/mcp/namespaces` or `/mcp/info`, so that the namespace of the
+    /// name cannot be reached by its path (K-38).
     pub fn is_path_of_v1(&self) -> bool {
         matches!(self.as_str(), "namespaces" | "info")
     }
@@ -125,10 +125,10 @@ impl FromStr for NamespaceName {
 #[serde(transparent)]
 pub struct PrincipalName(Arc<str>);
 
-/// Why a text is no name of a principal.
+/// Reason why a text is not a principal's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPrincipalName {
-    /// Nobody is called so.
+    /// The text cannot be a principal's name.
     #[error(
         "invalid principal name: use 1 to {PRINCIPAL_NAME_MAX} bytes without control characters, and without a space at either end"
     )]

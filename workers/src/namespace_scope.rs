@@ -1,14 +1,14 @@
-//! Which namespaces a credential opens: names and globs, compiled once.
+//! The namespaces that a credential opens: names and globs, compiled once.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
 use crate::names::NamespaceName;
 
-/// The namespaces a token opens, compiled once.
+/// The namespaces that a token opens.
 #[derive(Debug)]
 pub struct NamespaceScope {
     names: Names,
-    /// Whether the management tools are open, too. They write code that reads every namespace's secrets, so no pattern
+    /// True when the management tools are open, too. They write code that reads every namespace's secrets, so no pattern
     /// opens them by chance: `_system` has to be listed by its name.
     management: bool,
 }
@@ -20,12 +20,12 @@ enum Names {
 }
 
 impl NamespaceScope {
-    /// Everything, the management tools included.
+    /// All namespaces, including the management tools.
     pub const UNRESTRICTED: Self = Self {
         names: Names::All,
         management: true,
     };
-    /// Every namespace. The management tools are for somebody who is known.
+    /// Every namespace, except the management tools: those need an identified client.
     pub const ANYBODY: Self = Self {
         names: Names::All,
         management: false,
@@ -35,7 +35,7 @@ impl NamespaceScope {
     ///
     /// # Errors
     ///
-    /// Which text is neither.
+    /// The text that is neither a name nor a glob.
     pub fn new(patterns: &[String]) -> Result<Self, String> {
         let system = NamespaceName::system();
         let management = patterns.iter().any(|pattern| pattern == system.as_str());
@@ -45,7 +45,7 @@ impl NamespaceScope {
         })
     }
 
-    /// Whether a namespace is open.
+    /// Returns true if a namespace is open.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
         match namespace.is_system() {
             true => self.management,
@@ -53,7 +53,7 @@ impl NamespaceScope {
         }
     }
 
-    /// Whether a name is matched. The management tools are no match of any pattern: see [`NamespaceScope::opens`].
+    /// Returns true if a name is matched. The management tools are matched by no pattern: see [`NamespaceScope::opens`].
     pub fn contains(&self, namespace: &str) -> bool {
         match &self.names {
             Names::All => true,

@@ -1,4 +1,4 @@
-//! Networks in CIDR notation: who is told by an address, wherever a list of networks stands.
+//! Networks in CIDR notation, and the addresses in them, for every list of networks.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,20 +7,20 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-/// The address of a client that has none, because it came by a Unix socket. No packet has this address, and in networks of
-/// the configuration it is written `unix`.
+/// The address used for clients without one, which came by a Unix socket. No packet has this address; in networks of the
+/// configuration it is written `unix`.
 pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// How the configuration and the logs name [`UNIX`].
+/// Name of [`UNIX`] in the configuration and the logs.
 pub const UNIX_NAME: &str = "unix";
 
 /// A network in CIDR notation; a bare address is a network of one. `unix` stands for the clients of Unix sockets, which are
-/// in no other network but that of every address.
+/// in no other network except that of every address.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
 
-/// Why a text is no network.
+/// Reason why a text is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid network {0:?}: use an address or ADDRESS/PREFIX, as 10.0.0.0/8 or fd00::/8, or unix"
@@ -28,7 +28,7 @@ pub struct Cidr(IpNet);
 pub struct InvalidCidr(String);
 
 impl Cidr {
-    /// Whether all addresses of another network lie in this one.
+    /// Returns true if all addresses of another network lie in this one.
     pub fn covers(&self, other: &Self) -> bool {
         match other.0 == IpNet::from(UNIX) {
             true => self.contains(UNIX),
@@ -36,10 +36,10 @@ impl Cidr {
         }
     }
 
-    /// Whether the canonical form of the address lies in the network.
+    /// Returns true if the canonical form of the address lies in the network.
     pub fn contains(&self, address: IpAddr) -> bool {
         if address == UNIX {
-            // Whatever its address, a network of prefix 0 is that of every address.
+            // A network of prefix 0 is that of every address, with any bits.
             let of_every_address = matches!(self.0, IpNet::V4(net) if net.prefix_len() == 0);
             return of_every_address || self.0 == IpNet::from(UNIX);
         }
@@ -78,7 +78,7 @@ impl FromStr for Cidr {
     }
 }
 
-/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: clients are compared in canonical form, so networks have to be in it too.
+/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: clients are compared in canonical form, so networks must have that form too.
 fn canonical(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let mapped = v6.addr().to_ipv4_mapped();

@@ -7,14 +7,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-/// How the value without a setting is spelled.
+/// Spelling of the value without a setting.
 const OFF: &str = "off";
 
-/// Reads `off` as `None`, and anything else as the setting. `expected` says in errors what may be written.
+/// Reads `off` as `None`, and other values as the setting. `expected` lists the allowed values in errors.
 ///
 /// # Errors
 ///
-/// The errors of the setting's own type, with the place inside the setting; an untagged enum would not tell that place.
+/// The errors of the setting's own type, with the place inside the setting, which an untagged enum would not name.
 pub fn deserialize<'de, D, T>(deserializer: D, expected: &str) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -24,7 +24,7 @@ where
     deserializer.deserialize_any(OffOr { expected, setting })
 }
 
-/// Writes what [`deserialize`] reads.
+/// Writes the form that [`deserialize`] reads.
 ///
 /// # Errors
 ///

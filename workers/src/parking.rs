@@ -1,16 +1,16 @@
-//! How many calls of one namespace may wait for an answer of their client at once (`max_parked`), and how many of those
-//! places one principal may hold.
+//! Limit on the calls of one namespace that wait for an answer of their client (`max_parked`), and on the share of one
+//! principal.
 //!
-//! Such a call has given its place in the [`crate::gate::Gate`] back, so without this nothing would bound them. A client
+//! Such a call has released its place in the [`crate::gate::Gate`], so without this limit there would be no bound. A client
 //! can keep a call waiting for as long as `ask_timeout`: a principal that could hold all places would shut out the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A bounded number of places. Nobody waits for one.
+/// A bounded number of places. Calls do not wait for a place.
 #[derive(Debug)]
 pub struct Parking {
-    /// Short critical sections on plain data; nothing awaits under it.
+    /// Short critical sections on plain data; never held across an await.
     places: Arc<Mutex<Shares>>,
     max: usize,
 }
@@ -22,26 +22,26 @@ pub struct Parked {
     principal: Arc<str>,
 }
 
-/// Who holds how many of a bounded number of places. Remembers only principals that hold some.
+/// Shares of a bounded number of places, by principal. Remembers only principals that hold some.
 #[derive(Debug, Default)]
 pub struct Shares {
     taken: usize,
     held: HashMap<Arc<str>, usize>,
 }
 
-/// As many calls ask as may.
+/// No place is free for a call that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParkingFull {
-    /// Of the whole namespace.
+    /// All places of the namespace are taken.
     #[error("too many calls of the namespace wait for an answer of their client")]
     Namespace,
-    /// Of this principal: the other places are for others.
+    /// The principal holds its share: the other places are for others.
     #[error("too many calls of this principal wait for an answer of their client")]
     Principal,
 }
 
 impl Parking {
-    /// Room for `max` calls; with 0 no call may ask.
+    /// Creates places for `max` calls; with 0 no call may ask.
     pub fn new(max: usize) -> Self {
         Self {
             places: Arc::default(),
@@ -53,7 +53,7 @@ impl Parking {
     ///
     /// # Errors
     ///
-    /// [`ParkingFull`] when there is none for it.
+    /// [`ParkingFull`] when there is no place for that principal.
     pub fn enter(&self, principal: &str) -> Result<Parked, ParkingFull> {
         let principal: Arc<str> = principal.into();
         let mut places = lock(&self.places);
@@ -71,7 +71,7 @@ impl Parking {
         lock(&self.places).taken
     }
 
-    /// Whether a parking of this limit would be the same as this one.
+    /// Returns true if the parking has this limit.
     pub fn has_limit(&self, max: usize) -> bool {
         self.max == max
     }
@@ -84,8 +84,8 @@ impl Drop for Parked {
 }
 
 impl Shares {
-    /// Whether one more of `max` places may go to that principal. An eighth of them, rounded down, is for others: one
-    /// principal alone may use nearly all there is, and never everything where that would shut somebody out for long.
+    /// Checks that one more of `max` places may go to that principal. An eighth of them, rounded down, is for others: a
+    /// principal alone may use nearly all places, and never all if that would shut others out for long.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Shares {
         *self.held.entry(principal).or_insert(0) += 1;
     }
 
-    /// Counts a place as free again. One that was not taken changes nothing.
+    /// Counts a place as free again. A place that was not taken changes nothing.
     pub fn give_back(&mut self, principal: &str) {
         let Some(held) = self.held.get_mut(principal) else {
             return;

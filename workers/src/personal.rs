@@ -1,13 +1,13 @@
-//! Personal values: secrets that each principal has of its own, and what a server makes of them.
+//! Personal values: secrets that each principal has of its own, and the settings of a server that are made from them.
 //!
 //! ```text
 //! secrets store, scope principal:NAME ──reload──▶ PersonalSecrets ──┐
 //! a server's keys, `personal: [TOKEN]` ──reload──▶ Personal ────────┴──for a caller──▶ PersonalValues
 //! ```
 //!
-//! A name that a server lists under `personal` is looked up among the values of the principal that calls, and nowhere else:
-//! a value that everybody shares never stands in for a personal one. Personal values are in no snapshot, so that a new one
-//! changes what its principal gets and nothing of what the others use.
+//! A name that a server lists under `personal` is looked up among the values of the calling principal, and nowhere else: a
+//! shared value never stands in for a personal one. Personal values are in no snapshot, so that a new value affects only its
+//! principal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::process::output::Redactor;
 use crate::secrets::{Authorizer, Scope, Secret, Secrets};
 use crate::template::{NoValue, Parts, Sources, Template, is_variable_name};
 
-/// Personal values of one server; more is a mistake.
+/// The most personal values of one server; more is a mistake.
 const SLOTS_MAX: usize = 64;
 
 /// The values of one principal, by key.
@@ -33,7 +33,7 @@ type Own = Arc<BTreeMap<String, Secret>>;
 #[derive(Debug)]
 pub struct PersonalSecrets {
     current: ArcSwap<BTreeMap<String, Own>>,
-    /// Who has authorized the gateway at which server, and when.
+    /// Authorizers of the gateway, by server and principal, with the times.
     authorized: ArcSwap<BTreeMap<Authorizer, u64>>,
     changed: watch::Sender<()>,
 }
@@ -64,7 +64,7 @@ impl PersonalSecrets {
         }
     }
 
-    /// From now on these have authorized the gateway, each since then.
+    /// Replaces the authorizations: authorizers with the times since which they count.
     pub(crate) fn install_authorizations(&self, authorized: BTreeMap<Authorizer, u64>) {
         if authorized != **self.authorized.load() {
             self.authorized.store(Arc::new(authorized));
@@ -72,12 +72,12 @@ impl PersonalSecrets {
         }
     }
 
-    /// Since when the gateway is authorized, in seconds since 1970.
+    /// The time since which the gateway is authorized, in seconds since 1970.
     pub(crate) fn authorized_since(&self, authorizer: &Authorizer) -> Option<u64> {
         self.authorized.load().get(authorizer).copied()
     }
 
-    /// Tells of each change.
+    /// Subscribes to all changes.
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -96,39 +96,39 @@ impl PersonalSecrets {
     }
 }
 
-/// What of a server's settings depends on who calls: of a stdio server its variables, of a remote server its headers. And
-/// whether somebody has to have authorized the gateway before it may use a remote server.
+/// The settings of a server that depend on the caller: variables of a stdio server, headers of a remote server. Also the
+/// authorization that a remote server needs before it may be used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Personal {
     slots: BTreeSet<String>,
-    /// By the name of the variable or header.
+    /// Settings by the name of the variable or header.
     entries: Vec<(String, Parts)>,
     authorized_by: Option<AuthorizedBy>,
 }
 
-/// Who authorizes the gateway at a remote server.
+/// Authorizer of the gateway at a remote server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorizedBy {
-    /// The operator, for everybody.
+    /// The operator, for all principals.
     Operator,
     /// Each principal, for itself.
     Principal,
 }
 
-/// The same for one principal.
+/// The settings of a server for one principal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PersonalValues {
-    /// By the name of the variable or header.
+    /// Values by the name of the variable or header.
     pub entries: Vec<(String, Secret)>,
-    /// What must not show in logs and errors.
+    /// Values that must not show in logs and errors.
     pub hidden: Vec<Secret>,
-    /// Since when the principal has authorized the gateway, where that is needed. Who does so again may be somebody else
-    /// there.
+    /// The time since which the principal has authorized the gateway, if that is needed. After another authorization the
+    /// gateway may act for another user there.
     pub authorized_since: Option<u64>,
 }
 
 impl Personal {
-    /// Nothing yet, of a server with these personal names.
+    /// Creates the settings of a server with these personal names; none is added yet.
     pub(crate) fn new(slots: &[String]) -> Self {
         Self {
             slots: slots.iter().cloned().collect(),
@@ -136,13 +136,13 @@ impl Personal {
         }
     }
 
-    /// From now on somebody has to have authorized the gateway.
+    /// From now on the gateway must be authorized.
     pub(crate) fn authorize(&mut self, by: AuthorizedBy) {
         self.authorized_by = Some(by);
     }
 
-    /// Takes a setting that refers to a personal name; what else it refers to is looked up now. `false`: it refers to none,
-    /// and is everybody's.
+    /// Adds a setting if it refers to a personal name; its other references are looked up now. Returns false if it refers to
+    /// no personal name, and so is the same for all principals.
     pub(crate) fn take(
         &mut self,
         name: &str,
@@ -157,12 +157,12 @@ impl Personal {
         Ok(true)
     }
 
-    /// Whether anything depends on who calls.
+    /// Returns true if any setting depends on the caller.
     pub fn is_needed(&self) -> bool {
         !self.entries.is_empty() || self.authorized_by == Some(AuthorizedBy::Principal)
     }
 
-    /// Whether a principal has all it takes to reach the server.
+    /// Checks that a principal has all values for reaching the server.
     ///
     /// # Errors
     ///
@@ -179,7 +179,8 @@ impl Personal {
         }
     }
 
-    /// Who has authorized the gateway, or has to, when that principal calls. `None`: nobody has to.
+    /// The authorizer that must have authorized the gateway for calls of that principal; `None` if no authorization is
+    /// needed.
     pub fn authorizer(
         &self,
         namespace: &NamespaceName,
@@ -200,12 +201,12 @@ impl Personal {
         self.entries.iter().map(|(name, _)| name.as_str())
     }
 
-    /// What a principal gets.
+    /// Values for a principal.
     ///
     /// # Errors
     ///
-    /// `missing_credential`: which personal values the principal lacks, and the command that sets the first of them; or the
-    /// command that authorizes the gateway.
+    /// `missing_credential`: the personal values that the principal lacks, and the command that sets the first of them; or
+    /// the command that authorizes the gateway.
     pub fn values(
         &self,
         namespace: &NamespaceName,
@@ -307,7 +308,7 @@ fn missing_values(
     )
 }
 
-/// What a caller is told while nobody has authorized the gateway, or not any more.
+/// The error for callers while the gateway is not authorized, or not any more.
 pub fn not_authorized(authorizer: Authorizer) -> CallError {
     let Authorizer {
         namespace,

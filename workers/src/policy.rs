@@ -1,4 +1,4 @@
-//! Who may use a namespace and which of its tools are there at all (NSR-15): glob lists, compiled once per reload.
+//! Principals that may use a namespace, and its allowed tools (NSR-15): glob lists, compiled once per reload.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use sha2::{Digest as _, Sha256};
@@ -11,7 +11,7 @@ use crate::scope::ToolScope;
 #[derive(Debug, Clone)]
 pub struct ToolPolicy {
     own: Lists,
-    /// The operator's, where these are others. Both must allow.
+    /// The operator's lists, if they differ. Both must allow.
     within: Option<Box<Lists>>,
     /// The effects of the tools, which scopes have to cover beside their names.
     effects: ToolEffects,
@@ -25,7 +25,7 @@ struct Lists {
     principals: Patterns,
 }
 
-/// One list of patterns. Most say `*`, which needs no automaton: it is asked on every call.
+/// A list of patterns. Most lists are `*`, which needs no automaton: a list is asked on every call.
 #[derive(Debug, Clone)]
 pub(crate) struct Patterns {
     everything: bool,
@@ -50,14 +50,13 @@ impl Patterns {
         })
     }
 
-    /// Whether one of the patterns matches the name.
+    /// Returns true if one of the patterns matches the name.
     pub(crate) fn is_match(&self, name: &str) -> bool {
-        // An empty `GlobSet` is not asked: it would split the name into its parts before it finds that it has no
-        // patterns.
+        // An empty `GlobSet` is not asked: it would split the name into its parts before it finds that it has no patterns.
         self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
     }
 
-    /// Whether one of the patterns matches every name.
+    /// Returns true if one of the patterns matches every name.
     pub(crate) fn is_everything(&self) -> bool {
         self.everything
     }
@@ -67,7 +66,7 @@ impl Patterns {
     }
 }
 
-/// A pattern that is no glob.
+/// A pattern that is not a valid glob.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: invalid pattern {pattern:?}: {reason}")]
 pub struct InvalidPattern {
@@ -75,7 +74,7 @@ pub struct InvalidPattern {
     pub key: &'static str,
     /// The pattern.
     pub pattern: String,
-    /// What the glob parser says.
+    /// Error of the glob parser.
     pub reason: String,
 }
 
@@ -101,32 +100,32 @@ impl ToolPolicy {
         Self { effects, ..self }
     }
 
-    /// Whether scopes open a tool of the namespace, by its name and by all of its effects.
+    /// Checks that scopes open a tool of the namespace, by its name and by all of its effects.
     ///
     /// # Errors
     ///
-    /// [`Missing`] says what the scopes lack.
+    /// [`Missing`] names the reason.
     pub fn check_scope(&self, scope: &ToolScope, tool: &str) -> Result<(), Missing> {
         self.effects.check(scope, tool)
     }
 
-    /// A hash over the patterns for tools: policies with equal ones allow the same tools.
+    /// A hash over the patterns for tools: policies with equal hashes allow the same tools.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// Whether the tool may be listed and called.
+    /// Returns true if the tool may be listed and called.
     pub fn allows_tool(&self, tool: &str) -> bool {
         self.own.allow_tool(tool) && self.within.as_ref().is_none_or(|it| it.allow_tool(tool))
     }
 
-    /// Whether that is so for every tool, whatever its name.
+    /// Returns true if every tool may be listed and called, whatever its name.
     pub fn allows_every_tool(&self) -> bool {
         let within = self.within.as_ref();
         self.own.allow_every_tool() && within.is_none_or(|it| it.allow_every_tool())
     }
 
-    /// Whether the principal may use the namespace.
+    /// Returns true if the principal may use the namespace.
     pub fn allows_principal(&self, principal: &str) -> bool {
         let within = self.within.as_ref();
         self.own.principals.is_match(principal)
@@ -152,8 +151,8 @@ impl Lists {
     }
 }
 
-/// Whether every name that a pattern matches is matched by some pattern of a list, as far as that can be told: a name by
-/// the patterns that match it, a pattern by itself or `*`.
+/// Returns true if every name that a pattern matches is matched by some pattern of a list, as far as that can be told: a name
+/// by the patterns that match it, a pattern by itself or `*`.
 pub(crate) fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)
@@ -165,7 +164,7 @@ fn fingerprint(limits: &Limits) -> [u8; 32] {
     let own = limits.lists();
     for lists in [Some(&own), limits.within.as_deref()] {
         let patterns = lists.map(|it| (&it.tools_allow, &it.tools_deny));
-        // JSON tells apart where one list ends and another begins.
+        // JSON separates the lists from each other.
         let text = serde_json::to_vec(&patterns).expect("strings serialize into memory");
         hash.update(&text);
     }

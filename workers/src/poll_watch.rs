@@ -4,10 +4,10 @@
 //! takes the time of each poll by two readings of the clock. A poll beyond [`LONG`] is counted, and a line of the log names
 //! its route, method and namespace.
 //!
-//! Time alone accuses the innocent: on a busy machine a thread loses its core in the midst of a poll. So the processor time
-//! of the thread counts for the verdict. It is read at most once in `CHECKPOINT_EVERY` before polls, since it costs a
-//! system call, and once more after a long poll: what the thread computed since the last reading, less the time between
-//! that reading and the poll, was computed by the poll. This never says too much.
+//! The elapsed time alone is not enough: on a busy machine a thread loses its core in the midst of a poll. So the processor
+//! time of the thread counts for the verdict. It is read at most once in `CHECKPOINT_EVERY` before polls, since it costs a
+//! system call, and once more after a long poll: the processor time since the last reading, less the time between that
+//! reading and the poll, was used by the poll. The result is never too high.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,16 +21,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::names::NamespaceName;
 
-/// A poll of more time than this is long.
+/// A poll that takes longer is long.
 pub const LONG: Duration = Duration::from_millis(50);
-/// How old the last reading of a thread's processor time may be when a poll begins.
+/// Maximum age of the last reading of a thread's processor time when a poll begins.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(10);
-/// Lines of the log come at most this often, but for a poll that computed twice as long as any before.
+/// Shortest time between log lines, except for a poll that computed twice as long as any before.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Bytes of a method's name that are kept for the log.
 const METHOD_MAX: usize = 32;
 
-/// A method's name, cut. No allocation: it is noted with every message.
+/// A method's name, cut. No allocation: a method is noted with every message.
 #[derive(Clone, Copy, Default)]
 struct MethodNote {
     bytes: [u8; METHOD_MAX],
@@ -38,13 +38,13 @@ struct MethodNote {
 }
 
 thread_local! {
-    /// The last reading of the thread's processor time, and when it was made.
+    /// The last reading of the thread's processor time, and its time.
     static CHECKPOINT: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
     /// The method of the message that the present poll has read.
     static METHOD: Cell<MethodNote> = const { Cell::new(MethodNote { bytes: [0; METHOD_MAX], length: 0 }) };
 }
 
-/// Says which method the message has that the present poll of this thread handles.
+/// Notes the method of the message that the present poll of this thread handles.
 pub fn note_method(method: &str) {
     let mut note = MethodNote::default();
     let length = method.len().min(METHOD_MAX);
@@ -60,7 +60,7 @@ pub struct PollWatch {
     lines: Mutex<LogLines>,
 }
 
-/// When the last line was logged, and the longest poll that any line was about.
+/// Time of the last line, and the longest poll that any line reported.
 #[derive(Debug, Default)]
 struct LogLines {
     last: Option<Instant>,
@@ -76,23 +76,23 @@ pub struct PollSubject {
     pub namespace: Option<NamespaceName>,
 }
 
-/// How long a poll took.
+/// Duration of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PollTime {
     wall: Duration,
-    /// The least that its thread computed meanwhile.
+    /// Lower bound of the processor time of its thread meanwhile.
     computed: Duration,
 }
 
 impl PollTime {
-    /// Whether computing made it long. Otherwise its thread waited: for a core, a file, a lock.
+    /// Returns true if computing made it long. Otherwise its thread waited: for a core, a file, a lock.
     fn is_computing(self) -> bool {
         self.computed + CHECKPOINT_EVERY >= LONG
     }
 }
 
 impl PollWatch {
-    /// A watch that counts in that registry.
+    /// Creates a watch that counts in that registry.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl PollWatch {
         })
     }
 
-    /// The answer of a request, watched. `begin` makes its future, and may do a part of its work at once.
+    /// Watches the future of a request. `begin` makes it, and may do a part of its work at once.
     pub fn over<F>(&self, subject: PollSubject, begin: impl FnOnce() -> F) -> WatchedFuture<'_, F> {
         let began = before();
         WatchedFuture {
@@ -147,7 +147,7 @@ impl PollWatch {
         );
     }
 
-    /// Whether a poll that computed so long is worth a line now.
+    /// Returns true if a poll that computed so long is to be logged now.
     fn has_a_line(&self, computed: Duration) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);
@@ -168,7 +168,7 @@ pub struct WatchedFuture<'a, F> {
     subject: PollSubject,
     /// The method that an earlier poll has read.
     method: MethodNote,
-    /// When the future was begun to be made; `None` after its first poll.
+    /// Time before the future was made; `None` after its first poll.
     began: Option<Instant>,
 }
 
@@ -198,7 +198,7 @@ impl std::fmt::Debug for MethodNote {
     }
 }
 
-/// The time at which a poll begins; sees to it that the thread's processor time is known about then.
+/// The current time, at which a poll begins. Also reads the thread's processor time if the last reading is too old.
 fn before() -> Instant {
     let now = Instant::now();
     let known = CHECKPOINT.get();
@@ -208,7 +208,7 @@ fn before() -> Instant {
     now
 }
 
-/// The least that this thread has computed since then.
+/// Lower bound of the processor time of this thread since then.
 fn computed_since(began: Instant) -> Duration {
     let Some((at, before)) = CHECKPOINT.get() else {
         return Duration::ZERO;

@@ -4,7 +4,7 @@
 //! operator's file ─▶ $DATA/config.yaml ─▶ folders ─▶ external/config.yaml
 //! ```
 //!
-//! Tool code can write everywhere but in the operator's file, so a name that the operator's file has is never served from
+//! Tool code can write everywhere except in the operator's file, so a name of the operator's file is never served from
 //! another place, not even while the operator's server is switched off. A claim that loses is an issue of its name: in the
 //! log, in `/ready` and in `tooldock check`.
 
@@ -20,10 +20,10 @@ use crate::registry::Issue;
 /// The code of an [`Issue`] about a name that several places claim.
 pub const COLLISION: &str = "name_collision";
 
-/// `$DATA/config.yaml` as messages name it.
+/// Name of `$DATA/config.yaml` in messages.
 pub(crate) const DATA_FILE: &str = "config.yaml of the data directory";
 
-/// Where a namespace is configured. The order is the precedence: the first wins.
+/// Source of a namespace's configuration. The order is the precedence: the first wins.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -32,7 +32,7 @@ pub enum Source {
     /// The operator's configuration file and environment.
     #[default]
     Operator,
-    /// `$DATA/config.yaml`, where tool code can write.
+    /// `$DATA/config.yaml`, to which tool code can write.
     DataFile,
     /// A folder below `tools/`.
     Folder,
@@ -57,22 +57,22 @@ pub enum Kind {
 /// The source and the kind of a namespace. Credentials belong to these two and the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// Where the namespace is configured.
+    /// Source of its configuration.
     pub source: Source,
     /// The kind of the namespace.
     pub kind: Kind,
 }
 
-/// A place that configures a namespace of some name.
+/// A claim of one source to the name of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The name that is claimed.
+    /// Claimed name.
     pub name: NamespaceName,
     /// Source and kind.
     pub origin: Origin,
     /// The file or key, for messages.
     pub place: String,
-    /// Whether the namespace is to be served. A claim that is switched off keeps its name all the same.
+    /// True when the namespace is to be served. A claim that is switched off keeps its name all the same.
     pub enabled: bool,
 }
 
@@ -84,7 +84,7 @@ pub struct Names(BTreeMap<NamespaceName, Settled>);
 struct Settled {
     winner: Claim,
     losers: Vec<Claim>,
-    /// Changes of the winner that another file asked for in vain.
+    /// Changes of the winner by another file that were refused.
     refused: Vec<String>,
     /// Further issues of the namespace that has the name.
     notes: Vec<Issue>,
@@ -138,7 +138,7 @@ impl Claim {
         }
     }
 
-    /// The folder that `vault.tools_dir` names outside of `tools/`.
+    /// The folder outside of `tools/` that `vault.tools_dir` names.
     pub fn vault(name: &NamespaceName) -> Self {
         Self {
             origin: Origin {
@@ -177,7 +177,7 @@ impl Claim {
     }
 }
 
-/// The claims of the configuration: of the operator's file, and those that `$DATA/config.yaml` adds.
+/// The claims of the configuration: those of the operator's file, and those added by `$DATA/config.yaml`.
 pub fn configured(servers: &ServersConfig, aggregates: &AggregatesConfig) -> Vec<Claim> {
     let of = |source, kind| Origin { source, kind };
     let stdio = servers.stdio.iter().map(|(name, config)| {
@@ -217,7 +217,7 @@ impl Names {
         Self(names)
     }
 
-    /// Adds the changes to the operator's servers that `$DATA/config.yaml` asked for in vain.
+    /// Adds the refused changes of `$DATA/config.yaml` to the operator's servers.
     #[must_use]
     pub fn with_refused(mut self, refused: &BTreeMap<NamespaceName, Vec<String>>) -> Self {
         for (name, refused) in refused {
@@ -237,7 +237,7 @@ impl Names {
         }
     }
 
-    /// Whether the namespace of this origin is the one that is served under the name.
+    /// Returns true if the namespace of this origin is served under the name.
     pub fn serves(&self, name: &NamespaceName, origin: Origin) -> bool {
         let settled = self.0.get(name);
         settled.is_some_and(|it| it.winner.enabled && it.winner.origin == origin)
@@ -276,7 +276,7 @@ impl Names {
             .collect()
     }
 
-    /// Names that another origin has now than before, or that nothing is served under any more.
+    /// Names that now have another origin than before, or that nothing is served under any more.
     pub(crate) fn changed_hands<'a>(&'a self, before: &'a Self) -> Vec<&'a NamespaceName> {
         let all = before.0.iter();
         let changed = all

@@ -1,11 +1,11 @@
-//! One prompt as a worker declared it. Nothing here reads its arguments.
+//! A prompt as a worker declared it. Its arguments are not read here.
 
 use crate::definition::announced;
 
 announced! {
     /// A prompt of a namespace.
     Prompt by
-    /// What clients get it by.
+    /// Name by which clients get it.
     name, "name"
 }
 

@@ -1,8 +1,8 @@
-//! Opening regular files in directories that others can write to: without waiting, and nothing but a regular file.
+//! Opening regular files in directories that others can write to: without blocking, and only regular files.
 //!
-//! Tools run as the gateway's user and can put anything under any name in the data directory. A named pipe would be waited
-//! on for ever, a device can have effects when it is opened, and a symbolic link can lead to any file the gateway may read
-//! or write. Files below `tools/` have one more rule, see `tree_file`.
+//! Tools run as the gateway's user and can put anything under any name in the data directory. A named pipe would block for
+//! ever, a device can have effects when it is opened, and a symbolic link can lead to any file the gateway may read or write.
+//! Files below `tools/` have one more rule, see `tree_file`.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read as _};
@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Whether a symbolic link at the end of a path is followed. Directories on the way are in either case.
+/// Treatment of a symbolic link at the end of a path. Links to directories on the way are followed in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Links {
     Refused,
@@ -22,12 +22,12 @@ enum Links {
 ///
 /// # Errors
 ///
-/// The system's error, or the kind of the file that is there in the place of a regular one.
+/// The error of the operating system, or the kind of a file that is not a regular one.
 pub fn open(path: &Path) -> io::Result<File> {
     opened(path, OFlags::RDONLY, 0, Links::Refused)
 }
 
-/// Opens a regular file to read it, where links are the operator's to make: files that are mounted as links.
+/// Opens a regular file to read it, where only the operator makes links: files that are mounted as links.
 ///
 /// # Errors
 ///
@@ -47,11 +47,11 @@ pub fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// Opens a log file that the operator names, to append to it, or makes it with this mode: a regular file, a named pipe or a
-/// device. A full pipe says so ([`io::ErrorKind::WouldBlock`]) and is not waited on.
+/// device. Writing to a full pipe returns [`io::ErrorKind::WouldBlock`] instead of blocking.
 ///
 /// # Errors
 ///
-/// The system's error.
+/// The error of the operating system.
 pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
     // A named pipe without a reader cannot be opened for writing alone.
     let is_pipe = fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
@@ -64,8 +64,8 @@ pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Opens a regular file to read and write it, or makes it with this mode. A file of this user that others may do more
-/// with is tightened to the mode. A symbolic link in its place is refused.
+/// Opens a regular file to read and write it, or makes it with this mode. If a file of this user gives others more
+/// permissions, it is tightened to the mode. A symbolic link in its place is refused.
 ///
 /// # Errors
 ///
@@ -76,8 +76,8 @@ pub(crate) fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes away the permissions of a file that are beyond a mode: whoever may read a lock may hold it, and a list of names tells
-/// names. A file of another user, and one that has further names, stays as it is.
+/// Removes the permissions of a file that are beyond a mode: a user who may read a lock may hold it, and a list of names
+/// reveals names. A file of another user, and a file with further hard links, stays as it is.
 pub(crate) fn tighten(file: &File, mode: u32) {
     let Ok(found) = file.metadata() else { return };
     let beyond = found.mode() & 0o777 & !mode;
@@ -96,7 +96,7 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     content(open(path)?, max)
 }
 
-/// Opens a regular file, following links: for places where only the operator makes links.
+/// Reads a regular file, following links: for places where only the operator makes links.
 ///
 /// # Errors
 ///
@@ -125,7 +125,7 @@ fn opened(path: &Path, flags: OFlags, mode: u32, links: Links) -> io::Result<Fil
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // The path may be something else by now: a pipe must not be waited on, nor a link followed.
+    // The path may be something else by now: a pipe must not block, and a link must not be followed.
     let flags = flags | follow | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
     let file = File::from(file);

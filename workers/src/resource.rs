@@ -1,12 +1,12 @@
-//! One resource or resource template as a worker declared it. Nothing here reads its content or matches templates: the
-//! worker does.
+//! A resource or resource template as a worker declared it. Its content is not read and templates are not matched here: the
+//! worker does that.
 
 use crate::definition::announced;
 
 announced! {
     /// A resource of a namespace.
     Resource by
-    /// What clients read it by.
+    /// URI by which clients read it.
     uri, "uri"
 }
 

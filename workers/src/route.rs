@@ -1,21 +1,21 @@
-//! What a request can be for. The edge finds the id by path and method, the service answers by it; the two crates do not know
-//! each other, so the ids stand below both.
+//! Ids of the purposes of requests. The edge finds the id by path and method, the service answers by it; the two crates do
+//! not know each other, so the ids stand below both.
 
-/// Whether the path of a request can name a tool of this name, percent-encoded. It cannot if the name has a control
-/// character, a backslash, an empty part or a dot segment, which readers of paths take for something else.
+/// Returns true if the path of a request can name a tool of this name, percent-encoded. It cannot if the name has a control
+/// character, a backslash, an empty part or a dot segment, which readers of paths interpret in another way.
 pub fn can_stand_in_path(tool: &str) -> bool {
     let is_odd = |c: char| c.is_control() || c == '\\';
     !tool.contains(is_odd) && !tool.split('/').any(|part| matches!(part, "" | "." | ".."))
 }
 
-/// What a request is for.
+/// Purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouteId {
     /// MCP over Streamable HTTP, and 2026-07-28.
     Mcp,
     /// Opens a session of HTTP+SSE.
     Sse,
-    /// Where such a session is written to.
+    /// Messages of a client in such a session.
     Messages,
     /// The tools of a namespace.
     Tools,
@@ -29,7 +29,7 @@ pub enum RouteId {
     VaultCall,
     /// The names of the namespaces, as ToolDock v1 lists them.
     McpNamespaces,
-    /// What an MCP endpoint of ToolDock v1 is.
+    /// Description of an MCP endpoint of ToolDock v1.
     McpInfo,
     /// A file of Tool Vault's single-page app.
     Ui,
@@ -37,17 +37,17 @@ pub enum RouteId {
     Namespaces,
     /// A namespace as an OpenAPI document.
     OpenApi,
-    /// Reads the namespaces again.
+    /// Reloads the namespaces.
     Reload,
-    /// What somebody may do in a namespace, and why.
+    /// Access of a principal in a namespace, with the reasons.
     Explain,
     /// The last lines that the tools of a namespace printed.
     Output,
-    /// Whether the process is up.
+    /// Liveness: the process is up.
     Health,
-    /// Whether the process takes traffic.
+    /// Readiness: the process takes traffic.
     Ready,
-    /// What clients look for below `/.well-known/`.
+    /// Metadata below `/.well-known/`.
     WellKnown,
     /// The counters, which the edge itself writes.
     Metrics,
@@ -55,7 +55,7 @@ pub enum RouteId {
     WebPage,
     /// A file that the page needs, which the edge itself has.
     WebAsset,
-    /// What the page, and programs like it, do: everything below `/api/`.
+    /// Requests of the page, and of programs like it: everything below `/api/`.
     Api,
 }
 

@@ -1,4 +1,4 @@
-//! The proxy's runtimes, on which the I/O of the message path lives.
+//! The proxy's runtimes, which carry the I/O of the message path.
 //!
 //! A hop between runtimes costs more than the rest of a call at low load, so worker connections are made and driven in
 //! the runtimes that serve clients. Those exist only after the listening service started; until then
@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// How often each runtime's standing timer goes off. Calls may take longer than this, so theirs are never the next.
+/// Interval of each runtime's standing timer. Calls may take longer than this, so their timers are never the next.
 const STANDING_TIMER: Duration = Duration::from_secs(1);
 
 /// Hands out runtimes in turn, once they are known.
@@ -23,7 +23,7 @@ pub struct Runtimes {
 }
 
 impl Runtimes {
-    /// No runtimes known yet.
+    /// Creates an empty list; no runtimes are known yet.
     pub fn new() -> Self {
         Self {
             handles: watch::Sender::new(None),
@@ -66,9 +66,9 @@ impl Runtimes {
     }
 }
 
-/// Keeps a timer standing. A timer that becomes the next one of its runtime makes it wake itself up: a write, and a turn
-/// of its loop for nothing. The time limit of every call would be that timer where a client waits for each answer
-/// before its next call.
+/// Keeps a timer standing. A timer that becomes the next one of its runtime makes it wake itself up: a write, and a useless
+/// turn of its loop. The time limit of every call would be that timer if a client waits for each response before its next
+/// call.
 async fn keep_a_timer() {
     loop {
         sleep(STANDING_TIMER).await;

@@ -1,11 +1,11 @@
-//! Scopes of credentials: names that stand for tool patterns, `read` for those that change nothing (REL-08, K-24).
+//! Scopes of credentials: names that stand for tool patterns, `read` for tools that change nothing (REL-08, K-24).
 //!
-//! `admin` opens every tool. `write` and `read` have the patterns of the table in [`ScopeTable::default`], which `relay.scopes`
-//! replaces or adds names to. Patterns are matched against the name that a tool has in its own namespace. A credential may
-//! have several scopes, which together open what each of them opens.
+//! `admin` opens every tool. `write` and `read` have the patterns of the table in [`ScopeTable::default`], which
+//! `relay.scopes` replaces or adds names to. Patterns are matched against the name that a tool has in its own namespace.
+//! Several scopes of a credential together open all tools that each of them opens.
 //!
-//! The tools that make, list and revoke API keys are for `admin` alone (REL-09), whatever a pattern matches: whoever makes
-//! keys could make one that opens everything.
+//! The tools that make, list and revoke API keys are for `admin` alone (REL-09), whatever a pattern matches: a caller that
+//! makes keys could make one that opens everything.
 
 use std::collections::BTreeMap;
 
@@ -37,10 +37,10 @@ const READ: &[&str] = &[
 /// The tools that handle API keys.
 const KEY_TOOLS: &[&str] = &["token_create", "token_list", "token_revoke"];
 
-/// The key of the configuration that scopes stand under.
+/// The configuration key of scopes.
 const KEY: &str = "relay.scopes";
 
-/// Every scope there is.
+/// All existing scopes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScopeTable(BTreeMap<String, Vec<String>>);
 
@@ -48,7 +48,7 @@ pub struct ScopeTable(BTreeMap<String, Vec<String>>);
 #[derive(Debug)]
 pub struct ToolScope {
     names: Box<[Box<str>]>,
-    /// Whether one of them is [`ADMIN`].
+    /// True when one of them is [`ADMIN`].
     admin: bool,
     tools: Patterns,
     fingerprint: [u8; 32],
@@ -65,18 +65,18 @@ pub struct UnknownScope {
 /// A scope that cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidScope {
-    /// One of its patterns is no glob.
+    /// A pattern of the scope is not a valid glob.
     #[error("{scope}: invalid pattern {:?}: {}", .error.pattern, .error.reason)]
     Pattern {
         /// The scope.
         scope: String,
-        /// What the glob parser says.
+        /// Error of the glob parser.
         error: InvalidPattern,
     },
     /// `admin` has no patterns.
     #[error("{ADMIN} opens every tool and cannot be given patterns; choose another name")]
     Admin,
-    /// The name would not fit where scopes are listed, with commas or spaces between them.
+    /// The name could not be written in lists, which have commas or spaces between scopes.
     #[error("invalid name {0:?}: 1 to 64 letters, digits, `_`, `-`, `.` and `:` are allowed")]
     Name(String),
 }
@@ -120,11 +120,11 @@ impl ScopeTable {
         std::iter::once(ADMIN).chain(self.0.keys().map(String::as_str))
     }
 
-    /// What scopes of these names open together: nothing where there are none.
+    /// The tools that scopes of these names open together: none without scopes.
     ///
     /// # Errors
     ///
-    /// [`UnknownScope`] for a name that stands for no scope.
+    /// [`UnknownScope`] for a name without a scope.
     pub fn compile<N: AsRef<str>>(&self, names: &[N]) -> Result<ToolScope, UnknownScope> {
         let mut patterns = Vec::new();
         let mut admin = false;
@@ -139,7 +139,7 @@ impl ScopeTable {
         Ok(ToolScope {
             names: names.iter().map(|it| it.as_ref().into()).collect(),
             admin,
-            // The patterns of the table were compiled one by one when it was made.
+            // The patterns of the table were compiled separately when it was made.
             tools: tools.map_err(|_| self.unknown(""))?,
             fingerprint: fingerprint(admin, &patterns),
         })
@@ -155,22 +155,22 @@ impl ScopeTable {
 }
 
 impl ToolScope {
-    /// The scopes' names, in the order they were given.
+    /// The scopes' names, in the order given.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|name| &**name)
     }
 
-    /// Whether a tool of that name, as its namespace calls it, may be listed and called.
+    /// Returns true if a tool of that name, as its namespace calls it, may be listed and called.
     pub fn allows(&self, tool: &str) -> bool {
         self.admin || self.tools.is_match(tool) && !KEY_TOOLS.contains(&tool)
     }
 
-    /// Whether that is so for every tool, whatever its name: whether one of the scopes is [`ADMIN`].
+    /// Returns true if every tool may be called, whatever its name: one of the scopes is [`ADMIN`].
     pub fn is_admin(&self) -> bool {
         self.admin
     }
 
-    /// A hash over what the scopes are: those with an equal one open the same tools.
+    /// A hash over the scopes: scopes with equal hashes open the same tools.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }

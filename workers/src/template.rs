@@ -1,6 +1,6 @@
-//! Values of environment variables with `${NAME}` in them, and where the names are looked up.
+//! Values of environment variables with `${NAME}` in them, and the sources of these names.
 //!
-//! Nothing but `${NAME}` is special: a dollar sign alone stays as it is, and `$${` stands for `${`.
+//! Only `${NAME}` is special: a dollar sign alone stays as it is, and `$${` stands for `${`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::secrets::Secret;
 use crate::yaml::Value;
 
-/// Variables of the gateway that no server gets, whatever asks for them: they open the gateway itself.
+/// Variables of the gateway that no server gets, even if its entry names them: they open the gateway itself.
 const OWN: [&str; 5] = [
     "BEARER_TOKEN",
     "MANAGER_INTERNAL_TOKEN",
@@ -19,16 +19,16 @@ const OWN: [&str; 5] = [
     "SECRETS_KEY_NEW",
 ];
 
-/// Variables of the gateway that are no secret, whatever they hold.
+/// Variables of the gateway that are not secret, whatever their values.
 const PLAIN: [&str; 8] = [
     "HOME", "HOSTNAME", "LANG", "PATH", "PWD", "TMPDIR", "TZ", "USER",
 ];
 
-/// A configured value. It may be a secret, so it prints as `[redacted]`, unless it is nothing but a reference.
+/// A configured value. It may be a secret, so it prints as `[redacted]`, unless it is only a reference.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template(String);
 
-/// Why a template has no value. Names the variable, never a value.
+/// Reason why a template has no value. Names the variable, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoValue {
     #[error(
@@ -47,11 +47,11 @@ pub(crate) enum NoValue {
     Malformed,
 }
 
-/// Where names are looked up: the namespace's secrets, then the gateway's environment.
+/// Sources of names: the namespace's secrets, then the gateway's environment.
 pub(crate) struct Sources<'a> {
     pub(crate) secrets: &'a BTreeMap<String, Secret>,
     pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
-    /// The names that may be looked up in the environment. `None` for texts of the operator, who may name any.
+    /// The names that may be looked up in the environment. `None` for texts of the operator, which may name any.
     pub(crate) allowed: Option<&'a [String]>,
 }
 
@@ -79,19 +79,19 @@ impl Sources<'_> {
     }
 }
 
-/// Whether a variable opens the gateway itself, so that nothing the gateway starts may have its value.
+/// Returns true if a variable opens the gateway itself, so that no process started by the gateway may have its value.
 pub(crate) fn is_own(name: &str) -> bool {
     let name = name.strip_suffix("_FILE").unwrap_or(name);
     OWN.contains(&name)
 }
 
 impl Template {
-    /// A template with this text.
+    /// Creates a template with this text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text as it is safe to show: `${NAME}` as it is, everything else hidden.
+    /// The text in a form that is safe to show: `${NAME}` as it is, the rest hidden.
     pub fn masked(&self) -> &str {
         match self.pieces().as_deref() {
             Ok([Piece::Variable(_)]) => &self.0,
@@ -99,7 +99,7 @@ impl Template {
         }
     }
 
-    /// Whether it is that text, whatever the text stands for.
+    /// Returns true if it is that text, whatever the text refers to.
     pub(crate) fn is(&self, text: &str) -> bool {
         self.0 == text
     }
@@ -114,7 +114,7 @@ impl Template {
         names.collect()
     }
 
-    /// Whether it has a value nowhere, since a reference in it is not written as one.
+    /// Checks that each reference in it is well-formed; otherwise it can never have a value.
     pub(crate) fn check(&self) -> Result<(), NoValue> {
         self.pieces().map(drop)
     }
@@ -131,8 +131,8 @@ impl Template {
         Ok(Secret::new(value))
     }
 
-    /// What of it must not show where the server's output is logged: the values behind its references, and the whole,
-    /// which may be or hold a credential that somebody wrote down. Plain words and short texts are left alone.
+    /// Values that must not show in the server's logged output: those of its references, and the whole value, which may be or
+    /// contain a credential. Plain words and short texts are left alone.
     pub(crate) fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
         let mut hidden = Vec::new();
         let mut literal = true;
@@ -153,7 +153,7 @@ impl Template {
         hidden
     }
 
-    /// The template with everything looked up but the names that are `personal`, which each principal has of its own.
+    /// Looks up all names except those that are `personal`, for which each principal has its own value.
     pub(crate) fn parts(
         &self,
         sources: &Sources<'_>,
@@ -195,19 +195,19 @@ impl Template {
     }
 }
 
-/// A template whose personal names are still open.
+/// A template whose personal names are not filled in yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts(Vec<Part>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Known(Secret),
-    /// The name of a value that each principal has of its own.
+    /// Name of a personal value.
     Personal(String),
 }
 
 impl Parts {
-    /// The value with one principal's own; `None` where that principal lacks one.
+    /// The value for a principal; `None` if that principal lacks a personal value.
     pub(crate) fn fill(&self, own: &BTreeMap<String, Secret>) -> Option<Secret> {
         let mut value = String::new();
         for part in &self.0 {
@@ -226,12 +226,12 @@ enum Piece<'a> {
     Variable(&'a str),
 }
 
-/// Whether a text that somebody wrote down is a setting rather than a credential: `debug`, `production`, `8080`.
+/// Returns true if a literal text is a setting rather than a credential: `debug`, `production`, `8080`.
 fn is_plain(text: &str) -> bool {
     text.len() < 8 || (text.len() <= 12 && text.bytes().all(|b| b.is_ascii_alphabetic()))
 }
 
-/// Whether a text can be looked up: what shells take for a name.
+/// Returns true if a text can be looked up: it is a name in shells.
 pub(crate) fn is_variable_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= 256
@@ -251,14 +251,14 @@ impl fmt::Debug for Template {
 }
 
 impl Serialize for Template {
-    /// As it was written, secrets included: whoever shows the outcome uses [`Template::masked`].
+    /// Writes the text with its secrets: to show it, use [`Template::masked`].
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
     }
 }
 
 impl<'de> Deserialize<'de> for Template {
-    /// Any single value: people write `PORT: 8080` without quotes.
+    /// Reads any single value: people write `PORT: 8080` without quotes.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(Value::deserialize(deserializer)?)
             .map(Self)
@@ -266,7 +266,7 @@ impl<'de> Deserialize<'de> for Template {
     }
 }
 
-/// A single value as text; nothing is the empty text.
+/// A single value as text; null is the empty text.
 pub(crate) fn scalar(value: Value) -> Option<String> {
     match value {
         Value::Null => Some(String::new()),

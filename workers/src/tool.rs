@@ -1,15 +1,15 @@
-//! One tool as a worker declared it.
+//! A tool as a worker declared it.
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A tool of a namespace. Schemas and annotations stay the raw JSON the worker sent: nothing here reads them.
+/// A tool of a namespace. Schemas and annotations stay the raw JSON that the worker sent: they are not read here.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tool {
-    /// Function name; what clients call.
+    /// Function name, by which clients call the tool.
     pub name: Arc<str>,
     /// Human title, if the author gave one or the worker derived one.
     #[serde(default)]
@@ -19,7 +19,7 @@ pub struct Tool {
     pub description: String,
     /// JSON Schema of the arguments; always an object schema.
     pub input_schema: Arc<RawValue>,
-    /// JSON Schema of `structuredContent`, where the return type gives one.
+    /// JSON Schema of `structuredContent`, if the return type gives one.
     #[serde(default)]
     pub output_schema: Option<Arc<RawValue>>,
     /// MCP tool annotations (`readOnlyHint`, …), verbatim.
@@ -34,7 +34,7 @@ pub struct Tool {
     /// The file the tool was found in, relative to its namespace folder.
     #[serde(default)]
     pub filename: String,
-    /// Whether its function takes a context, and so may report, log and ask.
+    /// True when its function takes a context, and so may report, log and ask.
     #[serde(default)]
     pub context: bool,
 }

@@ -1,4 +1,4 @@
-//! YAML. No other module names the crate that reads and writes YAML, so that a successor is one change.
+//! YAML. No other module names the crate that reads and writes YAML, so that replacing it is one change.
 //!
 //! Tool code can write some of the files, so their reader must not be kept busy by them: [`readable_in_time`].
 
@@ -7,10 +7,10 @@ pub use serde_yaml::{
 };
 
 /// The reader looks at every open bracket again for each token, so a small file of brackets could keep it busy for hours.
-/// So many steps are a second or less; a hand-written file of the largest size stays far below.
+/// This number of steps takes a second or less; a hand-written file of the largest size stays far below.
 const READER_STEPS_MAX: usize = 500_000_000;
 
-/// Whether a text can be read in reasonable time.
+/// Returns true if a text can be read in reasonable time.
 pub fn readable_in_time(text: &[u8]) -> bool {
     let brackets = text
         .iter()
@@ -19,7 +19,7 @@ pub fn readable_in_time(text: &[u8]) -> bool {
     brackets.saturating_mul(text.len()) <= READER_STEPS_MAX
 }
 
-/// What to say of a text that cannot.
+/// Error for a text that cannot be read in reasonable time.
 pub const UNREADABLE: &str = "too many brackets for its size; use lines instead";
 
 #[cfg(test)]
