@@ -29,7 +29,7 @@ use crate::metric_table;
 /// Smaller answers, in bytes, are counted only while they wait for their client.
 pub const COUNTED_FROM: usize = 64 * 1024;
 
-/// An answer of which its client has read nothing for so long gives way to any other: 5 s.
+/// Time after which an answer that its client does not read gives way to any other: 5 s.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
 /// Maximum wait of a call for room before it begins: 1 s.
@@ -197,12 +197,12 @@ impl AnswerLedger {
         total / owners.max(1)
     }
 
-    /// Returns true if an owner stays within its share with so many bytes more.
+    /// Returns true if an owner stays within its share with `bytes` more.
     fn is_within_share(&self, owner: &AnswerOwner, bytes: usize, total: usize) -> bool {
         self.owned_by(owner).saturating_add(bytes) <= self.share(owner, total)
     }
 
-    /// Makes room for so many bytes, as far as others have to give way for them. Returns true if there is room now.
+    /// Makes room for `bytes`, as far as others have to give way for them. Returns true if there is room now.
     fn make_room(
         &mut self,
         owner: &AnswerOwner,
@@ -312,7 +312,7 @@ impl AnswerAccount {
         }
     }
 
-    /// Counts these bytes until the claim and all its copies are dropped.
+    /// Counts `bytes` until the claim and all its copies are dropped.
     ///
     /// # Errors
     ///

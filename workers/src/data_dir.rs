@@ -303,7 +303,7 @@ impl DataDir {
         ))
     }
 
-    /// Puts the first namespace into an empty `tools/`; a folder that is mounted there already is left alone.
+    /// Puts the first namespace into an empty `tools/`; existing content, such as that of a mount, is left alone.
     fn seed(&self) -> Result<(), DataDirError> {
         let tools = self.tools_dir();
         let mut entries = fs::read_dir(&tools).map_err(io_error("read", &tools))?;

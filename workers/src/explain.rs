@@ -98,7 +98,7 @@ pub struct Credential {
     pub principal: Arc<str>,
     /// Kind and name of the credential, as `API key 4e6f4m62lonp`.
     pub named: String,
-    /// Reason why it is not valid at all, if it is not.
+    /// Reason why it is not valid, if it is not.
     pub ended: Option<String>,
     /// Patterns of the namespaces that it opens.
     pub patterns: Vec<String>,
@@ -258,7 +258,7 @@ pub struct Explanation {
     pub notes: Vec<String>,
 }
 
-/// The rule that checks that the credential is valid at all.
+/// The rule that checks the validity of the credential.
 const CREDENTIAL: &str = "credential";
 
 impl Rule {

@@ -66,7 +66,7 @@ const CERTAIN: [&str; 14] = [
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
 /// The fewest characters behind such a prefix.
 const KNOWN_REST_MIN: usize = 4;
-/// A word with at least so many letters and digits is treated as a credential.
+/// A word with at least this number of letters and digits is treated as a credential.
 const RANDOM_MIN: usize = 32;
 
 /// Masks the value of a variable or a header.

@@ -147,7 +147,7 @@ impl PollWatch {
         );
     }
 
-    /// Returns true if a poll that computed so long is to be logged now.
+    /// Returns true if a poll with this processor time is to be logged now.
     fn has_a_line(&self, computed: Duration) -> bool {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = lines.last.is_none_or(|last| last.elapsed() >= LINE_EVERY);

@@ -4,9 +4,9 @@
 //! in any runtime, and so can the writing end of its input, if it has one. This module deliberately restarts nothing (that is
 //! the worker's state machine).
 //!
-//! Steps that stop a child: the polite way of its kind (done by the caller), SIGTERM to its group, a grace time, SIGKILL to
-//! its whole tree. [`Child::stop`] does the second half. Dropping a [`Child`] closes the control channel, on which the guard
-//! takes the same steps by itself.
+//! Steps that stop a child: the polite request of its kind (made by the caller), SIGTERM to its group, a grace time, SIGKILL
+//! to its whole tree. [`Child::stop`] does the second half. Dropping a [`Child`] closes the control channel, on which the
+//! guard takes these steps by itself.
 
 pub mod guard;
 mod hand_over;
@@ -333,7 +333,7 @@ impl Child {
         exit
     }
 
-    /// Stops the child after the polite way: SIGTERM, up to `grace`, SIGKILL.
+    /// Stops the child after the polite request: SIGTERM, up to `grace`, SIGKILL.
     pub async fn stop(&mut self, grace: Duration) -> Exit {
         if let Some(exit) = self.exit {
             return exit;

@@ -342,7 +342,7 @@ pub struct Registry {
     /// The namespace of the management tools, if this process serves them. It stands in no snapshot: no list shows it, and no
     /// name that a client sends leads to it.
     system: OnceLock<Arc<Namespace>>,
-    /// The namespace that stands for all namespaces at once. It stands in no snapshot either.
+    /// The namespace that stands for all namespaces at once. It is in no snapshot either.
     global: OnceLock<Arc<Namespace>>,
     /// Personal values of principals. They stand in no snapshot, since a new value changes no namespace.
     personal: Arc<PersonalSecrets>,
@@ -452,7 +452,7 @@ impl Registry {
         self.configuration_problem.store(problem.map(Arc::new));
     }
 
-    /// The issues of names that a namespace claims in vain while nothing is served under them.
+    /// The issues of names that are claimed while nothing is served under them.
     pub fn unserved(&self) -> Arc<Vec<(NamespaceName, Issue)>> {
         self.unserved.load_full()
     }

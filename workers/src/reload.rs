@@ -143,7 +143,7 @@ pub struct ReloadFailure {
     pub message: String,
 }
 
-/// Reason why a reload did not happen at all. The namespaces of before are still served.
+/// Reason why a reload did not happen at all. The namespaces served before stay in service.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
     /// The reloader has no runtime yet.
@@ -304,7 +304,7 @@ impl Reloader {
     ///
     /// # Errors
     ///
-    /// When the reload could do nothing at all. Namespaces that fail are in the report.
+    /// When the reload could not begin. Namespaces that fail are in the report.
     pub async fn reload(self: &Arc<Self>) -> Result<Arc<ReloadReport>, ReloadError> {
         self.request(Scope::All).await
     }

@@ -25,7 +25,7 @@ const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 /// Threads for sync tools in one worker.
 const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
 
-/// The highest `queue` of a namespace's own file, since the configuration has no ceiling for it.
+/// The highest `queue` and `max_parked` in a namespace's own file: the configuration has no ceilings for these.
 pub(crate) const QUEUE_MAX: usize = 65_536;
 pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 

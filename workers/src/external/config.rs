@@ -107,7 +107,7 @@ server_keys! {
         /// Time limit for installing the package of a server that `npx` or `uvx` runs, before it is started.
         #[serde(with = "humantime_serde")]
         install_timeout: Duration = Duration::from_secs(600);
-        /// Time limit for the server to show its protocol version.
+        /// Time limit for the server to tell which protocol version it speaks.
         #[serde(with = "humantime_serde")]
         probe_timeout: Duration = Duration::from_secs(5);
         /// Time without use after which a process is stopped.

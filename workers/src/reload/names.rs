@@ -103,7 +103,7 @@ impl Reloader {
     }
 
     /// Puts these names in force, and logs each issue that is new. Returns the snapshot without the namespaces whose names
-    /// changed hands: nothing of the former namespace is kept or goes on meanwhile.
+    /// changed hands: the former namespaces end, and no part of them is kept.
     pub(super) fn adopt_names(
         &self,
         names: &Arc<Names>,

@@ -231,7 +231,7 @@ impl RemoteServer {
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A text from elsewhere in at most so many characters, without the server's secrets and without `more`. They are hidden
+    /// A text from elsewhere, cut to `max` characters, without the server's secrets and without `more`. They are hidden
     /// before the text is cut, and so are their beginnings where the given text was already cut.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));

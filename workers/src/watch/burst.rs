@@ -15,7 +15,7 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// Creates a burst that is over after so long without a change.
+    /// Creates a burst that is over after `quiet` without a change.
     pub(super) fn new(quiet: Duration) -> Self {
         Self { quiet }
     }

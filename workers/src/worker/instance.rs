@@ -55,7 +55,7 @@ pub(super) enum Report {
     Recycle { reason: String },
     /// Its event loop is blocked.
     Blocked(BlockedLoop),
-    /// Its event loop turns again, so long after the report of the block.
+    /// Its event loop turns again; `after` is the time since the report of the block.
     Unblocked { after: Duration },
     /// Its event loop is blocked by a call that is past its time limit. Its pending calls have failed.
     Hung { subject: String },

@@ -115,7 +115,7 @@ async fn boot(
         processes: identity.processes,
         max_frame: identity.max_frame,
         drain: wanted.drain(),
-        // A tool that blocks the loop for as long as its time limit allows is badly written, not hung.
+        // A tool may block the loop for as long as its time limit allows; that alone is not a hung process.
         silence: wanted.longest_call().max(SILENCE_MIN),
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;

@@ -88,8 +88,8 @@ impl Run {
         }
     }
 
-    /// Applies the operator's current limits to a namespace that serves already. An update may take its time or fail, as its
-    /// author caused; a tool or principal that the operator took away is gone in any case.
+    /// Applies the operator's current limits to a namespace that serves already. An update may take long or fail, and that
+    /// depends on its author; a tool or principal that the operator took away is gone in any case.
     fn relimit(
         &mut self,
         current: Option<&Namespace>,
