@@ -32,18 +32,18 @@ use std::time::{Duration, Instant};
 
 pub use gateway::{Gateway, TOKEN};
 
-/// How long a fact may take to come true. Generous, since machines are slow; a test that passes does not wait for it.
+/// Maximum time for a condition to become true. Generous, since machines are slow; a test that passes does not wait for it.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long a gateway may take to be ready. The first one on a machine makes the workers' base environment, which
-/// installs packages, and the others wait for it.
+/// Maximum time for a gateway to be ready. The first one on a machine makes the workers' base environment, which installs
+/// packages, and the others wait for it.
 pub const READY_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Waits until `check` gives a value, asking again every few milliseconds.
+/// Waits until `check` returns a value, asking again every few milliseconds.
 ///
 /// # Panics
 ///
-/// When it does not within [`DEADLINE`].
+/// When there is no value within [`DEADLINE`].
 pub async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     check: impl FnMut() -> F,
@@ -51,7 +51,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(
     eventually_within(DEADLINE, what, check).await
 }
 
-/// The same with a time limit of its own.
+/// As [`eventually`], with another time limit.
 ///
 /// # Panics
 ///
@@ -71,7 +71,7 @@ pub async fn eventually_within<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// The SHA-256 of a text, in hex: how a token stands in the configuration.
+/// The SHA-256 of a text, in hex, as the configuration has it for a token.
 pub fn sha256(text: &str) -> String {
     use sha2::Digest;
     sha2::Sha256::digest(text.as_bytes())

@@ -23,7 +23,7 @@ pub struct Backend {
 struct State {
     name: String,
     sessions: Mutex<BTreeSet<String>>,
-    /// Heads and bodies, as they came.
+    /// Heads and bodies of requests, as they came.
     requests: Mutex<Vec<(String, String)>>,
     /// Streams that are open.
     streams: Mutex<usize>,
@@ -58,7 +58,7 @@ impl Backend {
         let state = Arc::new(state);
         let served = Arc::clone(&state);
         let task = tokio::spawn(async move {
-            // Ends with the task, and with it every connection.
+            // Ends with the task, and all connections with it.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(serve(stream, Arc::clone(&served)));
@@ -71,7 +71,7 @@ impl Backend {
         }
     }
 
-    /// Ends it. Every connection is closed afterwards: what is sent from then on meets nobody.
+    /// Ends the copy. Every connection is closed afterwards: later requests fail.
     pub async fn end(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
@@ -84,12 +84,12 @@ impl Backend {
         format!("http://{}/mcp", self.address)
     }
 
-    /// All it was asked: heads and bodies.
+    /// All requests: heads and bodies.
     pub fn all(&self) -> Vec<(String, String)> {
         self.state.requests.lock().expect("fine").clone()
     }
 
-    /// What it was asked with that method: heads and bodies.
+    /// Requests with that method: heads and bodies.
     pub fn requests(&self, method: &str) -> Vec<(String, String)> {
         let method = format!("\"method\":\"{method}\"");
         let mut all = self.state.requests.lock().expect("fine").clone();
@@ -162,7 +162,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             if stream.write_all(chunk.as_bytes()).await.is_err() {
                 return;
             }
-            // Until the other side leaves.
+            // Until the client closes the connection.
             let _ = stream.read(&mut [0; 16]).await;
             return;
         } else if message["params"]["name"] == "events" {
@@ -181,7 +181,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
             }
             match message.get("id") {
                 None => answered(202, "", ""),
-                // The id as it was spelled.
+                // The id with its original spelling.
                 Some(_) => {
                     let id = body.split("\"id\":").nth(1).unwrap_or_default();
                     let id = id.split([',', '}']).next().unwrap_or_default();

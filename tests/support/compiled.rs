@@ -1,7 +1,7 @@
-//! Servers of `tests/fixtures/servers` that are a single Rust file: compiled once, with nothing but `rustc`.
+//! Servers of `tests/fixtures/servers` that are a single Rust file: compiled once, with `rustc` alone.
 //!
-//! A test of thousands of processes cannot afford an interpreter's start, and a workspace member only for tests would be
-//! built with everything else.
+//! A test of thousands of processes has no time for an interpreter's start, and a workspace member only for tests would be
+//! built with all others.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::process::Command;
 use super::programs::{root, run};
 use super::sha256;
 
-/// The server with every vice.
+/// The server with every kind of misbehaviour.
 pub fn stray() -> PathBuf {
     server("stray")
 }
@@ -30,7 +30,7 @@ pub fn server(name: &str) -> PathBuf {
     let folder = folder.canonicalize().expect("it was just made");
     let program = folder.join(format!("{name}-{}", &sha256(&text)[..16]));
 
-    // Tests run side by side in processes of their own; the first one compiles. The lock goes with the file.
+    // Tests run side by side in separate processes; the first one compiles. The lock is released with the file.
     let lock = File::create(folder.join(format!("{name}.lock"))).expect("a lock file");
     lock.lock().expect("locked");
     if !program.exists() {

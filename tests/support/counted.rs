@@ -1,16 +1,16 @@
-//! Counts what a piece of code costs, in allocations and in instructions. Times mean nothing on a shared machine; these do.
+//! Counts the cost of a piece of code, in allocations and in instructions. Times mean nothing on a shared machine; these do.
 //!
 //! Unit tests of the crates include this file and assert allocations, in any build. Instructions are counted by `make cost`,
 //! which runs the same tests optimised and under callgrind, and collects inside [`counted`] only.
 
 use std::hint::black_box;
 
-/// Until caches are filled and buffers have grown.
+/// Runs until caches are filled and buffers have grown.
 const WARM_UP: usize = 10;
-/// How often it runs while instructions are counted; `.ci/cost` divides by it.
+/// Runs while instructions are counted; `.ci/cost` divides by it.
 const RUNS: usize = 100;
 
-/// The allocations of one run on this thread. What a run is given is made outside of it.
+/// The allocations of one run on this thread. Its input is made outside of it.
 pub(crate) fn allocations<T>(mut given: impl FnMut() -> T, mut run: impl FnMut(T)) -> u64 {
     for _ in 0..WARM_UP {
         run(given());
@@ -23,10 +23,10 @@ pub(crate) fn allocations<T>(mut given: impl FnMut() -> T, mut run: impl FnMut(T
     allocation_counter::measure(|| run(input)).count_total
 }
 
-/// What callgrind collects in; it is found by its name.
+/// The function in which callgrind collects; it is found by its name.
 #[inline(never)]
 fn counted(run: &mut dyn FnMut()) {
     run();
-    // Something after the call, or this would be a jump to it and never left.
+    // Code after the call, or this would be a jump to it and never left.
     black_box(());
 }

@@ -1,4 +1,4 @@
-//! The stdio server that offers all a server can, `tests/fixtures/servers/everything.mjs`, behind a gateway.
+//! The stdio server with all features of a server, `tests/fixtures/servers/everything.mjs`, behind a gateway.
 
 use std::fs;
 
@@ -22,12 +22,12 @@ fn server(namespace: &str, era: &str) -> Value {
     json!({
         "command": node.get_program().to_str(),
         "args": [script.to_str(), "--era", era],
-        // Its processes know of each other, as those of a server with files or a database do.
+        // Its processes share a journal, as those of a server with files or a database share state.
         "env": {"JOURNAL": format!("${{DATA_DIR}}/{namespace}.journal")},
     })
 }
 
-/// Starts a gateway without the namespace that an empty data directory gets: its worker would take its time.
+/// Starts a gateway without the namespace that an empty data directory gets: its worker would take time to start.
 pub async fn start(gateway: Builder) -> Gateway {
     let no_examples = |data: &std::path::Path| {
         fs::create_dir_all(data.join("tools/empty")).expect("a folder");

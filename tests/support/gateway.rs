@@ -95,7 +95,7 @@ impl Gateway {
         self.process.lock().expect("not poisoned").id() as i32
     }
 
-    /// How many descriptors the process has open. Root alone may look: the gateway hides from its own user.
+    /// Number of open descriptors of the process. Only root may look: the gateway hides from its own user.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid()))
             .expect("the process is there, and this is root")
@@ -146,7 +146,7 @@ impl Gateway {
         )
     }
 
-    /// One MCP message without session or version: the rules of 2025-03-26.
+    /// An MCP message without session or version: the rules of 2025-03-26.
     pub async fn mcp(&self, namespace: &str, message: Value) -> (u16, Value) {
         let response = self
             .request("POST", "/mcp")
@@ -183,7 +183,7 @@ impl Gateway {
             .expect("text")
     }
 
-    /// Waits until so many calls of a namespace run in its worker.
+    /// Waits until `calls` calls of a namespace run in its worker.
     pub async fn in_flight(&self, namespace: &str, calls: usize) {
         let line = format!("tooldock_worker_in_flight{{namespace=\"{namespace}\"}} {calls}\n");
         eventually("so many calls are in flight", || async {
@@ -257,13 +257,13 @@ impl Gateway {
         self.ready().await;
     }
 
-    /// Starts a successor (`serve --upgrade`) and waits for nothing. The process of this gateway stays the one before.
+    /// Starts a successor (`serve --upgrade`) without waiting. The process of this gateway stays the previous one.
     pub fn successor(&self) -> Child {
         let started = (self.command)(&["--upgrade"]).spawn();
         started.expect("the successor starts")
     }
 
-    /// Replaces the process by a successor, and waits until the process before has ended. Answers with the exit status of that.
+    /// Replaces the process by a successor, and waits until the previous process has ended. Returns its exit status.
     pub async fn upgraded(&mut self) -> ExitStatus {
         let successor = self.successor();
         self.replaced_by(successor).await
@@ -304,11 +304,11 @@ impl Drop for Gateway {
     }
 }
 
-/// How long a poll of a message thread may compute in these tests, in ms of processor time, which other processes do not
-/// take part in. The gateway itself tells of 50 ms; the binary of these tests is not optimised and 20 times as slow.
+/// Maximum time for which a poll of a message thread may compute in these tests, in ms of processor time, which excludes
+/// other processes. The gateway itself reports 50 ms; the binary of these tests is not optimised and 20 times as slow.
 const LONGEST_POLL_MS: u64 = 1000;
 
-/// The times of the long polls that a log tells of, in ms of processor time.
+/// The times of the long polls in a log, in ms of processor time.
 fn long_polls(log: &str) -> impl Iterator<Item = u64> {
     let lines = log.lines();
     let told = lines.filter(|line| line.contains("a request computed on a message thread"));
@@ -388,13 +388,13 @@ impl Builder {
         self
     }
 
-    /// Puts the data directory deeper.
+    /// Puts the data directory into a subfolder.
     pub fn nested_data_dir(mut self, folder: &str) -> Self {
         self.nested = PathBuf::from(folder);
         self
     }
 
-    /// With a listener of the web UI, too.
+    /// Adds a listener of the web UI.
     pub fn with_web(mut self) -> Self {
         self.web = Some(free_address());
         self
@@ -407,7 +407,7 @@ impl Builder {
         self.start().await
     }
 
-    /// As [`Builder::start_with`], and waits for nothing.
+    /// As [`Builder::start_with`], without waiting.
     pub fn spawn_with(self, prepare: impl FnOnce(&Path)) -> Gateway {
         let data_dir = self.write_data();
         prepare(&data_dir);
@@ -429,15 +429,15 @@ impl Builder {
         gateway
     }
 
-    /// Under a limit on open files: the soft and the hard one.
+    /// Sets a limit on open files: the soft and the hard one.
     pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
         self.open_files = Some((soft, hard));
         self
     }
 
-    /// Starts the process and waits for nothing.
+    /// Starts the process without waiting.
     pub fn spawn(mut self) -> Gateway {
-        // Every HTTP client wants one, plain HTTP or not. A second call changes nothing.
+        // Every HTTP client needs a provider, plain HTTP or not. A second call changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let data_dir = self.write_data();
         let (address, metrics) = self
@@ -516,7 +516,7 @@ impl Builder {
     }
 }
 
-/// Where packages come from on this machine, handed on to pip and uv.
+/// Sources of packages on this machine, passed on to pip and uv.
 fn package_index_variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars().filter(|(name, _)| {
         let name = name.to_ascii_uppercase();
@@ -527,7 +527,7 @@ fn package_index_variables() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// One base environment for all tests: making it needs the network and some seconds.
+/// The base environment of all tests: making it needs the network and some seconds.
 pub fn shared_base_env() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/python-envs/base")
 }

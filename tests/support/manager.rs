@@ -19,16 +19,16 @@ pub struct Manager {
     output_schemas: HashMap<String, Validator>,
 }
 
-/// What a tool answered.
+/// Answer of a tool.
 #[derive(Debug)]
 pub struct Answer {
     pub result: Value,
-    /// `notifications/progress` before it.
+    /// `notifications/progress` before the result.
     pub progress: Vec<Value>,
 }
 
 impl Answer {
-    /// The value of a call that did not fail, which stands in the text, too.
+    /// The value of a call that did not fail, which is in the text, too.
     pub fn value(&self) -> Value {
         assert_eq!(self.result["isError"], false, "{}", self.result);
         let structured = &self.result["structuredContent"];
@@ -44,7 +44,7 @@ impl Answer {
         self.result["content"][0]["text"].as_str().expect("text")
     }
 
-    /// What a call that failed says.
+    /// The error of a call that failed.
     pub fn error(&self) -> &str {
         assert_eq!(self.result["isError"], true, "{}", self.result);
         self.text()
@@ -110,7 +110,7 @@ impl Manager {
         request.json(message).send().await.expect("answered")
     }
 
-    /// Sends bytes that are perhaps no message.
+    /// Sends bytes that may not be a valid message.
     pub async fn post_bytes(&self, body: Vec<u8>) -> reqwest::Response {
         self.client
             .post(format!("http://{}/mcp", self.address))
@@ -125,7 +125,7 @@ impl Manager {
             .expect("answered")
     }
 
-    /// The answer to one request, with what was said before it.
+    /// The response to a request, with the notifications before it.
     pub async fn request(&self, method: &str, params: Value) -> (Value, Vec<Value>) {
         let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
         let answer = self.post(&message).await;
@@ -142,7 +142,7 @@ impl Manager {
         (last, messages)
     }
 
-    /// Calls a tool. The result of a success must fit the schema that the tool publishes, as official clients demand.
+    /// Calls a tool. The result of a success must fit the schema that the tool publishes, as official clients require.
     pub async fn call(&self, tool: &str, arguments: Value) -> Answer {
         let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}});
         let (answer, progress) = self.request("tools/call", params).await;

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::{eventually, programs};
 
-/// Dropping it ends the process.
+/// A running nginx. Dropping it ends the process.
 pub struct Nginx {
     process: Child,
 }

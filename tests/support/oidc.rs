@@ -1,20 +1,20 @@
-//! A real authorization server, whose one user agrees to everything.
+//! A real authorization server with a single user, who consents to all requests.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use super::programs::node;
 
-/// `oidc-provider` in a process of its own, which ends with its standard input.
+/// `oidc-provider` in a separate process, which ends with its standard input.
 pub struct Provider {
     process: Child,
-    /// Held open: the provider goes on printing notices.
+    /// Held open: the provider continues to print notices.
     _printed: BufReader<ChildStdout>,
     pub issuer: String,
 }
 
 impl Provider {
-    /// One whose access tokens live for so many seconds.
+    /// Starts a provider whose access tokens are valid for `lifetime` seconds.
     pub fn start(lifetime: u32) -> Self {
         let mut process = script("oidc_provider.mjs")
             .arg(lifetime.to_string())
@@ -50,8 +50,8 @@ pub fn script(name: &str) -> Command {
     node
 }
 
-/// What a browser does whose user agrees: follows redirects, with cookies, until the authorization server sends it away.
-/// Gives the address that the browser is sent to.
+/// Acts as the browser of a user who consents: follows redirects, with cookies, until the authorization server redirects to
+/// another host. Returns that address.
 pub async fn browse(issuer: &str, address: &str) -> String {
     let browser = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())

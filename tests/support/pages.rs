@@ -6,9 +6,9 @@ use super::programs::root;
 
 /// A fenced block of code.
 pub struct Block {
-    /// The nearest heading above, without its `#`.
+    /// The nearest heading above the block, without its `#`.
     pub heading: String,
-    /// What stands behind the opening fence.
+    /// Text behind the opening fence.
     pub language: String,
     pub text: String,
 }
@@ -45,7 +45,7 @@ pub fn blocks(page: &str) -> Vec<Block> {
 ///
 /// # Panics
 ///
-/// When there is none.
+/// When there is no such block.
 pub fn block(page: &str, heading: &str, language: &str) -> String {
     let text = fs::read_to_string(root().join(page)).expect("the page");
     let found = blocks(&text)

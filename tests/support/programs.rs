@@ -1,4 +1,4 @@
-//! The programs tests run: Python and Node with what `make test-environments` installed for them.
+//! Programs that tests run: Python and Node with the packages of `make test-environments`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ pub fn root() -> PathBuf {
 ///
 /// # Panics
 ///
-/// When it has not been made.
+/// When the environment has not been made.
 pub fn python(environment: &str) -> Command {
     let python = root()
         .join("target/python-envs")
@@ -38,7 +38,7 @@ pub fn node() -> (Command, PathBuf) {
     (Command::new(node), folder)
 }
 
-/// Claude Code's program.
+/// The program of Claude Code.
 ///
 /// # Panics
 ///
@@ -61,7 +61,7 @@ fn node_folder() -> PathBuf {
     folder
 }
 
-/// A program that comes as an npm package, of which npm installs the one for this machine.
+/// A program in an npm package, of which npm installs the variant for this machine.
 fn packaged(packages: [&str; 2], program: &str) -> Option<PathBuf> {
     let modules = node_folder().join("node_modules");
     packages
@@ -70,7 +70,7 @@ fn packaged(packages: [&str; 2], program: &str) -> Option<PathBuf> {
         .find(|program| program.exists())
 }
 
-/// nginx, which Debian installs where a user's `PATH` does not lead.
+/// nginx, which Debian installs outside of a user's `PATH`.
 ///
 /// # Panics
 ///
@@ -86,7 +86,7 @@ pub fn nginx() -> Command {
     Command::new(program)
 }
 
-/// Runs a program to its end and gives back what it printed.
+/// Runs a program to its end and returns its output.
 ///
 /// # Panics
 ///

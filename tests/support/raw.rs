@@ -1,4 +1,4 @@
-//! Bytes on a socket, for requests no HTTP client would send.
+//! Bytes on a socket, for requests that no HTTP client would send.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::net::TcpStream;
 
 use super::{DEADLINE, TOKEN};
 
-/// Sends bytes on a new connection and gives back everything until the server closes or `DEADLINE` passes.
+/// Sends bytes on a new connection and returns everything until the server closes or `DEADLINE` passes.
 pub async fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connects");
-    // The server may close before it has read everything; what it answered is what counts.
+    // The server may close before it has read everything; only its response counts.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await;
@@ -27,7 +27,7 @@ pub fn post(path: &str, namespace: &str, body: &str) -> String {
     )
 }
 
-/// One answer read from a connection that stays open.
+/// A response read from a connection that stays open.
 pub async fn answer(stream: &mut TcpStream) -> Option<Answer> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
@@ -43,7 +43,7 @@ pub async fn answer(stream: &mut TcpStream) -> Option<Answer> {
     }
 }
 
-/// Whether the server closes the connection within a time.
+/// Returns true if the server closes the connection within a time.
 pub async fn closes_within(stream: &mut TcpStream, time: Duration) -> bool {
     let mut chunk = [0; 4096];
     tokio::time::timeout(time, async {
@@ -65,7 +65,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads an answer once all of it is there.
+    /// Parses a response once all of it is there.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes);
         let (head, body) = text.split_once("\r\n\r\n")?;

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use super::eventually;
 use super::link::Link;
 
-/// Dropping it ends the process.
+/// A running Redis. Dropping it ends the process.
 pub struct Redis {
     process: Child,
     folder: TempDir,
@@ -60,13 +60,13 @@ impl Redis {
         self.folder.path().join("socket")
     }
 
-    /// Stops the process without ending it, or lets it go on.
+    /// Stops the process without ending it, or lets it continue.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.process.id() as i32).expect("a pid");
         kill_process(pid, signal).expect("signalled");
     }
 
-    /// Kills the process and starts another one, which knows what this one has kept on disk.
+    /// Kills the process and starts another one, which reads the state that this one has kept on disk.
     pub async fn killed_and_started_again(&mut self) {
         self.process.kill().expect("own child");
         self.process.wait().expect("own child");

@@ -1,4 +1,4 @@
-//! An MCP client over raw sockets: a connection per request, every byte of the answer seen.
+//! An MCP client over raw sockets: a connection per request, with every byte of the response visible.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Initializes a session whose client can be asked everything.
+    /// Initializes a session whose client has all capabilities.
     pub async fn start(gateway: &Gateway, namespace: &str, version: &str) -> Self {
         let capabilities =
             json!({"elicitation": {}, "sampling": {}, "roots": {"listChanged": true}});
@@ -37,7 +37,7 @@ impl Session {
             .unwrap_or_else(|refusal| panic!("no session of {namespace}: {refusal}"))
     }
 
-    /// The same for a server that may not start; the error is status and body of the refusal.
+    /// Initializes a session at a server that may not start; the error is status and body of the refusal.
     pub async fn try_start_as(
         gateway: &Gateway,
         namespace: &str,
@@ -112,7 +112,7 @@ impl Session {
         Answering::open(self.address, &self.post_text(message)).await
     }
 
-    /// A request and its answer, which must come as JSON.
+    /// Sends a request; the response must be JSON.
     pub async fn request(&self, id: u64, method: &str, params: Value) -> Value {
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         let mut answer = self.post(&message).await;
@@ -139,7 +139,7 @@ impl Session {
         Answering::open(self.address, &self.head("GET", &lines)).await
     }
 
-    /// A `GET` that must open a stream; with the priming event read away where there is one.
+    /// Sends a `GET` that must open a stream; a priming event is read and skipped.
     pub async fn listen(&self) -> Answering {
         let mut stream = self.get(None).await;
         assert_eq!(stream.status, 200);

@@ -1,4 +1,4 @@
-//! Reading event streams byte by byte: the head, the chunks, the events, and how it all ended.
+//! Reading event streams byte by byte: the head, the chunks, the events, and the kind of end.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::DEADLINE;
 
-/// One event, or a comment.
+/// An event, or a comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
     pub id: Option<String>,
@@ -43,7 +43,7 @@ impl Event {
     }
 }
 
-/// How a body ended.
+/// Kind of a body's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// With its last chunk, or after its length.
@@ -52,12 +52,12 @@ pub enum End {
     Cut,
 }
 
-/// An answer being read. Most are event streams; [`Answering::json`] reads the others.
+/// A response being read. Most are event streams; [`Answering::json`] reads the others.
 pub struct Answering<S = TcpStream> {
     pub status: u16,
     headers: Vec<(String, String)>,
     io: S,
-    /// Bytes as they came.
+    /// Bytes as they arrived.
     wire: Vec<u8>,
     /// The body without its framing.
     body: Vec<u8>,
@@ -158,7 +158,7 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
         }
     }
 
-    /// The next event that carries something: no comment, no priming.
+    /// The next event with a message: no comment, no priming.
     ///
     /// # Panics
     ///
@@ -181,7 +181,7 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
     ///
     /// # Panics
     ///
-    /// When the stream ends instead.
+    /// When the stream ends before it.
     pub async fn message(&mut self) -> Value {
         self.event().await.expect("one more message").json()
     }
@@ -195,7 +195,7 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
         messages
     }
 
-    /// Reads on to the end and says what kind it was.
+    /// Reads on to the end and returns its kind.
     pub async fn end(&mut self) -> End {
         while self.end.is_none() {
             self.read_some().await;
@@ -234,7 +234,7 @@ impl<S: AsyncRead + tokio::io::AsyncWrite + Unpin> Answering<S> {
         }
     }
 
-    /// Moves what is complete from the wire into the body.
+    /// Moves complete chunks from the wire into the body.
     fn unframe(&mut self) {
         if let Some(length) = self.length {
             self.body.append(&mut self.wire);

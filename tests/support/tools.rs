@@ -1,4 +1,4 @@
-//! Tool files the tests drop into namespaces.
+//! Tool files that tests put into namespaces.
 
 pub const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
 
@@ -18,7 +18,7 @@ def multiply(a: float, b: float) -> float:
     return a * b
 "#;
 
-/// One tool per way a call can end (EX-52), and a few that show what a worker sees.
+/// A tool for each way in which a call can end (EX-52), and a few that show the environment of a worker.
 pub const FAULTY: &str = r#"
 import asyncio, os, pathlib, time
 from fastmcp.tools import tool
@@ -91,7 +91,7 @@ def leave() -> str:
     os._exit(7)
 "#;
 
-/// Writes a pure-Python wheel with nothing but a version, so that installing needs no network.
+/// Writes a pure-Python wheel that has only a version, so that installing needs no network.
 pub fn write_wheel(folder: &std::path::Path, name: &str, version: &str) {
     let info = format!("{name}-{version}.dist-info");
     let files = [
@@ -124,7 +124,7 @@ pub fn write_wheel(folder: &std::path::Path, name: &str, version: &str) {
     zip.finish().expect("the wheel is complete");
 }
 
-/// Tools that say something while they run. Files are their signals: a test decides when they go on.
+/// Tools that send events while they run. Files are their signals: a test decides when they continue.
 pub const TALKING: &str = r#"
 import asyncio, pathlib
 from fastmcp import Context
