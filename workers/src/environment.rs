@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use crate::fault::{FOLDER, dying_everywhere};
 
-    /// Run by [`a_switch_that_is_killed_anywhere_leaves_the_old_environment_or_the_new_one`] in a process of its own.
+    /// Run by [`a_switch_that_is_killed_anywhere_leaves_the_old_environment_or_the_new_one`] in a separate process.
     #[test]
     #[ignore = "dies"]
     fn a_switch_that_is_killed() {

@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(table.note("a", at(61)), FailureOutcome::Answered);
         assert_eq!(table.note("a", at(61)), FailureOutcome::Answered);
         assert_eq!(table.note("a", at(61)), FailureOutcome::SpellBegan);
-        // Slow failures never begin one.
+        // Slow failures never begin a spell.
         let slow = FailureTable::new(LIMITS);
         for minute in 1..20 {
             assert_eq!(slow.note("a", at(minute * 60)), FailureOutcome::Answered);

@@ -17,9 +17,9 @@ mod dying {
 
     use tempfile::TempDir;
 
-    /// The variable that says at which point the process dies, counted from 1.
+    /// Variable with the point at which the process dies, counted from 1.
     const DIES_AT: &str = "TOOLDOCK_TEST_DIES_AT";
-    /// The variable that names the folder the process works in.
+    /// Variable with the folder that the process works in.
     pub(crate) const FOLDER: &str = "TOOLDOCK_TEST_FOLDER";
 
     pub(crate) fn point() {
@@ -34,9 +34,9 @@ mod dying {
         }
     }
 
-    /// Runs an ignored test in processes of its own, each in a folder that `prepare` made. The first is killed at the
-    /// first point, the next at the second, until one passes all points. `judge` gets each folder with the number of the
-    /// point, 0 for the process that was not killed. Gives how many were.
+    /// Runs an ignored test in separate processes, each in a folder that `prepare` made. The first is killed at the first
+    /// point, the next at the second, until one passes all points. `judge` gets each folder with the number of the point, 0
+    /// for the process that was not killed. Returns the number of killed processes.
     pub(crate) fn dying_everywhere(
         test: &str,
         variables: &[(&str, &str)],

@@ -279,7 +279,7 @@ mod tests {
     use crate::manifest::effective_limits;
     use crate::policy::ToolPolicy;
 
-    /// A merged configuration, and what was asked for in vain.
+    /// A merged configuration, and the refused changes.
     struct Narrowed {
         namespaces: NamespacesConfig,
         servers: ServersConfig,
@@ -317,7 +317,7 @@ mod tests {
         narrowed
     }
 
-    /// As the configuration is merged.
+    /// Merges as the configuration is merged.
     fn merge(below: &mut Value, over: Value) {
         match (below, over) {
             (Value::Mapping(below), Value::Mapping(over)) => {

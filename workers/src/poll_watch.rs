@@ -253,7 +253,7 @@ mod tests {
             .get()
     }
 
-    /// Computes until the thread has used that much of a processor, however long that takes.
+    /// Computes until the thread has used this processor time, however long that takes.
     fn compute(time: Duration) {
         let began = processor_time();
         while processor_time() - began < time {

@@ -122,7 +122,7 @@ mod tests {
             ids,
             [one.handle().id(), two.handle().id(), one.handle().id()]
         );
-        // Each that serves has its standing timer, and no other.
+        // Each runtime that serves has its standing timer, and no other.
         let timers = [&two, &late].map(|runtime| runtime.metrics().num_alive_tasks());
         assert_eq!(timers, [1, 0]);
     }

@@ -497,11 +497,11 @@ mod tests {
         assert_ne!(hash(), last, "beside the namespace");
         last = hash();
         for left in [
-            // What building it leaves.
+            // Left by building the package.
             "ns/libs/mine/build/lib/mine/mod.py",
             "ns/libs/mine/mine.egg-info/PKG-INFO",
             "ns/libs/mine/mine/__pycache__/mod.pyc",
-            // Not asked for.
+            // Not named in the requirements.
             "ns/wheels/y-1.0-py3-none-any.whl",
         ] {
             tree.write(left, "2");

@@ -1,4 +1,4 @@
-//! Jobs of the builder in their own process: `tooldock __builder` under the guard, as the gateway starts it.
+//! Jobs of the builder in separate processes: `tooldock __builder` under the guard, as the gateway starts it.
 #![cfg(feature = "builder")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tooldock_workers::builder::{Builder, BuilderConfig, BuilderErrorCode, BuilderHost, GitScheme};
 use tooldock_workers::metrics::WorkerMetrics;
 
-/// Nothing takes a tenth of this on an idle machine.
+/// On an idle machine every step needs less than a tenth of this.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -170,7 +170,7 @@ async fn a_cancelled_clone_leaves_no_process_and_no_tree() {
     let bench = Bench::new(config);
     let builder = Arc::clone(&bench.builder);
     let job = tokio::spawn(async move { builder.analyze_repo(&url, &mut |_| {}).await });
-    // git has asked, so all processes run.
+    // git has sent its request, so all processes run.
     let asked = tokio::task::spawn_blocking(move || {
         let (stream, _) = listener.accept().unwrap();
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! Starting and ending servers leaves no file descriptor open. A test binary of its own: descriptors belong to the
-//! whole process, and other tests open some.
+//! Starting and ending servers leaves no file descriptor open. A separate test binary: descriptors belong to the whole
+//! process, and other tests open some.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -44,7 +44,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
         .expect("in time")
 }
 
-/// One round, by its number: a polite end, a crash, a drop, a start that fails, and a start nobody waits for.
+/// A round, by its number: a polite end, a crash, a drop, a start that fails, and an abandoned start.
 async fn round(number: usize, host: ProcessHost) {
     let script = match number % 5 {
         1 => "echo ready; exit 3",
@@ -89,7 +89,7 @@ async fn two_hundred_starts_and_ends_of_every_kind_leave_no_descriptor_open() {
         metrics: Arc::new(WorkerMetrics::new(&exported).unwrap()),
         output: Default::default(),
     };
-    // What the runtime opens once, it opens in the first rounds.
+    // Descriptors that the runtime opens once are opened in the first rounds.
     let mut before = None;
     for batch in 0..=ROUNDS / BATCH {
         let rounds = (0..BATCH).map(|each| tokio::spawn(round(batch * BATCH + each, host.clone())));
@@ -103,7 +103,7 @@ async fn two_hundred_starts_and_ends_of_every_kind_leave_no_descriptor_open() {
     assert_eq!(settled(&exported).await, before.unwrap());
 }
 
-/// The open descriptors once the last process has ended, and what belonged to it is closed.
+/// The number of open descriptors once the last process has ended, and its descriptors are closed.
 async fn settled(exported: &prometheus::Registry) -> usize {
     let live = || {
         let families = exported.gather();

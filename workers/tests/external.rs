@@ -41,8 +41,8 @@ mod programs;
 use logged::Logged;
 use programs::{DEADLINE, guard, python, within};
 
-/// Says who it is, then sends every line back, and ends with its input. By its arguments it also starts a grandchild
-/// that detaches itself, ignores what should end it, or prints a lot.
+/// Prints its pid and arguments, then sends every line back, and ends with its input. By its arguments it also starts a
+/// grandchild that detaches itself, ignores signals, or prints a lot.
 const SERVER: &str = r#"
 import json, os, signal, sys, time
 how = sys.argv[1:]
@@ -230,7 +230,7 @@ fn parent_of(pid: u32) -> u32 {
     fields[2].parse().unwrap()
 }
 
-/// Waits until something is true that has no event of its own.
+/// Waits until a condition is true that has no event of its own.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(DEADLINE, async {
         while !holds() {
@@ -246,7 +246,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 async fn a_server_reads_and_writes_and_ends_with_its_input() {
     let house = House::new();
     let mut running = house.spawn(&[]).await;
-    // A megabyte fits into no pipe: both ends work at once.
+    // No pipe holds a megabyte: both ends work at once.
     let line = "x".repeat(1 << 20) + "\n";
     let (stdin, stdout) = (&mut running.stdin, &mut running.stdout);
     let mut back = String::new();
@@ -311,7 +311,7 @@ async fn dropping_a_process_ends_its_tree() {
     gone(grandchild).await;
     until("it is counted", || house.metric("processes_live") == 0.0).await;
 
-    // Nor does one stay whose pipes nobody took.
+    // A process also ends if its pipes were never taken.
     let process = within(ServerProcess::spawn(&server(&[]), &house.host)).await;
     let pid = process.unwrap().pid();
     gone(pid).await;
@@ -362,7 +362,7 @@ async fn a_server_carries_the_name_of_its_gateway_by_which_the_next_one_finds_wh
     assert_eq!(gateway, GatewayProcess::this());
     assert_eq!(gateway.end_left_behind(Duration::ZERO), 0, "it runs");
 
-    // A pid that no system gives, and a time that no other run of this test says.
+    // A pid that no system assigns, and a time that no other run of this test has.
     let dead = format!("{}.{}", i32::MAX, std::process::id());
     let mut orphan = Command::new("sleep")
         .arg("1000")
@@ -426,7 +426,7 @@ async fn a_page_about_a_refused_question_is_one_line_and_stays_with_the_last_lin
             logged.text().matches("complaint 70").count() == seen / 71
         })
         .await;
-        // This subscriber hears debug, too, where the lines stay.
+        // This subscriber receives level debug, too, at which the lines are kept.
         let text = logged.text();
         assert_eq!(
             text.matches(left_out).count(),
@@ -445,7 +445,7 @@ async fn a_crash_is_seen_and_takes_what_it_left_behind_with_it() {
     let running = house.spawn(&["crash", "fork"]).await;
     assert_eq!(within(running.process.exited()).await, Exit::Code(7));
     assert!(!alive(running.grandchild()));
-    // Once more, and in any order.
+    // Again, and in any order.
     assert_eq!(within(running.process.stop()).await, Exit::Code(7));
 }
 
@@ -514,7 +514,7 @@ async fn a_server_inherits_three_pipes_and_the_given_environment() {
     let house = House::new();
     let _other = house.spawn(&[]).await;
     let running = house.spawn(&[]).await;
-    // Whoever runs the tests may leave descriptors open for everybody: those any child has.
+    // The process that runs the tests may leave descriptors open for all children: a plain child shows which.
     let any = Command::new(python())
         .args(["-c", SERVER])
         .stdin(Stdio::null())
@@ -572,7 +572,7 @@ async fn a_server_that_cannot_start_says_why() {
 
 // === reloads ===
 
-/// A gateway's lower half on a fresh data directory, with a namespace `PATH` to start things from.
+/// The lower half of a gateway on a fresh data directory, with a namespace `PATH` for starting commands.
 struct Dock {
     temp: tempfile::TempDir,
     registry: Arc<Registry>,
@@ -624,7 +624,7 @@ impl Dock {
             reloader,
             secrets,
         };
-        // No namespace of Python: those need an environment.
+        // No Python namespaces: those need an environment.
         fs::remove_dir_all(dock.path("tools/shared")).unwrap();
         dock
     }

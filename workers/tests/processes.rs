@@ -202,7 +202,7 @@ async fn pid_from(worker: &Worker, tool: &str) -> u32 {
     u32::try_from(call(worker, tool).await.unwrap().as_u64().unwrap()).unwrap()
 }
 
-/// Notifies at the first progress report, which tells that a call has begun in the worker.
+/// Notifies at the first progress report, which shows that a call has begun in the worker.
 #[derive(Default)]
 struct Begun(Notify);
 
@@ -258,7 +258,7 @@ fn alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}/cmdline")).exists()
 }
 
-/// Waits until something is true that has no event of its own, such as a state or a file.
+/// Waits until a condition is true that has no event of its own, such as a state or a file.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(DEADLINE, async {
         while !holds() {
@@ -410,7 +410,7 @@ async fn a_command_that_cannot_start_says_why_and_an_exit_code_is_passed_on() {
 
 #[tokio::test]
 async fn a_command_of_low_priority_has_it_and_half_of_the_cores_with_all_it_starts() {
-    // `struct sched_attr`, as the kernel gives it back.
+    // `struct sched_attr`, as the kernel returns it.
     const INNER: &str = r#"
 import ctypes, os, platform, struct, sys
 number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
@@ -446,9 +446,9 @@ sys.exit(0 if policy == 0 and nice >= 10 and longer and cores == int(sys.argv[1]
     assert_eq!(own(), before, "only the command has it");
 }
 
-/// The time slices that the threads of a process have, in nanoseconds. Linux gives them back since 6.12, and before only zeros.
+/// The time slices of the threads of a process, in nanoseconds. Linux returns them since 6.12, and before only zeros.
 fn slices_of(pid: u32) -> BTreeSet<u64> {
-    // `struct sched_attr`, as the kernel gives it back.
+    // `struct sched_attr`, as the kernel returns it.
     const READER: &str = r#"
 import ctypes, os, platform, struct, sys
 number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
@@ -541,7 +541,7 @@ async fn the_process_gets_the_documented_arguments_and_only_the_given_environmen
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    // Python sets this one itself.
+    // Python sets this variable itself.
     names.retain(|name| *name != "LC_CTYPE");
     assert_eq!(
         names,
@@ -758,7 +758,7 @@ async fn a_worker_that_stops_answering_is_replaced() {
     gone(pid).await;
 }
 
-/// A call that its process reports as one that blocks the others, so long after it began.
+/// A call that its process reports as blocking the others, this long after it began.
 async fn blocking(worker: &Arc<Worker>, running_ms: u64, limit: Option<Duration>) -> Pending {
     let call = WorkerCall {
         request: "r-1".into(),
@@ -816,7 +816,7 @@ async fn a_call_that_blocks_its_process_and_is_waited_for_does_not_end_it() {
     until("ready again", || worker.state() == WorkerState::Ready).await;
     assert!(!waiting.is_finished());
     waiting.abort();
-    // Neither does one that its client gives up before its time is over, or one without a limit.
+    // A process also lives on after a blocking call that its client gives up before its time is over, or that has no limit.
     for limit in [Some(Duration::from_secs(3600)), None] {
         blocking(&worker, 3_000, limit).await.abort();
         assert_eq!(call(&worker, "turns").await.unwrap().as_u64(), Some(turns));
@@ -837,7 +837,7 @@ async fn a_worker_is_degraded_while_one_of_its_processes_is_blocked() {
     let _waiting = blocking(&worker, 3_000, None).await;
     let states: BTreeSet<&str> = worker.states().map(WorkerState::as_str).collect();
     assert_eq!(states, BTreeSet::from(["degraded", "ready"]));
-    // The other one serves on.
+    // The other process serves on.
     assert!(call(&worker, "echo").await.is_ok());
 }
 
@@ -930,7 +930,7 @@ async fn calls_go_to_the_process_with_the_fewest_and_a_killed_one_is_skipped() {
     for _ in 0..3 {
         held.push(begun(&worker, "until", path.clone()).await);
     }
-    // One call in each: the next three go to each once more.
+    // A call in each: the next three go to each process once more.
     let mut next = BTreeSet::new();
     for _ in 0..3 {
         let answer = call(&worker, "echo").await.unwrap();
@@ -943,7 +943,7 @@ async fn calls_go_to_the_process_with_the_fewest_and_a_killed_one_is_skipped() {
         worker.pids().all(|pid| pid != victim)
     })
     .await;
-    // Those that come now do not wait for its successor, be it there already or not.
+    // Calls that come now do not wait for its successor, whether or not it is there already.
     for _ in 0..6 {
         let answer = call(&worker, "echo").await.unwrap();
         assert_ne!(answer["pid"], victim);
@@ -1024,7 +1024,7 @@ async fn every_runtime_has_a_connection_of_its_own_to_the_one_process() {
     });
     assert_eq!(within(elsewhere).await.unwrap()["pid"], pid);
     assert_eq!(call(&worker, "echo").await.unwrap()["pid"], pid);
-    // What ends one connection ends the process, and with it the calls of the other.
+    // The end of one connection ends the process, and with it the calls of the other.
     let waiting = begun(&worker, "never", Value::Null).await;
     let hangs_up = handle.spawn({
         let worker = Arc::clone(&worker);

@@ -31,7 +31,7 @@ use tooldock_workers::worker::{
 const TOOL: &str = "from fastmcp.tools import tool\nimport os, sys\n";
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// A gateway's lower half on a fresh data directory.
+/// The lower half of a gateway on a fresh data directory.
 struct House {
     temp: tempfile::TempDir,
     registry: Arc<Registry>,
@@ -114,7 +114,7 @@ impl House {
         self.temp.path().join("data").join(relative)
     }
 
-    /// Writes a file below `tools/`, beginning with the import of `tool` where it is Python.
+    /// Writes a file below `tools/`; a Python file begins with the import of `tool`.
     fn write(&self, relative: &str, text: &str) {
         let path = self.path("tools").join(relative);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -154,7 +154,7 @@ impl House {
         }
     }
 
-    /// A wheel of a package with one module `NAME.py`, in a directory of its own. Gives the lines to install it.
+    /// A wheel of a package with one module `NAME.py`, in a separate directory. Returns the lines that install it.
     fn wheel(&self, name: &str, version: &str) -> String {
         let wheels = self.temp.path().join("wheels");
         fs::create_dir_all(&wheels).unwrap();
@@ -180,7 +180,7 @@ with zipfile.ZipFile(f'{wheels}/{name}-{version}-py3-none-any.whl', 'w') as z:
         )
     }
 
-    /// A package with one module `NAME.py` and a build backend of its own, which needs no index.
+    /// A package with one module `NAME.py` and its own build backend, which needs no index.
     fn package(&self, folder: &Path, name: &str, version: &str) {
         fs::create_dir_all(folder).unwrap();
         let project =
@@ -239,7 +239,7 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
         .to_owned())
 }
 
-/// Waits for something that will happen.
+/// Waits until a condition becomes true.
 async fn eventually(what: &str, happened: impl Fn() -> bool) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while !happened() {
@@ -384,7 +384,7 @@ async fn new_limits_need_no_new_process() {
     house.close().await;
 }
 
-/// The operator takes a tool and everybody but one principal away from a namespace.
+/// The operator takes a tool, and all principals except one, away from a namespace.
 fn tightened(name: &str) -> NamespacesConfig {
     let patch = LimitsPatch {
         tools_deny: Some(vec!["danger".into()]),
@@ -396,7 +396,7 @@ fn tightened(name: &str) -> NamespacesConfig {
     config
 }
 
-/// Whether the namespace has the tool and its policy allows it.
+/// Returns true if the namespace has the tool and its policy allows it.
 fn allows(namespace: &Namespace, name: &str) -> bool {
     let mut tools = namespace.tools.iter();
     tools.any(|tool| *tool.name == *name) && namespace.policy.allows_tool(name)
@@ -442,7 +442,7 @@ async fn the_operators_word_counts_while_an_update_fails() {
         assert_eq!(codes, ["limit_clamped", "invalid_manifest"]);
     }
 
-    // The other way round, too, and without a new process.
+    // In the other direction, too, and without a new process.
     house.reloader.set_namespaces(NamespacesConfig::default());
     house.write("ns/tooldock.yaml", "timeout: 7s\nmax_concurrency: 60\n");
     assert_eq!(house.reload().await.failed, []);
@@ -486,7 +486,7 @@ async fn the_operators_word_does_not_wait_for_an_install() {
     assert!(!reload.is_finished(), "it still installs");
     assert_tightened(&house.namespace("ns"));
 
-    // Closing gives the install up, and leaves what serves.
+    // Closing stops the install, and leaves the serving worker.
     let pid = house.pid("ns");
     house.reloader.close();
     house.reloader.close();
@@ -600,7 +600,7 @@ async fn two_namespaces_have_two_versions_of_one_package() {
         "nothing changed"
     );
     house.write("a/requirements.txt", &house.wheel("localpkg", "1.5"));
-    // The installer stands in this folder, and must not import its own standard library from it.
+    // The installer runs in this folder, and must not import its own standard library from it.
     house.write(
         "a/keyword.py",
         "raise SystemExit('not the keyword of pip')\n",
@@ -610,7 +610,7 @@ async fn two_namespaces_have_two_versions_of_one_package() {
     assert_eq!(house.call("a", "version").await.unwrap(), "1.5");
     let after = fs::read_link(house.path("venvs/a")).unwrap();
     assert_ne!(before, after);
-    // The build goes with the first reload that finds no worker in it.
+    // The build is removed by the first reload that finds no worker in it.
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while house.path("venvs").join(&before).exists() {
         assert!(
@@ -706,7 +706,7 @@ async fn a_changed_local_package_is_built_again_and_runs_in_a_new_process() {
     }
     assert!(house.reload().await.workers_restarted.is_empty());
     for (_, _, folder) in &places {
-        // Of the same length: neither name, version nor size tells.
+        // With the old length: the change shows in neither name, version nor size.
         fs::write(folder.join("locallib.py"), "VERSION = 'two'\n").unwrap();
     }
     let report = house.reload().await;
@@ -993,7 +993,7 @@ async def ask(ctx: Context) -> str:
     return answer.data
 "#;
 
-/// Answers every question with a form that says Ada, and keeps the rest of what it hears.
+/// Answers every question with a form that has the name Ada, and keeps all other events.
 #[derive(Default)]
 struct Ada(Mutex<Vec<String>>);
 
@@ -1112,7 +1112,7 @@ async fn a_process_whose_event_loop_a_tool_blocks_past_its_time_limit_is_replace
     };
     let spun = tokio::time::timeout(limit, worker.call(spin, None)).await;
     assert!(spun.is_err(), "its time is up");
-    // It waits behind the one that nobody waits for any more.
+    // The call waits behind a call that was given up.
     let error = call(&worker, "pid", "{}").await.unwrap_err();
     assert_eq!(error.code, CallErrorCode::WorkerUnavailable);
     assert_ne!(call(&worker, "pid", "{}").await.unwrap(), before);
@@ -1152,7 +1152,7 @@ async fn a_tool_with_a_context_logs_asks_and_announces() {
         ]
     );
 
-    // A caller that can be asked nothing.
+    // A caller without the capability for questions.
     call.caller = None;
     let error = worker.call(call, None).await.unwrap_err();
     assert_eq!(error.code, CallErrorCode::MissingCapability);
@@ -1339,7 +1339,7 @@ async fn a_crash_in_the_middle_of_a_deployment_removes_nothing_and_installs_noth
     house.write("ns/t.py", &tool("new", "return 'two'"));
     eventually("it comes back", || lists(&registry, "ns", &["new"])).await;
 
-    // Packages are installed when somebody asks for a reload.
+    // Packages are installed only by a requested reload.
     house.write("ns/requirements.txt", "a-package-that-is-nowhere\n");
     kill(house.pid("ns"));
     eventually("nothing is listed", || lists(&registry, "ns", &[])).await;
@@ -1363,7 +1363,7 @@ async fn a_crash_after_an_edit_that_cannot_be_served_lists_nothing_until_it_can(
     eventually("it is tried again", || lists(&registry, "ns", &["new"])).await;
     assert_eq!(house.call("ns", "new").await.unwrap(), "two");
 
-    // The same with a process that does not come up: what it lists in the end is what is loaded.
+    // A process that does not come up: in the end, the listed tools are the loaded ones, too.
     let dies = format!("os._exit(1)\n{}", tool("newer", "return ''"));
     house.write("ns/t.py", &dies);
     kill(house.pid("ns"));

@@ -64,7 +64,7 @@ async fn a_principal_within_its_share_displaces_the_unread_answers_of_the_one_th
     let unread: Vec<_> = (0..8)
         .map(|_| greedy.claim(MIB).expect("there is room").waiting())
         .collect();
-    // Its own answers were just written: they do not give way to its own.
+    // The answers of this principal were just written: they do not give way to its own.
     assert!(greedy.claim(MIB).is_err());
     let moderate = honest.claim(2 * MIB).expect("the other gives way");
     assert_eq!(unread.iter().filter(|it| is_closed(it)).count(), 2);

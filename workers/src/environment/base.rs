@@ -237,7 +237,8 @@ mod tests {
     use super::*;
     use crate::environment::installer::tests::{broken, unguarded};
 
-    /// What no installer takes is not downloaded, so these run offline; installing is the integration tests' part.
+    /// Requirements that every installer refuses are not downloaded, so these tests run offline; the integration tests cover
+    /// installing.
     fn config() -> WorkersConfig {
         WorkersConfig {
             base_requirements: vec!["orjson=>3".into(), "uvloop=>0".into()],
@@ -264,7 +265,7 @@ mod tests {
                 .unwrap()
                 .join("python")
         );
-        // With an installer that cannot run anything it must come from what is there.
+        // With an installer that cannot run anything, the environment must be found on disk.
         let again = prepare(path, &config(), &python, &broken()).await.unwrap();
         assert_eq!(again.id, base.id);
     }

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::environment::installer::tests::{broken, unguarded};
 
-    /// Every entry below a folder with what it holds, `name` and the folder's own path taken out.
+    /// Every entry below a folder with its content, without `name` and the folder's own path.
     fn listing(root: &Path, under: &Path) -> Vec<(PathBuf, String)> {
         let mut found = Vec::new();
         for entry in fs::read_dir(under).unwrap() {
@@ -150,7 +150,7 @@ mod tests {
         let builds = temp.path().join("some builds");
         fs::create_dir(&builds).unwrap();
         let template = prepare(&builds, &python, &installer).await.unwrap();
-        // With an installer that cannot run anything it must come from what is there.
+        // With an installer that cannot run anything, the environment must be found on disk.
         assert_eq!(
             prepare(&builds, &python, &broken()).await.unwrap(),
             template
@@ -176,7 +176,7 @@ mod tests {
         for name in ["empty_1", "empty_2", "emptied-1", "empty-3"] {
             fs::create_dir(temp.path().join(name)).unwrap();
         }
-        // Its lock is for those to remove who clear away locks.
+        // Its lock file is left to the code that removes locks.
         fs::write(temp.path().join("empty_2.lock"), "").unwrap();
         collect_garbage(temp.path(), &current);
         let mut left: Vec<_> = fs::read_dir(temp.path())

@@ -411,7 +411,7 @@ mod tests {
         }
     }
 
-    /// The servers of both places, where there is no folder.
+    /// The servers of both places, without any folder.
     fn resolved_all(
         configured: &ServersConfig,
         file: &ServersFile,

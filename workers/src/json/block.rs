@@ -90,7 +90,7 @@ mod tests {
         for byte in 0..=u8::MAX {
             let special = matches!(byte, b'"' | b'\\' | 0..=0x1f);
             for at in 0..WORD {
-                // What stands behind it must not come first, whatever it is, and text before it must not count.
+                // Bytes behind it must not be found first, whatever their values, and text before it must not count.
                 for (before, behind) in [
                     (b'a', b'a'),
                     (0x20, b'"'),

@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_socket_of_a_gateway_that_was_killed_is_waited_for_by_nobody_and_removed_by_the_next() {
         let long = tempfile::tempdir().unwrap();
-        // Longer than the address of a socket may be.
+        // Longer than the maximum address of a socket.
         let keys = long.path().join("x".repeat(200)).join("keys.json");
         assert_eq!(await_readers(&keys).behind, 0);
         let first = ChangeSocket::bind(&keys).unwrap();

@@ -430,7 +430,7 @@ mod tests {
             .unzip()
     }
 
-    /// What a thousand checks take, for people who run this with `--no-capture`.
+    /// The time of a thousand checks, for people who run this with `--no-capture`.
     fn checked(table: &KeyTable, keys: &[Secret]) -> Duration {
         let started = Instant::now();
         for key in keys.iter().cycle().take(1000) {

@@ -1,4 +1,4 @@
-//! Managers that are killed at every step of a change, and managers that change the same things at once.
+//! Managers that are killed at every step of a change, and managers that change files at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -12,9 +12,9 @@ use crate::data_dir::{TEMPORARY, is_temporary};
 use crate::fault::{FOLDER, dying_everywhere};
 use crate::names::NamespaceName;
 
-/// What a child process does before it is killed.
+/// Variable with the operation of a child process before it is killed.
 const OPERATION: &str = "TOOLDOCK_TEST_OPERATION";
-/// Which of several managers a child process is.
+/// Variable with the number of the manager that a child process is.
 const MANAGER: &str = "TOOLDOCK_TEST_MANAGER";
 
 fn workspace(root: &Path) -> Workspace {
@@ -63,7 +63,7 @@ async fn operate(workspace: &Workspace, operation: &str) -> Result<(), NotDone> 
     }
 }
 
-/// Run by [`a_manager_that_is_killed_anywhere_leaves_everything_as_before_or_as_after`] in a process of its own.
+/// Run by [`a_manager_that_is_killed_anywhere_leaves_everything_as_before_or_as_after`] in a separate process.
 #[test]
 #[ignore = "dies"]
 fn a_manager_that_is_killed() {
@@ -72,7 +72,7 @@ fn a_manager_that_is_killed() {
     run(operate(&workspace(folder.as_ref()), &operation)).unwrap();
 }
 
-/// A namespace with a file of which as many earlier versions are kept as can be.
+/// A namespace with a file that has the maximum number of earlier versions.
 fn prepared() -> TempDir {
     let folder = TempDir::new().unwrap();
     let ns = folder.path().join("tools/ns");
@@ -107,7 +107,7 @@ fn everything(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// What is served of it.
+/// Entries that may be served: those without a leading dot in their path.
 fn served(root: &Path) -> BTreeMap<String, String> {
     let mut found = everything(root);
     found.retain(|name, _| !name.split('/').any(|part| part.starts_with('.')));
@@ -143,7 +143,7 @@ fn a_manager_that_is_killed_anywhere_leaves_everything_as_before_or_as_after() {
             let left = served(root);
             assert!(left == before || left == after, "{place}: {left:?}");
             assert!(at > 0 || left == after, "{place}: {left:?}");
-            // Every version is whole, and that of a file which was replaced or removed is among them.
+            // Every version is intact, including that of a file which was replaced or removed.
             let kept = versions(root);
             let is_whole = |text: &String| text == "old" || text.starts_with("version ");
             assert!(kept.iter().all(is_whole), "{place}: {kept:?}");
@@ -157,7 +157,7 @@ fn a_manager_that_is_killed_anywhere_leaves_everything_as_before_or_as_after() {
                 .filter(|name| is_unfinished(name))
                 .count();
 
-            // The next manager finds no lock, clears away what is left, and does what was not done.
+            // The next manager finds no lock, removes the leftovers, and completes the change.
             let next = workspace(root);
             run(next.clear_leftovers()).unwrap();
             assert_eq!(served(root), left, "{place}");
@@ -288,7 +288,7 @@ fn no_lock_is_left_of_namespaces_that_are_not_there() {
     run(add(&workspace, "x")).unwrap();
     assert_eq!(locks(), [".ns.adding.lock"]);
 
-    // Deleted while a requirement is added: whoever adds removes the file.
+    // Deleted while a requirement is added: the adding manager removes the file.
     let adding = run(workspace.begin_adding(&namespace(), &package)).unwrap();
     run(workspace.delete_namespace(&namespace())).unwrap();
     assert_eq!(locks(), [".ns.adding.lock"]);
@@ -300,7 +300,7 @@ fn no_lock_is_left_of_namespaces_that_are_not_there() {
     run(workspace.delete_namespace(&namespace())).unwrap();
     assert_eq!(locks(), [""; 0]);
 
-    // Of a manager that was killed.
+    // The lock file of a manager that was killed.
     fs::write(folder.path().join("venvs/.gone.adding.lock"), "").unwrap();
     assert_eq!(run(workspace.clear_leftovers()).unwrap(), 1);
     assert_eq!(locks(), [""; 0]);

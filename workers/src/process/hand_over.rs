@@ -70,7 +70,7 @@ mod tests {
         writer.write_all(b"hello").unwrap();
         drop(writer);
         let mut text = String::new();
-        // Ends: there is no other copy of the writing end.
+        // The read ends: there is no other copy of the writing end.
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
         let mut order = [0];

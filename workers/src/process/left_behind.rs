@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_a_dead_gateway_left_is_ended_and_nothing_else() {
-        // A pid no system gives.
+        // A pid that no system assigns.
         let dead = GatewayProcess {
             pid: i32::MAX,
             started: fastrand::u64(..),

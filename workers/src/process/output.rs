@@ -433,7 +433,7 @@ mod tests {
             .as_deref(),
             Some("\n    | Traceback:\n    |   x = '[redacted]'\n    | E\\u{1b}[31m")
         );
-        // A caller who makes a function fail over and over fills no disk.
+        // A caller that makes a function fail over and over fills no disk.
         let flood = "line\n".repeat(10 * rate::BURST as usize);
         let logged = loggable(&namespace, &flood, &limit).expect("the first lines");
         assert!(logged.lines().count() <= rate::BURST as usize + 1);

@@ -191,7 +191,7 @@ mod tests {
         };
         let (mut ours, mut other) = (sleep(&tag), sleep("another"));
         end_lost(None, &tag);
-        // It was reaped by `end_lost`, which is its parent here, so only the other one can still be asked.
+        // It was reaped by `end_lost`, which is its parent here, so only the other child can still be asked.
         assert!(!carries_tag(i32::try_from(ours.id()).expect("fits"), &tag));
         assert!(other.try_wait().expect("is our child").is_none());
         other.kill().expect("still running");

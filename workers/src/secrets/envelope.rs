@@ -271,7 +271,7 @@ mod tests {
     const PLAIN: &str = r#"{"global":{"GITHUB_TOKEN":"ghp_example_value"},"namespaces":{"slack":{"SLACK_BOT_TOKEN":"xoxb-example"}}}"#;
     /// EX-61, made with Python's `cryptography`.
     const VERSION_2: &str = r#"{"version": 2, "cipher": "AES-256-GCM", "kdf": {"name": "PBKDF2-HMAC-SHA256", "iterations": 600000}, "salt": "AAECAwQFBgcICQoLDA0ODw==", "nonce": "ZGVmZ2hpamtsbW5v", "ciphertext": "BaNsMk6N0YHvPpKamCzG+NIvEQQAZQFrjEQN22h/X8hlQ49GVnfy24bU85P2bQrhpSpbrukiJWUWzOrWdpmHCgBK6W/t5CVrlB8hxky5SEtmUYNs9kvpdjeJB7gckfD9qbgmKXUBqW49c4FkISaEwi19/0Ya97qirA==", "created_at": "2026-02-13T10:00:00Z"}"#;
-    /// EX-61b, as the Python system wrote.
+    /// EX-61b, in the form that the Python system wrote.
     const VERSION_1: &str = r#"{"version": 1, "kdf": "pbkdf2-sha256", "salt": "yMnKy8zNzs_Q0dLT1NXW1w==", "ciphertext": "gAAAAABpjvYgAAECAwQFBgcICQoLDA0OD-gQRmR1Tl_fqA6paP5b_hUxmtdEmIPlywJILaQKfhsHxxe30WNXIQDjxqcQ1-TXDTQo5IbEhWHkgvlRY5bS9gspeJ3vp6Ygu3nBulphRgNJS3brMGHlIyeKwPklOAq9VRYN7DpaGPmePfYbQ76lh2EquifadwPEquA4oZhH4ScBAasHLUbFyRzL1_5epGaNDA==", "created_at": "2026-02-13T10:00:00+00:00"}"#;
 
     fn key(text: &str) -> SecretsKey {
@@ -317,7 +317,7 @@ mod tests {
         for at in 0..sealed.len() {
             let mut changed = sealed.clone().into_bytes();
             changed[at] ^= 1;
-            // What is no part of the file's meaning may change: a space, or the case of nothing here.
+            // The file opens only if the change is in white space.
             if let Ok(opened) = open(&changed, &key) {
                 let name = String::from_utf8_lossy(&changed).into_owned();
                 assert!(sealed[at..].starts_with('\n'), "byte {at}: {name}");

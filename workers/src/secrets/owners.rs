@@ -422,7 +422,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (store, owners) = used(folder.path());
         let file = folder.path().join(OWNERS_FILE);
-        // As an earlier version left it.
+        // In the form that an earlier version left.
         store.write_owners_file(&owners).unwrap();
         let known = recorded(&store);
         assert_eq!((&known.owners, known.beside_values), (&owners, false));
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(recorded(&store).owners, owners);
         fs::write(&file, "garbage").unwrap();
         assert_eq!(recorded(&store).owners, owners);
-        // Commands keep the owners of the values that stay.
+        // Commands keep the owners of unchanged values.
         store
             .set("OTHER", &"b".parse().unwrap(), Secret::new("w"))
             .unwrap();

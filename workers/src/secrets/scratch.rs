@@ -143,7 +143,7 @@ mod tests {
         assert_eq!((mode(&scratch.path()), mode(&scratch.0)), (0o600, 0o700));
         assert_eq!(&**scratch.read().unwrap(), b"text");
         fs::write(scratch.0.join(".secrets.yaml.swp"), "copy").unwrap();
-        // As if the process had been killed.
+        // Simulates a process that was killed.
         std::mem::forget(scratch);
         let next = Scratch::within(place.path(), store, b"").unwrap();
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);

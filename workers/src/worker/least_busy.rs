@@ -34,7 +34,7 @@ mod tests {
         let find = |turn| find([Some(1), Some(0), Some(0), Some(0)].into_iter(), turn);
         let turns = [1, 2, 3, 5, 6, 7].map(find);
         assert_eq!(turns, [1, 2, 3, 1, 2, 3].map(Some));
-        // Nobody's turn is skipped for ever: the next one from a busy one on has it.
+        // No process is skipped for ever: from a busy one on, the next one is chosen.
         assert_eq!(find(4), Some(1));
         assert!(find(usize::MAX).is_some());
     }

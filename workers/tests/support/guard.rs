@@ -1,5 +1,5 @@
-//! The guard as a program of its own, for tests: what `tooldock __guard -- COMMAND` does. A binary of this package, so
-//! that cargo builds it with every test that starts processes. With the feature `builder` it is `tooldock __builder`, too.
+//! The guard as a separate program for tests, equal to `tooldock __guard -- COMMAND`. A binary of this package, so that cargo
+//! builds it with every test that starts processes. With the feature `builder` it is `tooldock __builder`, too.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! What is logged, for tests that read it.
+//! Collects log messages for tests.
 
 use std::sync::{Arc, Mutex};
 
-/// Every message that is logged in this thread.
+/// All messages that are logged in this thread.
 #[derive(Clone, Default)]
 pub(crate) struct Logged(Arc<Mutex<String>>);
 

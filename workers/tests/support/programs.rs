@@ -1,19 +1,19 @@
-//! What the tests of real processes run, and how long they wait for it.
+//! Programs of the tests with real processes, and their deadline.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Nothing takes a tenth of this on an idle machine.
+/// On an idle machine every step needs less than a tenth of this.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The guard as a program of its own.
+/// The guard as a separate program.
 pub(crate) fn guard() -> PathBuf {
     env!("CARGO_BIN_EXE_tooldock-test-guard").into()
 }
 
-/// The real interpreter: what is on `PATH` may be a shim that wants an environment.
+/// The real interpreter: `PATH` may have a shim that needs an environment.
 pub(crate) fn python() -> PathBuf {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
     let found = PYTHON.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! One sample for each language, and what bounds an analysis.
+//! A sample for each language, and the bounds of an analysis.
 
 use super::*;
 use crate::builder::FoundParameter;

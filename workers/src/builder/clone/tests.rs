@@ -1,4 +1,4 @@
-//! Clones of repositories that real git made, hostile ones among them.
+//! Clones of repositories that real git made, including hostile ones.
 
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use super::*;
 use crate::builder::job::run;
 use crate::builder::{Analysis, BuilderErrorCode, Line, Request, Task};
 
-/// A repository, and where clones of it are kept.
+/// A repository, and the folder of its clones.
 struct Sample {
     temp: tempfile::TempDir,
     config: BuilderConfig,
@@ -50,7 +50,7 @@ impl Sample {
         self.git(&["commit", "--quiet", "--message=x"]);
     }
 
-    /// Commits what `git fast-import` is told.
+    /// Commits a stream with `git fast-import`.
     fn import(&self, stream: &[u8]) {
         let mut command = git_in(&self.path());
         let command = command
@@ -85,7 +85,7 @@ impl Sample {
         }
     }
 
-    /// The files of the one tree that is kept.
+    /// The files of the only tree that is kept.
     fn kept(&self) -> PathBuf {
         let trees = std::fs::read_dir(self.repos())
             .unwrap()
@@ -142,7 +142,7 @@ fn the_newest_commit_is_cloned_and_analysed() {
         steps.contains(&"cloning".to_owned()) && steps.contains(&"reading 2 files".to_owned()),
         "{steps:?}"
     );
-    // Nothing of git is kept, and a second run takes the place of the first.
+    // No file of git is kept, and a second run replaces the first.
     sample.write("src/new.py", "");
     sample.commit();
     assert_eq!(sample.analysed().unwrap().files.len(), 3);
@@ -177,7 +177,7 @@ fn links_submodules_hooks_and_filters_do_nothing() {
         "160000,0123456789012345678901234567890123456789,m",
     ]);
     sample.git(&["commit", "--quiet", "--message=x"]);
-    // What the origin has configured for itself counts for nobody else.
+    // The origin's own configuration applies to no other repository.
     sample.git(&["config", "filter.evil.smudge", &touch]);
     sample.git(&["config", "core.fsmonitor", &touch]);
     for hook in ["post-checkout", "pre-upload", "post-upload"] {
@@ -222,7 +222,7 @@ fn large_files_are_left_out_and_large_repositories_refused() {
         analysis.notes
     );
 
-    // Random, so that git cannot make it small.
+    // Random, so that git cannot compress it.
     let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..))
         .take(600 * 1024)
         .collect();
@@ -304,7 +304,7 @@ fn what_must_not_be_reached_is_refused_before_git_starts() {
         );
     }
     assert!(!sample.repos().exists());
-    // Allowed by name, git tries, and nobody listens.
+    // Allowed by name: git connects, and no process listens.
     sample.config.private_hosts = vec!["127.0.0.1".into()];
     let error = sample.analysed_at("http://127.0.0.1:1/x").unwrap_err();
     assert_eq!(error.code, BuilderErrorCode::Unavailable, "{error}");

@@ -1,4 +1,4 @@
-//! Packages of registries on loopback, hostile archives among them.
+//! Packages of registries on loopback, including hostile archives.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -71,7 +71,7 @@ fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (path, content) in entries {
         let mut header = tar::Header::new_gnu();
-        // Written as it is: the library refuses what is hostile.
+        // Written byte by byte: the library refuses hostile paths.
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
@@ -273,7 +273,7 @@ fn hostile_tarballs_write_nothing_outside_and_end() {
     assert!(files.is_empty());
     assert_eq!(left_out.len(), 3, "{left_out:?}");
 
-    // A thousandth of its size while packed.
+    // Packed, it has a thousandth of this size.
     let zeros = vec![0; 1024 * 1024];
     let bomb = tarball(
         &(0..9)
@@ -303,7 +303,7 @@ fn hostile_zip_files_write_nothing_outside_and_end() {
     result.unwrap();
     assert_eq!(files, ["ok.py"]);
     assert_eq!(left_out.len(), 6, "{left_out:?}");
-    // The size in the directory at the end is not true.
+    // The size in the directory at the end is false.
     let mut lying = bytes.clone();
     let packed = 5_u32.to_le_bytes();
     for at in 0..lying.len() - 4 {

@@ -36,7 +36,7 @@ impl Place {
         self.folder.path().join("data/keys.json")
     }
 
-    /// As a process that starts now.
+    /// Opens the store as a process that starts now.
     fn open(&self) -> KeyStore {
         KeyStore::open(self.file(), ScopeTable::default()).unwrap()
     }
@@ -84,7 +84,7 @@ fn a_key_counts_from_its_making_to_its_end() {
     );
     assert_eq!(verify(&store, &key), Err(KeyRefusal::Revoked));
     assert!(losses.has_changed().unwrap());
-    // A second time changes nothing, and a key that never was is told.
+    // The second time nothing changes, and an unknown key is reported.
     let first = store.list().unwrap()[0].revoked;
     assert_eq!(store.revoke(key.record.id).unwrap().revoked, first);
     let other = KeyId::new().unwrap();
@@ -125,7 +125,7 @@ fn what_is_almost_a_key_is_none() {
         refused(&text[..text.len() - 1]),
         Some(KeyRefusal::Malformed)
     );
-    // A right checksum around another key's id, or nobody's.
+    // A correct checksum around another key's id, or around an unknown id.
     for (id, refusal) in [
         (other.record.id, KeyRefusal::WrongSecret),
         (KeyId::new().unwrap(), KeyRefusal::Unknown),
@@ -144,7 +144,7 @@ fn another_processs_changes_are_read() {
     other.refresh();
     assert!(verify(&other, &key).is_ok());
     let losses = other.losses();
-    // One more key takes nothing from anybody.
+    // Another key takes nothing away from existing ones.
     one.create(wanted("more")).unwrap();
     other.refresh();
     assert!(!losses.has_changed().unwrap());
@@ -199,7 +199,7 @@ fn a_damaged_file_leaves_the_keys_of_before_in_force_and_stops_a_start() {
     fs::write(place.file(), r#"{"version": 2, "keys": [], "more": 1}"#).unwrap();
     let error = KeyStore::open(place.file(), ScopeTable::default()).unwrap_err();
     assert!(error.to_string().contains("format version 2"), "{error}");
-    // A file that is whole again, and one that is gone.
+    // A file that is intact again, and a file that is gone.
     fs::write(place.file(), &whole).unwrap();
     store.refresh();
     assert!(verify(&store, &key).is_ok());
@@ -286,7 +286,7 @@ fn last_uses_are_written_together_and_take_nothing_else_along() {
     );
     assert_eq!(verify(&other, &keys[0]), Err(KeyRefusal::Revoked));
     assert!(losses.has_changed().unwrap());
-    // A second use soon after is no reason to write again.
+    // A second use soon after does not cause another write.
     let stamp = Stamp::of(&place.file());
     assert!(verify(&other, &keys[1]).is_ok());
     other.write_uses();
@@ -376,7 +376,7 @@ async fn an_unknown_key_has_the_file_looked_at_once_more() {
     }
 }
 
-/// What a process that dies in the middle has of its key.
+/// Name of the ignored test that a child process runs until it is killed.
 const NAME: &str = "keys::store::tests::revokes_where_it_is_told";
 
 #[test]
@@ -403,7 +403,7 @@ fn a_crash_leaves_the_old_keys_or_the_new_ones() {
         if at == 0 {
             assert!(listed[0].revoked.is_some());
         }
-        // The next writer is not in the way of what the dead one left, and removes it.
+        // The leftovers of the dead writer do not block the next one, which removes them.
         store.create(wanted("next")).unwrap();
         assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
     });
@@ -427,7 +427,7 @@ fn keys_end_with_the_key_that_made_them_in_all_generations() {
     let boss = store.create(maker("boss")).unwrap();
     let child = store.create_by(boss.record.id, maker("child")).unwrap();
     let grandchild = store.create_by(child.record.id, wanted("leaf")).unwrap();
-    // Keys of equal names have equal principals, and ends of their own.
+    // Keys of equal names have equal principals, and independent ends.
     let twin = store.create_by(boss.record.id, maker("boss")).unwrap();
     let stranger = store.create(maker("boss")).unwrap();
     assert_eq!(verify(&store, &grandchild).unwrap(), "key:boss/child/leaf");
@@ -623,7 +623,7 @@ fn keys_of_an_entry_of_the_configuration_end_with_the_entry_and_open_no_more() {
     let states = listed.iter().map(|it| it.state(SystemTime::now()));
     assert_eq!(states.filter(|it| *it == KeyState::Revoked).count(), 2);
     assert!(store.create_by(key.record.id, wanted("late")).is_err());
-    // A process that knows no configuration lets none of them in, and keeps them all.
+    // A process without a configuration admits none of these keys, and keeps them all.
     let other = place.open();
     assert_eq!(verify(&other, &key), Err(KeyRefusal::Revoked));
     other.create(wanted("next")).unwrap();

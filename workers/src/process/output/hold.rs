@@ -168,7 +168,7 @@ mod tests {
             hold.begin();
             let mut held = held(&hold, count);
             hold.end(true);
-            // Still on its way when the answer was read.
+            // The line was still on its way when the answer was read.
             assert!(held.holds());
             match held.released().await {
                 Released::Summed(lines) => assert_eq!((lines.len(), true), (count, summed)),
@@ -188,7 +188,7 @@ mod tests {
         hold.begin();
         assert!(!answered.holds());
         assert!(matches!(answered.released().await, Released::AsUsual(lines) if lines.len() == 70));
-        // Of one that is not asked any more, since its process is gone.
+        // A hold of a question that is not asked any more, since its process is gone.
         let hold = OutputHold::default();
         hold.begin();
         let mut gone = held(&hold, 70);

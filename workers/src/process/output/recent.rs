@@ -242,7 +242,7 @@ mod tests {
         }
         assert_eq!(numbers(&recent.after(1)), [2, 3]);
         assert_eq!(numbers(&recent.after(3)), [0_u64; 0]);
-        // The number of a count that began before this one.
+        // A number from an earlier count.
         assert_eq!(numbers(&recent.after(99)), [1, 2, 3]);
     }
 

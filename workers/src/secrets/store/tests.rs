@@ -1,4 +1,4 @@
-//! The store on real files, and its writers killed at every step.
+//! The store on real files, and writers killed at every step.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,7 +24,7 @@ fn slack() -> Scope {
     "slack".parse().unwrap()
 }
 
-/// `KEY=value` of everything a namespace gets.
+/// All values of a namespace, as `KEY=value`.
 fn seen(store: &SecretStore, namespace: &str) -> Vec<String> {
     let name: NamespaceName = namespace.parse().unwrap();
     let own = store.read().unwrap().for_namespace(&name);
@@ -34,7 +34,7 @@ fn seen(store: &SecretStore, namespace: &str) -> Vec<String> {
         .collect()
 }
 
-/// `KEY scope status` of everything there is.
+/// All secrets, as `KEY scope status`.
 fn listed(store: SecretStore) -> Vec<String> {
     let names = SecretNames::of(Arc::new(store)).list(None).unwrap();
     names
@@ -80,7 +80,7 @@ fn no_value_stands_in_any_file_and_the_modes_are_tight() {
         );
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
-    // As earlier versions left them.
+    // In the form that earlier versions left.
     let files = ["secrets.meta.yaml", "secrets.lock"].map(|name| folder.path().join(name));
     for file in &files {
         fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -369,7 +369,7 @@ fn a_long_edit_is_named_to_who_waits_in_vain() {
     store.set("A", &Scope::Global, Secret::new("v")).unwrap();
 }
 
-/// What a child process does to the store before it is killed.
+/// Variable with the operation of a child process on the store before it is killed.
 const OPERATION: &str = "TOOLDOCK_TEST_OPERATION";
 
 fn operate(store: &SecretStore, operation: &str) -> Result<(), SecretsError> {
@@ -391,7 +391,7 @@ fn operate(store: &SecretStore, operation: &str) -> Result<(), SecretsError> {
     }
 }
 
-/// Run by [`a_writer_that_is_killed_anywhere_leaves_the_old_or_the_new_secrets`] in a process of its own.
+/// Run by [`a_writer_that_is_killed_anywhere_leaves_the_old_or_the_new_secrets`] in a separate process.
 #[test]
 #[ignore = "dies"]
 fn a_writer_that_is_killed() {
@@ -400,7 +400,7 @@ fn a_writer_that_is_killed() {
 }
 
 fn whole(folder: &Path) -> Vec<String> {
-    // After a rekey only one of the two opens the file.
+    // After a rekey only one of the two keys opens the file.
     let read = |key: SecretsKey| {
         let store = SecretStore::new(folder, Protection::Key(key));
         let secrets = store.read().ok()?;
@@ -444,7 +444,7 @@ fn a_writer_that_is_killed_anywhere_leaves_the_old_or_the_new_secrets() {
                 left == before || left == after,
                 "{operation} {at}: {left:?}"
             );
-            // The next writer finds no lock, heals what was left and clears it away.
+            // The next writer finds no lock, repairs the store and removes the leftovers.
             let next = SecretStore::new(folder, Protection::Key(key("k")));
             if next.read().is_ok() {
                 next.set("NEXT", &Scope::Global, Secret::new("v")).unwrap();

@@ -1,4 +1,4 @@
-//! A connection with a worker that is played line by line.
+//! A connection with a worker whose lines the test writes.
 
 use std::future::Future;
 use std::time::Duration;
@@ -31,7 +31,7 @@ struct House {
     _dir: tempfile::TempDir,
 }
 
-/// Keeps what it hears.
+/// Keeps the events that it receives.
 struct Heard(mpsc::Sender<CallEvent>);
 
 impl CallSink for Heard {
@@ -40,7 +40,7 @@ impl CallSink for Heard {
     }
 }
 
-/// Answers every question on the spot, which only works outside the connection's locks.
+/// Answers every question at once, which only works outside the connection's locks.
 struct Obliging;
 
 impl CallSink for Obliging {
@@ -60,7 +60,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl Peer {
-    /// The next line that is no heartbeat.
+    /// The next line that is not a heartbeat.
     async fn line(&mut self) -> Value {
         loop {
             let line = within(self.lines.next_line()).await;
@@ -124,7 +124,7 @@ impl House {
         }
     }
 
-    /// Begins a call and gives it with the id the worker sees.
+    /// Begins a call; returns it with the id that the worker sees.
     async fn begin(&mut self, sink: Option<Arc<dyn CallSink>>) -> (InFlight, u64) {
         let call = WorkerCall {
             operation: Operation::CallTool {
@@ -262,7 +262,7 @@ async fn questions_of_one_frame_are_asked_together_and_each_is_answered_once() {
         house.peer.line().await,
         json!({"op": "answer", "target": id, "key": "a", "result": {"roots": []}})
     );
-    // An answered key may be asked again; what comes next proves that nothing came in between.
+    // An answered key may be asked again; the next line proves that no other line came in between.
     house
         .peer
         .send(json!({"op": "ask", "id": id, "questions": [roots("a")]}))
@@ -380,7 +380,7 @@ async fn the_limit_of_a_call_is_told_once_nobody_waits_for_it() {
     assert_eq!(limit_of(&house, id, "r-1"), None);
     drop(dropped);
     assert_eq!(limit_of(&house, id, "r-1"), Some(LIMIT));
-    // The same id on another connection.
+    // A call with this id on another connection belongs to another request.
     assert_eq!(limit_of(&house, id, "r-2"), None);
     assert_eq!(limit_of(&house, waiting_id, "r-1"), None);
     assert_eq!(
@@ -388,7 +388,7 @@ async fn the_limit_of_a_call_is_told_once_nobody_waits_for_it() {
         json!({"op": "cancel", "target": id})
     );
     house.end(waiting, waiting_id).await;
-    // Those that were given up long ago are forgotten.
+    // Calls that were given up long ago are forgotten.
     for _ in 0..ABANDONED_MAX {
         drop(house.begin(None).await);
         assert_eq!(house.peer.line().await["op"], "cancel");
