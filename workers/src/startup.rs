@@ -283,7 +283,7 @@ impl Registry {
     }
 
     /// Waits for the first scan and for namespaces that come up beside it, for requests that concern all namespaces: until
-    /// all are there, or have taken too long. Returns true if any namespace is served.
+    /// all are there, or have taken too long. Returns true if all namespaces were scanned, or if any is served.
     pub async fn wait_for_scan(&self) -> bool {
         let startup = self.startup();
         let began = startup.stage.borrow().began;

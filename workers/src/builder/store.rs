@@ -1,7 +1,7 @@
 //! `$DATA/repos`: clones and downloads, by the address they came from.
 //!
 //! ```text
-//! repos/<key>/source.json     address, revision, files, and files that were left out
+//! repos/<key>/source.json     address, revision, size, and files that were left out
 //!             files/…         regular files, nothing else
 //!       .building-<random>/   incomplete tree; locked by the process that builds it
 //!       .lock                 exclusive while a tree is put in place or removed, shared while a file is read

@@ -69,8 +69,8 @@ pub(super) fn launch(
     })
 }
 
-/// `name`, `@scope/name`, either with `@version`: the forms that npx accepts for a package of the registry. Without a scope,
-/// two parts would be a repository of a forge; other forms are an option, a path or an address.
+/// Returns true for the forms that npx accepts for a package of the registry: `name`, `@scope/name`, either with `@version`.
+/// Without a scope, two parts would be a repository of a forge; other forms are an option, a path or an address.
 fn is_npm(text: &str) -> bool {
     let (scope, name) = match text.strip_prefix('@').map(|rest| rest.split_once('/')) {
         Some(Some((scope, name))) => (Some(scope), name),
@@ -87,7 +87,8 @@ fn is_npm(text: &str) -> bool {
         && version.is_none_or(is_version)
 }
 
-/// `name`, `name[extra]`, either with `@version` or `==version`: the forms that uvx accepts for a package of the index.
+/// Returns true for the forms that uvx accepts for a package of the index: `name`, `name[extra]`, either with `@version` or
+/// `==version`.
 fn is_pypi(text: &str) -> bool {
     let (name, version) = match text.split_once("==").or_else(|| text.split_once('@')) {
         Some((name, version)) => (name, Some(version)),

@@ -383,7 +383,7 @@ fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> E
     ExternalFailure::new(name, "cannot be started", code, reason)
 }
 
-/// `--token=${TOKEN}`; a script for a shell has spaces in it.
+/// Returns true for arguments such as `--token=${TOKEN}`. An argument with spaces is a script for a shell.
 fn looks_like_a_reference(argument: &str) -> bool {
     argument.contains("${") && argument.contains('}') && !argument.contains(char::is_whitespace)
 }

@@ -47,7 +47,7 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     plain.unwrap_or(strides.len()) * STRIDE
 }
 
-/// Reads the whole stride without an early exit, so that the compiler makes vectors of it.
+/// Returns true if the stride has no special byte. It is read to its end, so that the compiler makes vectors of it.
 #[inline(always)]
 fn is_plain(stride: &[u8; STRIDE]) -> bool {
     let is_special = |byte| matches!(byte, b'"' | b'\\' | ..=LAST_CONTROL);

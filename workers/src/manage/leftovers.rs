@@ -85,7 +85,7 @@ fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
     locks.collect()
 }
 
-/// Removes the file of a lock, unless the lock is held: then its holder removes the file.
+/// Removes the file of a lock, unless the lock is held: then its holder removes the file. Returns true if it was removed.
 pub(super) fn remove_lock(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return false;

@@ -151,7 +151,7 @@ pub struct Divert<F> {
 pub struct Pump<R> {
     /// Namespace of the child.
     pub namespace: NamespaceName,
-    /// Name of the stream.
+    /// Kind of the stream.
     pub stream: Stream,
     /// The stream.
     pub reader: R,

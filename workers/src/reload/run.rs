@@ -118,7 +118,7 @@ impl Run {
     }
 
     async fn go(mut self) -> Answer {
-        // A worker that recovers while the gateway stops need not be ended: the run will not come.
+        // Checked before recovering workers are ended: while the gateway stops, this run would not replace them.
         if self.reloader.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
         }

@@ -407,7 +407,7 @@ pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parki
     }
 }
 
-/// Longest duration of the last call of a process, with this wait for its client.
+/// Longest duration of the last call of a process; `asking` is the wait for its client.
 fn drain(
     limits: &Limits,
     tool_limits: &BTreeMap<String, ToolLimits>,
@@ -437,7 +437,7 @@ pub(super) fn build_of(python: &Path) -> &Path {
     python.parent().and_then(Path::parent).unwrap_or(python)
 }
 
-/// The policy of a namespace whose policy cannot be read: no principal is allowed.
+/// The policy of a namespace whose policy cannot be read: no tool and no principal is allowed.
 pub(crate) fn nobody() -> ToolPolicy {
     let none = Limits {
         tools_allow: Vec::new(),

@@ -388,8 +388,8 @@ fn is_source(name: &OsStr, depth: usize) -> bool {
             .any(|file| name == *file)
 }
 
-/// Folders that interpreters and installers write into the sources: building a local package must not look like a change
-/// of it.
+/// Returns true for folders that interpreters and installers write into the sources: building a local package must not look
+/// like a change of it.
 fn is_left_by_installers(name: &OsStr, in_package: bool) -> bool {
     name == "__pycache__"
         || name.as_bytes().ends_with(b".egg-info")

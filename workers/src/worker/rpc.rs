@@ -245,7 +245,7 @@ impl Link {
         ))
     }
 
-    /// Appends a frame of about `size` bytes to the outbox, if it has room.
+    /// Appends a frame of about `size` bytes to the outbox. Returns false if there is no room.
     fn append(&self, size: usize, write: impl FnOnce(&mut BytesMut)) -> bool {
         let mut outbox = self.outbox();
         let has_room = outbox.is_empty() || outbox.len().saturating_add(size) <= OUTBOX_MAX;

@@ -106,7 +106,7 @@ impl Run {
         }
     }
 
-    /// Notes on a namespace that reloads itself why it does, until the outcome is known.
+    /// Publishes the reason why a namespace reloads itself as its issue, until the outcome is known.
     fn note_reload(
         &mut self,
         current: Option<&Namespace>,
