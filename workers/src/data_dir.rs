@@ -294,7 +294,7 @@ impl DataDir {
         Ok(short.join(format!("{}.sock", short_hash(name))))
     }
 
-    /// In `/tmp` on purpose, not `TMPDIR`: that path may be long, too.
+    /// Folder for short socket paths. In `/tmp` on purpose, not `TMPDIR`: that path may be long, too.
     fn short_socket_dir(&self) -> PathBuf {
         PathBuf::from(format!(
             "/tmp/tooldock-{}-{}",

@@ -265,7 +265,8 @@ impl Namespace {
         matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
-    /// Returns true if an external MCP server serves the namespace: no folder, no worker, no tools of its own.
+    /// Returns true if external MCP servers serve the namespace, also through an aggregate: no folder, no worker, no tools of
+    /// its own.
     pub fn is_server(&self) -> bool {
         matches!(
             self.upstream,

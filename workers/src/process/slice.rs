@@ -139,7 +139,7 @@ mod tests {
         attributes_of(THIS_THREAD).unwrap().sched_runtime
     }
 
-    /// Linux reports slices since 6.12.
+    /// The longer slice beside a usual one. Linux reports slices since 6.12, and 0 before.
     fn longer(usual: u64) -> u64 {
         match usual {
             0 => 0,

@@ -178,7 +178,7 @@ impl SecretStore {
     ///
     /// # Errors
     ///
-    /// [`SecretsError::NoProtection`].
+    /// [`SecretsError::KeyMissing`] if there are values, otherwise [`SecretsError::NoProtection`].
     pub fn can_write(&self) -> Result<(), SecretsError> {
         match *self.protection() {
             Protection::Unset if self.has_values() => {
