@@ -1,9 +1,9 @@
-//! The list of checks every request goes through, in order. [`Admission::admit`] is the whole of it; a check is a function
-//! in a file of its own, and nothing here reads a body, waits, or knows who will write the answer.
+//! The list of checks every request goes through, in order. [`Admission::admit`] runs them; a check is a function in a file
+//! of its own, and nothing here reads a body, waits, or knows the code that writes the answer.
 //!
-//! The first check that fails answers, and nothing after it runs. So the order is part of the contract: cheap checks
-//! on where a request comes from stand before credentials, what a path is called is told only to who may know it, and
-//! the namespace is settled before anything about the body is looked at.
+//! The first check that fails answers, and nothing after it runs. So the order is part of the contract: cheap checks on the
+//! address of a request stand before credentials, only admitted principals learn whether a path exists, and the namespace
+//! is settled before anything about the body is looked at.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ use crate::shared::LimitUse;
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 
-/// Everything admission decides by, compiled once per configuration. Shared by all listeners, so that a limit is one limit.
+/// Rules of admission, compiled once per configuration. Shared by all listeners, so that a limit is one limit.
 #[derive(Debug)]
 pub struct Admission<C: Clock = MonotonicClock> {
     config: AdmissionConfig,
@@ -54,37 +54,37 @@ pub struct Admission<C: Clock = MonotonicClock> {
     public_host: Option<HostPattern>,
 }
 
-/// What of a listener's profile matters here.
+/// The part of a listener's profile that admission needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerRules {
-    /// Bound to a loopback address.
+    /// True when the listener is bound to a loopback address.
     pub loopback: bool,
-    /// Which paths it serves.
+    /// The groups of paths that the listener serves.
     pub routes: RouteGroups,
-    /// Where the namespace comes from.
+    /// The source of the namespace.
     pub namespace: NamespaceRule,
-    /// What Accept has to say on `POST /mcp`.
+    /// The rule for Accept on `POST /mcp`.
     pub accept: AcceptRule,
-    /// Whether credentials are needed.
+    /// The rule for credentials.
     pub auth: Auth,
-    /// Where client certificates stand for principals: the listener's name, which entries of `admission.certificates` may
-    /// be limited to.
+    /// The listener's name where client certificates stand for principals: entries of `admission.certificates` may be
+    /// limited to it.
     pub certificates: Option<Arc<str>>,
-    /// Whether MCP 2026-07-28, which has no streams by GET, is served.
+    /// True when MCP 2026-07-28, which has no streams by GET, is served.
     pub modern: bool,
-    /// Where a browser may say who its user is by `Basic`: the user's name. The password is a token.
+    /// The user name that browsers send by `Basic`, where the listener takes it. The password is a token.
     pub basic: Option<Arc<str>>,
-    /// What clients have before the path, where a proxy takes that away.
+    /// The path in front of the listener's own paths, where a proxy takes it away.
     pub path_prefix: Option<Arc<str>>,
     /// Further paths of the MCP endpoints of namespaces.
     pub aliases: EndpointAliases,
-    /// Whether health checks tell their details without a credential.
+    /// True when health checks tell their details without a credential.
     pub open_probes: bool,
 }
 
 impl ListenerRules {
-    /// Whether tools can be called here without credentials that a page has to hold itself: with none, or with a client
-    /// certificate, which a browser shows on its own.
+    /// How far the listener is open to pages that hold no credentials themselves: tools can be called without any
+    /// credentials, or with a client certificate, which a browser shows on its own.
     fn openness(&self) -> Openness {
         if self.basic.is_some() {
             Openness::ToCertificates
@@ -99,13 +99,13 @@ impl ListenerRules {
         }
     }
 
-    /// Whether a health check without a credential is told more than the status.
+    /// Returns true if a health check without a credential is told more than the status.
     fn tells_details_to_strangers(&self) -> bool {
         self.open_probes || self.auth != Auth::Required
     }
 }
 
-/// Whether a listener needs credentials.
+/// The rule for credentials at a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
     /// A bearer token on every path that is not public.
@@ -113,78 +113,80 @@ pub enum Auth {
     /// A token that is sent must be right; without one the principal is
     /// [`ANONYMOUS`].
     Optional,
-    /// None; every request is the principal [`ANONYMOUS`].
+    /// No credentials; every request is the principal [`ANONYMOUS`].
     None,
 }
 
-/// A request's head, and what is asked about it outside.
+/// The head of a request, with its connection, its listener and the live state.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Method, target, version, headers.
     pub parts: &'a Parts,
-    /// Its header fields.
+    /// The header fields of the head.
     pub fields: &'a Fields<'a>,
-    /// The size of the head on the wire; [`head::header_bytes`] where that is not known.
+    /// The size of the head on the wire; [`head::header_bytes`] where the size is not known.
     pub header_bytes: usize,
-    /// Who is connected, a proxy perhaps.
+    /// The other end of the connection, a proxy perhaps.
     pub peer: Peer,
-    /// The client certificate of its connection; looked at where the listener's certificates stand for principals.
+    /// The client certificate of the connection; looked at where the listener's certificates stand for principals.
     pub certificate: Shown<'a>,
-    /// The rules of the listener it came in by.
+    /// The rules of the listener that took the request.
     pub listener: &'a ListenerRules,
-    /// The namespaces and sessions of this moment.
+    /// The namespaces and sessions at present.
     pub directory: &'a dyn Directory,
-    /// Whether the request was judged before, and waited for its token's issuer since.
+    /// How often the request was judged before: it may have waited for its token's issuer.
     pub asked: Asked,
     /// True if another replica has forwarded the request: limits have counted it there.
     pub forwarded: bool,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It goes on to the service.
+    /// The request goes on to the service.
     Admitted(Admitted),
-    /// The edge answers it itself: a preflight, or another `OPTIONS`.
+    /// The edge answers the request itself: a preflight, or another `OPTIONS`.
     Answered(Answer),
-    /// It is refused.
+    /// The request is refused.
     Refused(Rejection),
-    /// Nothing more can be said until something of its token's issuer has been fetched. Then the request is judged again.
+    /// The request waits until something of its token's issuer has been fetched. Then it is judged again.
     Pending(Pending),
-    /// Its namespace is on its way up. When that is served, or has taken too long, the request is judged for the last time.
+    /// The request's namespace is on its way up. When the namespace is served, or has taken too long, the request is judged
+    /// for the last time.
     Starting(NamespaceName),
 }
 
-/// What is known about an admitted request.
+/// An admitted request.
 #[derive(Debug, Clone)]
 pub struct Admitted {
-    /// What it is for.
+    /// The route of the request.
     pub route: &'static RouteSpec,
     /// The tool that the path names.
     pub tool: Option<String>,
-    /// What the path has behind the route's own part, decoded, where the route takes any path below it.
+    /// The path below the route, decoded, where the route takes any path below it.
     pub rest: Option<String>,
-    /// The path names the namespace.
+    /// True when the path names the namespace.
     pub namespace_in_path: bool,
-    /// Who sends it; `None` for a stranger on a public path.
+    /// The principal that sends the request; `None` for a client without credentials on a public path.
     pub principal: Option<Arc<Principal>>,
-    /// The namespace it is for, on paths that belong to one.
+    /// The namespace of the request, on paths that belong to one.
     pub namespace: Option<NamespaceName>,
-    /// Where it comes from, proxies seen through.
+    /// The address of the client, behind trusted proxies.
     pub client: IpAddr,
     /// Headers the answer needs, if a page asked.
     pub cors: Option<CorsHeaders>,
-    /// It carries the manager's token.
+    /// True when the request carries the manager's token.
     pub manager: bool,
-    /// What the client accepts, for checks that need the body; [`AcceptFlags::ANY`] outside `/mcp`.
+    /// The media types that the client accepts, for checks that need the body; [`AcceptFlags::ANY`] outside `/mcp`.
     pub accept: AcceptFlags,
-    /// Its place among the requests that run at once, to be held until it is answered.
+    /// The permit of the request among those that run at once, held until the request is answered.
     pub permit: Option<Arc<Permit>>,
-    /// The tightest of the limits on requests that it was counted by.
+    /// The tightest limit that has counted the request.
     pub budget: Option<Budget>,
-    /// It carries a wrong credential, where that is no reason to refuse it.
+    /// The wrong credential in the request, where it is no reason to refuse.
     pub failure: Option<CredentialFailure>,
-    /// A health check that is answered with the status alone, also where the listener tells its details to strangers.
+    /// True for a health check that is answered with the status alone, also where the listener tells its details to clients
+    /// without credentials.
     pub status_only: bool,
 }
 
@@ -209,14 +211,14 @@ impl Admitted {
         }
     }
 
-    /// Whether it is for all namespaces at once.
+    /// Returns true if the request is for all namespaces at once.
     pub fn is_for_all_namespaces(&self) -> bool {
         let namespace = self.namespace.as_ref();
         namespace.is_some_and(NamespaceName::is_global)
     }
 }
 
-/// What was found out before a refusal, to be told with it.
+/// The facts found before a refusal, for its log line and answer.
 #[derive(Default)]
 struct Known {
     route: Option<&'static RouteSpec>,
@@ -277,7 +279,7 @@ impl<C: Clock + Clone> Admission<C> {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// Takes over what the rules of before had counted and fetched: the requests that are running now, the failures of
+    /// Takes over the counts and keys of the previous rules: the requests that are running now, the failures of
     /// credentials, and the keys of OAuth issuers.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
@@ -287,14 +289,15 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Shares the limits on requests and tool calls with other replicas, which are to be told of [`Admission::take_use`].
+    /// Shares the limits on requests and tool calls with other replicas, which learn of their use by
+    /// [`Admission::take_use`].
     #[must_use]
     pub fn shared_by_replicas(mut self) -> Self {
         self.limits = self.limits.shared(&self.config.rate_limits);
         self
     }
 
-    /// Lets access tokens of issuers in, too, with the scopes of this table.
+    /// Accepts access tokens of issuers, too, with the scopes of this table.
     ///
     /// # Errors
     ///
@@ -313,7 +316,7 @@ impl<C: Clock + Clone> Admission<C> {
         &self.tokens.oauth
     }
 
-    /// Lets API keys in, too: those of these tables at each moment.
+    /// Accepts API keys, too: those in these tables at each moment.
     #[must_use]
     pub fn with_keys(mut self, keys: KeyTables) -> Self {
         self.tokens.set_keys(keys);
@@ -333,7 +336,7 @@ impl<C: Clock + Clone> Admission<C> {
                     self.tokens.oauth.challenge(request, &mut rejection);
                 }
                 let path = request.parts.uri.path();
-                // A stranger does not learn from the shape of an error which paths are aliases.
+                // A client without credentials does not learn from the shape of an error which paths are aliases.
                 let hides_alias =
                     known.principal.is_none() && request.listener.aliases.namespace(path).is_some();
                 rejection.route = known.route.map_or(rejection.route, |route| route.label);
@@ -350,7 +353,7 @@ impl<C: Clock + Clone> Admission<C> {
             })
     }
 
-    /// The list.
+    /// Runs the checks in their order.
     fn checks(&self, request: &Request<'_>, known: &mut Known) -> Result<Verdict, Rejection> {
         let Request {
             parts,
@@ -387,7 +390,7 @@ impl<C: Clock + Clone> Admission<C> {
         if !own_page {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
-        // Preflights, too, tell no alias from a path that may be one.
+        // Preflights, too, do not distinguish an alias from a path that may be an alias.
         let may_be_alias = || listener.aliases.may_have(path, listener.routes);
         let endpoint = || listener.routes.find("/mcp/-").map(|endpoint| endpoint.spec);
         let asked_for = match known.route {
@@ -540,8 +543,8 @@ impl<C: Clock + Clone> Admission<C> {
         }))
     }
 
-    /// Who sends a request that needs somebody. A token that is sent decides, right or wrong; without a token the client
-    /// certificate does, where it stands for somebody.
+    /// The principal of a request that needs one. A token in the request decides, right or wrong; without a token the
+    /// client certificate does, where it stands for a principal.
     fn principal(&self, request: &Request<'_>, client: IpAddr) -> Result<Arc<Principal>, Unknown> {
         let (auth, fields) = (request.listener.auth, request.fields);
         if auth != Auth::None && !fields.authorization.is_absent() {
@@ -584,13 +587,13 @@ impl<C: Clock + Clone> Admission<C> {
         host::check(request.parts, request.fields, loopback, hosts)
     }
 
-    /// Admits a health check. A wrong token makes a stranger, not a refusal: a health check must not fail over a token.
+    /// Admits a health check. With a wrong token the request is treated as one without credentials, not refused: a health
+    /// check must not fail over a token.
     ///
-    /// Neither Host nor Origin refuses anything here. A page
-    /// may have rebound its own name to this listener, though, and pages of other origins may be told the answer by a
-    /// browser: where either check fails, the details are told only for a token in the request, which no such page has.
-    /// Where the details need no token, `*` in `admission.origins` lets no page read them.
-    /// A client certificate is none, since browsers show it on their own.
+    /// Neither Host nor Origin refuses anything here. A page may have rebound its own name to this listener, though, and a
+    /// browser may give the answer to pages of other origins: where either check fails, the details are told only for a
+    /// token in the request, which no such page has. Where the details need no token, `*` in `admission.origins` lets no
+    /// page read them. A client certificate does not count as a token here, since browsers show it on their own.
     ///
     /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too, and so does a
     /// request that is told the details without one; beyond the limit the status alone is told. A wrong token is a failure
@@ -633,8 +636,8 @@ impl<C: Clock + Clone> Admission<C> {
         admitted
     }
 
-    /// Whether a place is to be taken with [`Admission::enter`] when the body of an admitted request is known, unless it
-    /// is a message that waits for nothing.
+    /// Returns true if [`Admission::enter`] is to be called when the body of an admitted request is known, unless its
+    /// message waits for nothing.
     pub fn counts_messages(&self, admitted: &Admitted, method: &Method) -> bool {
         self.concurrency.is_on() && place(admitted.route, method) == Place::ByMessage
     }
@@ -685,17 +688,17 @@ impl<C: Clock + Clone> Admission<C> {
         })
     }
 
-    /// Where a request comes from, trusted proxies seen through: the address it is judged by.
+    /// The address by which a request is judged: the client's, behind trusted proxies.
     pub fn client_address(&self, peer: Peer, fields: &Fields<'_>) -> IpAddr {
         network::client_address(peer, fields, &self.config.trusted_proxies)
     }
 
-    /// Whether an address is one of the proxies whose word about their clients counts.
+    /// Returns true if an address is one of the proxies that may name their clients.
     pub fn trusts_proxy(&self, peer: IpAddr) -> bool {
         network::any_contains(&self.config.trusted_proxies, peer)
     }
 
-    /// Whether tool calls are counted by limits of the configuration.
+    /// Returns true if limits of the configuration count tool calls.
     pub fn limits_tool_calls(&self) -> bool {
         self.limits.count_tool_calls()
     }
@@ -706,7 +709,7 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.take_use()
     }
 
-    /// Takes one call from the limits that count tool calls; the tightest budget is what stays. For the engine, which knows
+    /// Takes one call from the limits that count tool calls, and returns the tightest budget. For the engine, which knows
     /// the calls of a body.
     ///
     /// # Errors
@@ -730,10 +733,10 @@ impl<C: Clock + Clone> Admission<C> {
     }
 }
 
-/// When a request takes its place among those that run at once.
+/// The moment at which a request is counted among those that run at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// As soon as its sender is known.
+    /// As soon as the principal is known.
     AtOnce,
     /// When its message is known: running calls may wait for messages that answer or cancel, and those take no place.
     ByMessage,

@@ -1,8 +1,8 @@
 //! `Authorization: Basic`, which a browser asks its user for and then adds to every request on its own: a user name, and a
 //! token in place of a password.
 //!
-//! Only a navigation is answered with the challenge that makes a browser ask. What a page fetches gets the plain one, so
-//! that an expired login is the page's to handle and no prompt comes up over it.
+//! Only a navigation is answered with the challenge that makes a browser ask. Requests of a page's script get the plain one,
+//! so that the page handles an expired login itself and no prompt comes up over it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -50,7 +50,8 @@ fn read(encoded: &[u8]) -> Option<Credentials> {
     })
 }
 
-/// Whether somebody looks at a page, as far as is known: browsers say so, and whatever else asks for the page means it.
+/// Returns true if a browser's user navigates, as far as is known: browsers say so, and other clients that ask for the page
+/// mean it.
 pub(crate) fn is_navigation(request: &Request<'_>, route: Option<&RouteSpec>) -> bool {
     if !matches!(request.parts.method, Method::GET | Method::HEAD) {
         return false;
@@ -61,13 +62,13 @@ pub(crate) fn is_navigation(request: &Request<'_>, route: Option<&RouteSpec>) ->
     }
 }
 
-/// Whether the request says that a browser shows its answer to its user.
+/// Returns true if the request says that a browser shows its answer to its user.
 pub(crate) fn browser_navigates(request: &Request<'_>) -> bool {
     let mode = request.parts.headers.get("sec-fetch-mode");
     mode.is_some_and(|mode| mode == "navigate")
 }
 
-/// Makes a refusal for want of credentials one that a browser asks its user about.
+/// Turns a refusal for missing credentials into the challenge that makes a browser ask its user.
 pub(crate) fn ask(rejection: &mut Rejection) {
     if rejection.reason != Reason::Unauthorized {
         return;

@@ -1,12 +1,12 @@
 //! Credentials: a bearer token, looked up by its digest.
 //!
 //! The presented token is hashed first, whatever it is, so that neither its length nor how much of it is right takes a
-//! different path (SEC-03). The digest leads to its entry in one step, however many tokens there are; since nobody can
-//! choose a digest, what that step reveals about stored digests is of no use. The last word has a constant-time compare.
+//! different path (SEC-03). The digest leads to its entry in one step, however many tokens there are; no client can choose
+//! a digest, so the timing of that step reveals nothing useful about stored digests. A constant-time compare decides.
 //!
-//! What is no token of the configuration and begins as API keys do is looked up among these ([`tooldock_workers::keys`]),
-//! in the table of the moment. Whatever is wrong with a key, its sender is told the same; the log has the cause. Any other
-//! token may be an access token of an issuer ([`crate::oauth`]).
+//! Tokens that are not in the configuration and begin as API keys do are looked up among these
+//! ([`tooldock_workers::keys`]), in the table of the moment. All wrong keys get one answer; the log has the cause. Any
+//! other token may be an access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -31,21 +31,21 @@ use crate::token::{SecretToken, TokenDigest};
 /// The principal that `BEARER_TOKEN` stands for. It may use every namespace.
 pub const BEARER: &str = "bearer";
 
-/// What the sender of a key is told that does not count, whatever the cause.
+/// Message for every API key that does not count, whatever the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
 
 /// Message for every bearer token that does not count and has no message of its own.
 const INVALID_TOKEN: &str = "The bearer token is not valid.";
 
-/// Who a credential stands for, and what it opens.
+/// The owner of a credential, with the namespaces and tools that the credential opens.
 #[derive(Debug)]
 pub struct Principal {
     pub(crate) name: Arc<str>,
     pub(crate) namespaces: Arc<NamespaceScope>,
     pub(crate) grant: Option<Arc<Grant>>,
-    /// When the credential ends, where it does by itself.
+    /// The end of the credential, if it has one.
     pub(crate) ends: Option<SystemTime>,
-    /// The limits of the API key, which come on top of those of the configuration.
+    /// The limits of the API key, which apply in addition to those of the configuration.
     pub(crate) limits: Arc<[KeyLimit]>,
     /// The maker of API keys that the principal asks for.
     pub(crate) maker: KeyMaker,
@@ -69,7 +69,7 @@ impl Principal {
         Self { maker, ..self }
     }
 
-    /// Whom an access token stands for.
+    /// The principal of an access token.
     pub(crate) fn of_access_token(
         name: &str,
         namespaces: NamespaceScope,
@@ -83,7 +83,7 @@ impl Principal {
         }
     }
 
-    /// When the credential ends: nobody may stay longer by it. None where it does not end by itself.
+    /// The end of the credential, which ends streams and sessions opened with it. `None` where the credential has no end.
     pub fn ends(&self) -> Option<SystemTime> {
         self.ends
     }
@@ -98,7 +98,7 @@ impl Principal {
         &self.limits
     }
 
-    /// The same limits to keep; None where there are none.
+    /// The limits of an API key, shared; `None` without limits.
     pub fn shared_limits(&self) -> Option<Arc<[KeyLimit]>> {
         (!self.limits.is_empty()).then(|| Arc::clone(&self.limits))
     }
@@ -108,7 +108,8 @@ impl Principal {
         &self.name
     }
 
-    /// What the credential's scopes allow; None for a credential without scopes, which opens every tool of its namespaces.
+    /// The rights from the credential's scopes; `None` for a credential without scopes, which opens every tool of its
+    /// namespaces.
     pub fn grant(&self) -> Option<&Arc<Grant>> {
         self.grant.as_ref()
     }
@@ -118,7 +119,7 @@ impl Principal {
         &self.namespaces
     }
 
-    /// Whether the token opens a namespace. The namespace's own list of principals comes on top.
+    /// Returns true if the token opens a namespace. The namespace's own list of principals applies in addition.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
         self.namespaces.opens(namespace)
     }
@@ -133,16 +134,16 @@ pub(crate) struct Tokens {
     pub(crate) oauth: Oauth,
 }
 
-/// Why nobody is known by the credentials of a request.
+/// The reason why the credentials of a request give no principal.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// There are none, or they counted once: 401.
+    /// The credentials are missing, or they counted once: 401.
     Refused(Rejection),
-    /// They are wrong and have never counted: 401, and a failure of its sender.
+    /// The credentials are wrong and have never counted: 401, and a failure of their sender.
     Wrong(Rejection),
     /// An issuer has to be asked first.
     Pending(Pending),
-    /// They cannot be judged now: 503.
+    /// The credentials cannot be judged now: 503.
     Unjudged,
 }
 
@@ -152,22 +153,22 @@ impl From<Rejection> for Unknown {
     }
 }
 
-/// Why a token is nobody's.
+/// The reason why a token has no principal.
 enum Nobody {
-    /// It is no token of anybody. The log may be told more.
+    /// The token is unknown. The log may hold a cause.
     Token(Option<&'static str>),
-    /// It is a token of an issuer that counts for nothing here, or no more.
+    /// The token comes from an issuer, and counts for nothing here, or no longer.
     Over(&'static str),
-    /// It begins as an API key and does not count as one.
+    /// The token begins as an API key and is not a valid one.
     Key(KeyRefusal),
     /// An issuer has to be asked first.
     Pending(Pending),
-    /// Its issuer gives no answer.
+    /// The token's issuer gives no answer.
     Unjudged,
 }
 
 impl Nobody {
-    /// Whether the token has never counted for anything.
+    /// Returns true if the token has never counted for anything.
     fn is_wrong(&self) -> bool {
         match self {
             Self::Token(_) => true,
@@ -179,7 +180,7 @@ impl Nobody {
         }
     }
 
-    /// The answer to its sender, where no more can be found out: a refusal with that message, and the cause for the log.
+    /// The answer to the sender, where no issuer can be asked: a refusal with that message, and the cause for the log.
     fn refuse(self, message: &'static str) -> Unknown {
         let wrong = self.is_wrong();
         let cause = match self {
@@ -233,17 +234,17 @@ impl Tokens {
         self.keys = keys;
     }
 
-    /// The principal of a token by its name. [`BEARER`] is nobody's name but the unrestricted token's.
+    /// The principal of a configured token, by name. [`BEARER`] is reserved for the unrestricted token.
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Principal>> {
         self.by_digest.values().find(|it| &*it.name == name)
     }
 
-    /// Who a listener without credentials serves.
+    /// The principal of requests to listeners without credentials.
     pub(crate) fn anonymous(&self) -> &Arc<Principal> {
         &self.anonymous
     }
 
-    /// Who sends the request, or 401 with the challenge.
+    /// The principal of the request, or 401 with the challenge.
     pub(crate) fn authenticate(
         &self,
         fields: &Fields<'_>,
@@ -273,7 +274,8 @@ impl Tokens {
         })
     }
 
-    /// The same where a browser may say it by `Basic`, too: this user, and a token in place of a password.
+    /// As [`Tokens::authenticate`], for listeners that also take `Basic` from browsers: this user, and a token in place of
+    /// a password.
     pub(crate) fn authenticate_browser(
         &self,
         user: &str,
@@ -296,7 +298,7 @@ impl Tokens {
         }
     }
 
-    /// Whose token or key it is.
+    /// The principal of a token or API key.
     fn owner(&self, token: &[u8], client: IpAddr) -> Result<Arc<Principal>, Nobody> {
         let digest = TokenDigest::of(token);
         match self.by_digest.get_key_value(&digest) {
@@ -313,7 +315,7 @@ impl Tokens {
         }
     }
 
-    /// Whose key it is. Networks and time are judged at each request.
+    /// The principal of an API key. Networks and time are judged at each request.
     fn key_owner(&self, text: &[u8], client: IpAddr) -> Result<Arc<Principal>, KeyRefusal> {
         let key = self.keys.verify(text, client, SystemTime::now())?;
         Ok(Arc::new(Principal {

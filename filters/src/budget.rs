@@ -1,4 +1,4 @@
-//! `RateLimit` and `RateLimit-Policy`: what is left of a limit, in the head of an answer
+//! `RateLimit` and `RateLimit-Policy`: the rest of a limit, in the head of an answer
 //! (draft-ietf-httpapi-ratelimit-headers-10).
 
 use bytes::Bytes;
@@ -8,11 +8,11 @@ use tooldock_workers::budget::Budget;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The most that stands in a field beside the limit's name, in bytes: two quotes, and twice `;q=` and a number.
+/// The largest part of a field beside the limit's name, in bytes: two quotes, and twice `;q=` and a number.
 const ROOM: usize = 2 + 2 * (3 + 10);
 
-/// The two header fields: the limit as it is set (`q` at once, `w` seconds until all of that is there again), and what
-/// is left (`r` now, `t` seconds until it is whole again).
+/// The two header fields: the limit as configured (`q` at once, `w` seconds until all of that is there again), and the rest
+/// (`r` now, `t` seconds until the budget is whole again).
 pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
     let Budget {
         limit, quota, left, ..
@@ -23,7 +23,7 @@ pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
 }
 
 /// An item with two parameters. Every answer has two such fields: they are written without `format!`, which costs more than
-/// all of this.
+/// the rest of this function.
 fn field(limit: &str, names: [&str; 2], numbers: [u32; 2]) -> HeaderValue {
     let mut field = Vec::with_capacity(limit.len() + ROOM);
     field.push(b'"');

@@ -33,7 +33,7 @@ pub enum CertificateName {
 /// The names of a client certificate that the handshake has verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientCertificate {
-    /// All of them.
+    /// All names of the certificate.
     pub names: Vec<CertificateName>,
 }
 
@@ -43,7 +43,7 @@ impl CertificateName {
         Self::Host(name.to_ascii_lowercase())
     }
 
-    /// The name that an entry of the configuration is about; an error is the key at fault and what is wrong.
+    /// The name that an entry of the configuration matches; an error is the key at fault and the message.
     pub(crate) fn of_config(
         certificate: &CertificateConfig,
     ) -> Result<Self, (&'static str, &'static str)> {
@@ -121,18 +121,18 @@ pub(crate) struct Certificates {
     by_name: HashMap<CertificateName, Vec<Entry>>,
 }
 
-/// One entry of `admission.certificates`.
+/// An entry of `admission.certificates`.
 #[derive(Debug)]
 struct Entry {
     /// The first entry that fits a certificate decides.
     place: usize,
-    /// The listeners it is about; empty: all.
+    /// The listeners of the entry; empty: all.
     listeners: Vec<String>,
     principal: Arc<Principal>,
 }
 
 impl Certificates {
-    /// The error says what of which entry cannot be used; validation has found the rest.
+    /// The error names the entry and the part that cannot be used; validation has found the rest.
     pub(crate) fn new(certificates: &[CertificateConfig]) -> Result<Self, String> {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for (place, certificate) in certificates.iter().enumerate() {
@@ -150,7 +150,7 @@ impl Certificates {
         Ok(Self { by_name })
     }
 
-    /// Who a certificate stands for at a listener; None for a certificate that no entry names there.
+    /// The principal of a certificate at a listener; `None` for a certificate that no entry names there.
     pub(crate) fn principal(
         &self,
         certificate: &ClientCertificate,

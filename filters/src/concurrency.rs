@@ -1,8 +1,8 @@
 //! `limits.concurrency`: so many requests at once per principal and per client address.
 //!
 //! A request holds a [`Permit`] from here until its answer is written; dropping the permit, however the request ends,
-//! gives its place back. A table has an entry for each holder of a permit and for nobody else. Both limits are off by
-//! default, and then nothing is counted.
+//! gives its place back. A table has entries for holders of permits only. Both limits are off by default, and then
+//! nothing is counted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,17 +17,17 @@ use crate::config::{AtOnce, ConcurrencyConfig};
 use crate::network::network_of;
 use crate::rejection::{Reason, Rejection};
 
-/// After how many seconds a refused request may be sent again: nobody knows when another one ends.
+/// Seconds after which a refused request may be sent again: the end of the running requests is unknown.
 const RETRY_SECONDS: u64 = 1;
 
-/// Both limits.
+/// The limits per principal and per client address.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
     principals: Option<Table<Arc<str>>>,
     addresses: Option<Table<IpAddr>>,
 }
 
-/// Counts one request while it lives.
+/// A counted request. Dropping the permit ends the count.
 #[derive(Debug)]
 pub struct Permit {
     _principal: Option<Held<Arc<str>>>,
@@ -43,7 +43,7 @@ struct Table<K> {
 /// How many requests there are of each key. Outlives a change of the limit.
 struct Running<K>(Mutex<HashMap<K, u32>>);
 
-/// One request in a table.
+/// A counted request in one table.
 struct Held<K: Hash + Eq> {
     running: Arc<Running<K>>,
     key: K,
@@ -63,12 +63,12 @@ impl Concurrency {
         go_on(&mut self.addresses, &before.addresses);
     }
 
-    /// Whether one of the limits is on.
+    /// Returns true if one of the limits is on.
     pub(crate) fn is_on(&self) -> bool {
         self.principals.is_some() || self.addresses.is_some()
     }
 
-    /// Counts a request, or refuses it with 429. Nothing where both limits are off.
+    /// Counts a request, or refuses it with 429. Counts nothing where both limits are off.
     pub(crate) fn enter(
         &self,
         principal: &Arc<str>,
