@@ -40,7 +40,7 @@ struct Table<K> {
     running: Arc<Running<K>>,
 }
 
-/// How many requests there are of each key. Outlives a change of the limit.
+/// The number of running requests of each key. Outlives a change of the limit.
 struct Running<K>(Mutex<HashMap<K, u32>>);
 
 /// A counted request in one table.

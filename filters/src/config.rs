@@ -36,7 +36,7 @@ pub use public_url::PublicUrl;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionConfig {
-    /// Host names answered for; empty: loopback names on loopback listeners, any elsewhere.
+    /// Host names that the gateway answers for; empty: loopback names on loopback listeners, any elsewhere.
     pub hosts: Vec<HostPattern>,
     /// Origins of web pages that may use the server.
     pub origins: Vec<OriginPattern>,
@@ -48,21 +48,21 @@ pub struct AdmissionConfig {
     pub trusted_proxies: Vec<Cidr>,
     /// Named tokens, beside `BEARER_TOKEN`.
     pub tokens: Vec<TokenConfig>,
-    /// Who the client certificates of TLS listeners stand for.
+    /// Principals of the client certificates of TLS listeners.
     pub certificates: Vec<CertificateConfig>,
-    /// Where clients reach the gateway, for documents that name addresses.
+    /// The address by which clients reach the gateway, for documents that name addresses.
     pub public_url: PublicUrl,
     /// The authorization servers whose access tokens are accepted.
     pub oauth: Vec<OauthConfig>,
     /// The limit per client address before credentials are looked at.
     pub flood: Flood,
-    /// How wrong credentials are slowed.
+    /// Delays for wrong credentials.
     pub failures: FailuresConfig,
     /// Limits on requests and tool calls.
     pub rate_limits: Vec<RateLimitConfig>,
     /// Sizes and counts.
     pub limits: LimitsConfig,
-    /// How long a client may take.
+    /// Time limits for clients.
     pub timeouts: TimeoutsConfig,
 }
 
@@ -70,13 +70,13 @@ pub struct AdmissionConfig {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CidrsConfig {
-    /// Who may connect.
+    /// Networks that may connect.
     pub allow: Vec<Cidr>,
-    /// Who may not, whatever `allow` says.
+    /// Networks that may not connect, whatever `allow` says.
     pub deny: Vec<Cidr>,
 }
 
-/// One entry of `admission.tokens`.
+/// An entry of `admission.tokens`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
@@ -84,11 +84,11 @@ pub struct TokenConfig {
     pub name: String,
     /// The token's SHA-256 digest.
     pub sha256: TokenDigest,
-    /// Which namespaces it opens: names and globs.
+    /// The namespaces that the token opens: names and globs.
     pub namespaces: Vec<String>,
 }
 
-/// One entry of `admission.certificates`: by a subject alternative name, or by the subject.
+/// An entry of `admission.certificates`: by a subject alternative name, or by the subject.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CertificateConfig {
@@ -100,9 +100,9 @@ pub struct CertificateConfig {
     /// The whole subject of the certificate, as `CN=ci,O=Example`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Which namespaces it opens: names and globs.
+    /// The namespaces that the certificate opens: names and globs.
     pub namespaces: Vec<String>,
-    /// The listeners whose clients it is about, by name; empty: all that ask for certificates. A name in a certificate
+    /// The listeners at which the entry counts, by name; empty: all that ask for certificates. A name in a certificate
     /// says only as much as the authority that signed it, and each listener has its own authorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
@@ -111,14 +111,14 @@ pub struct CertificateConfig {
 /// `admission.flood:` — `off`, or a rate per client address.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Flood {
-    /// No guard.
+    /// No limit.
     #[default]
     Off,
-    /// So much per client address.
+    /// This rate per client address.
     On(RateConfig),
 }
 
-/// So many per second, with bursts.
+/// A number of events per second, with bursts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
@@ -128,29 +128,29 @@ pub struct RateConfig {
     pub burst: NonZeroU32,
 }
 
-/// One entry of `admission.rate_limits`.
+/// An entry of `admission.rate_limits`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitConfig {
-    /// Whose budget it is: a key, or several of which each combination has a budget of its own.
+    /// The key that has a budget, or several keys: each combination has a budget of its own.
     pub key: LimitKeys,
     /// Sustained, per second.
     pub rate: NonZeroU32,
     /// At once, after a pause.
     pub burst: NonZeroU32,
-    /// What is counted.
+    /// The unit that the limit counts.
     #[serde(default)]
     pub unit: LimitUnit,
     /// Only in this namespace; absent: in each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<NamespaceName>,
-    /// What calls of tools take from the budget: names and globs, the first in the order of their spelling that matches
-    /// counts. Any other call takes 1.
+    /// The cost of calls, by tool: names and globs, the first in the order of their spelling that matches counts. Any
+    /// other call costs 1.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, NonZeroU32>,
 }
 
-/// What a rate limit is counted by.
+/// The keys by which a rate limit counts: each combination of their values has a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitKeys(pub Vec<LimitKey>);
 
@@ -188,21 +188,21 @@ impl<'de> Deserialize<'de> for LimitKeys {
     }
 }
 
-/// One thing that a rate limit is counted by.
+/// A key by which a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitKey {
-    /// One per principal.
+    /// A budget per principal.
     Principal,
-    /// One per namespace.
+    /// A budget per namespace.
     Namespace,
-    /// One per tool of a namespace.
+    /// A budget per tool of a namespace.
     Tool,
-    /// One per client address.
+    /// A budget per client address.
     Address,
 }
 
-/// What a rate limit counts.
+/// The unit that a rate limit counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitUnit {
@@ -235,7 +235,7 @@ pub struct LimitsConfig {
     pub streams_per_principal: usize,
     /// Sessions of one principal.
     pub sessions_per_principal: usize,
-    /// What the sessions of one principal hold together, without what their streams keep for resumption.
+    /// The size of all sessions of one principal, without the events that their streams keep for resumption.
     pub session_bytes_per_principal: ByteSize,
 }
 
@@ -243,9 +243,9 @@ pub struct LimitsConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConcurrencyConfig {
-    /// Of one principal.
+    /// The limit per principal.
     pub per_principal: AtOnce,
-    /// Of one client address.
+    /// The limit per client address.
     pub per_address: AtOnce,
 }
 
@@ -255,24 +255,24 @@ pub enum AtOnce {
     /// No limit.
     #[default]
     Off,
-    /// So many.
+    /// At most this number.
     AtMost(NonZeroU32),
 }
 
-/// `admission.timeouts:` — how long a client may take.
+/// `admission.timeouts:` — time limits for clients.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimeoutsConfig {
-    /// For a whole request head.
+    /// Limit for a whole request head.
     #[serde(with = "humantime_serde")]
     pub header: Duration,
-    /// For a body.
+    /// Limit for a body.
     #[serde(with = "humantime_serde")]
     pub body: Duration,
-    /// Between two requests of a connection.
+    /// Limit between two requests of a connection.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
-    /// For taking what is written to it.
+    /// Limit for a client to read the bytes written to it.
     #[serde(with = "humantime_serde")]
     pub write: Duration,
 }
@@ -370,7 +370,7 @@ impl<'de> Deserialize<'de> for AtOnce {
     }
 }
 
-/// Requests at once above this are no limit a process could reach.
+/// A larger number of requests at once is no limit that a process could reach.
 const AT_ONCE_MAX: u32 = 1_000_000;
 
 /// A value that cannot be used, by the path of its key.
@@ -379,7 +379,7 @@ const AT_ONCE_MAX: u32 = 1_000_000;
 pub struct ConfigError {
     /// The key's path from the top of the file, or the name of an environment variable.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The fault, and a correct value.
     pub message: String,
 }
 

@@ -1,5 +1,5 @@
-//! Where a browser adds its user's credentials on its own, a request that changes something has to prove that the listener's
-//! own page sends it.
+//! Checks on listeners where a browser adds its user's credentials on its own: a request that changes something has to prove
+//! that the listener's own page sends it.
 //!
 //! The proof is a header that no form and no simple request of another page can carry: with it a browser asks the
 //! server first, by a preflight, which is not answered for strangers. What browsers say about a request on their own

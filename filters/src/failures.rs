@@ -28,15 +28,16 @@ const USER_BYTES_MAX: usize = 256;
 /// A wrong credential, for the log and the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CredentialFailure {
-    /// Its sender.
+    /// The sender's address.
     pub client: IpAddr,
-    /// Whether it came within a delay.
+    /// True if the credential came within a delay.
     pub delayed: bool,
-    /// Whether a spell has begun with it: from now on, wrong credentials of its address or its user name are slowed.
+    /// True if a spell has begun with the credential: from now on, wrong credentials of its address or its user name are
+    /// slowed.
     pub spell_began: bool,
 }
 
-/// The failures there were.
+/// Counts of wrong credentials.
 #[derive(Debug)]
 pub(crate) struct Failures<C: Clock = MonotonicClock> {
     counted: Option<Arc<Tables>>,
@@ -74,7 +75,7 @@ impl<C: Clock> Failures<C> {
         }
     }
 
-    /// Counts a wrong credential of a request. None where nothing is counted.
+    /// Counts a wrong credential of a request. `None` where nothing is counted.
     pub(crate) fn note(&self, request: &Request<'_>, client: IpAddr) -> Option<CredentialFailure> {
         let (failure, _) = self.counted(request, client)?;
         Some(failure)

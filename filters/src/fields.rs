@@ -1,7 +1,7 @@
 //! The header fields that matter at the edge, found in one pass over a head.
 //!
-//! A look-up by name hashes it and searches the map. There are a dozen names to look for, and few of them stand in any one
-//! request: one pass over what is there costs less than looking for what mostly is not.
+//! A look-up by name hashes the name and searches the map. A request has few of the dozen known names: one pass over its
+//! fields costs less than a dozen look-ups that mostly find nothing.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -23,7 +23,7 @@ impl<'a> Field<'a> {
         };
     }
 
-    /// The first of its values.
+    /// The first value.
     fn first(self, map: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
         match self {
             Self::Absent => None,
@@ -39,7 +39,7 @@ impl<'a> Field<'a> {
 
 /// The fields of one head. Not `Debug`: credentials are among them.
 pub struct Fields<'a> {
-    /// All of them, those the list does not know included.
+    /// All fields, also those without a member of their own here.
     pub(crate) map: &'a HeaderMap,
     pub(crate) accept: Field<'a>,
     pub(crate) authorization: Field<'a>,
@@ -124,12 +124,12 @@ impl<'a> Fields<'a> {
         self.last_event_id.first(self.map, "last-event-id")
     }
 
-    /// Whether there is an `Mcp-Method`.
+    /// Returns true if there is an `Mcp-Method`.
     pub fn names_method(&self) -> bool {
         !self.method.is_absent()
     }
 
-    /// Whether a value of one of these fields, which is called `name`, is such a one.
+    /// Returns true if a value of one of these fields, which is called `name`, satisfies the predicate.
     pub(crate) fn any(
         &self,
         field: Field<'a>,

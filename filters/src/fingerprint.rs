@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Builds hashers that take a `u64` as it is.
 pub(crate) type Fingerprints = BuildHasherDefault<Fingerprint>;
 
-/// What of a key is its hash.
+/// The hash of a key, which is a part of the key.
 #[derive(Debug, Default)]
 pub(crate) struct Fingerprint(u64);
 

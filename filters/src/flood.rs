@@ -1,6 +1,6 @@
-//! The flood guard: so many requests per client address, before anything is known about who sends them.
+//! The flood guard: a rate per client address, before anything is known about the principal.
 //!
-//! Off by default. An IPv6 client has at least a /64 to choose addresses from, so that is what counts as one client.
+//! Off by default. An IPv6 client has at least a /64 to choose addresses from, so a /64 counts as one client.
 
 use std::net::IpAddr;
 

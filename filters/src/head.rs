@@ -1,7 +1,7 @@
 //! Limits on the head: its bytes, its fields, its request target.
 //!
-//! What only the bytes on the wire show (bare line feeds, folded lines, contradicting lengths) is the parser's to refuse,
-//! before a request gets here.
+//! Faults that only the bytes on the wire show (bare line feeds, folded lines, contradicting lengths) are refused by the
+//! parser, before a request gets here.
 
 use http::header::TRANSFER_ENCODING;
 use http::request::Parts;
@@ -11,7 +11,7 @@ use crate::fields::Fields;
 use crate::path;
 use crate::rejection::{Reason, Rejection};
 
-/// The longest request target, in bytes. No path or query this server knows comes near.
+/// The longest request target, in bytes. No path or query of this server comes near.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
 
 /// The size of a head as HTTP/1 would spell it, for requests that came in another spelling (HTTP/2).

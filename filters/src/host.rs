@@ -1,4 +1,4 @@
-//! Which Host names a listener answers for: the defence against DNS rebinding and misrouted traffic.
+//! The Host names that a listener answers for: the defence against DNS rebinding and misrouted traffic.
 //!
 //! A loopback listener always answers for loopback names, since no attacker can make one point elsewhere; further names
 //! come from `admission.hosts`. The host of `admission.public_url` is always among them, since a reverse proxy or a
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection, quoted};
 
-/// One entry of `admission.hosts`: `gw.example.com`, `*.example.com`, `10.0.0.7`, `[::1]`, or `*` for any. No port.
+/// An entry of `admission.hosts`: `gw.example.com`, `*.example.com`, `10.0.0.7`, `[::1]`, or `*` for any. No port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostPattern(Pattern);
@@ -40,8 +40,8 @@ impl HostPattern {
         self.0 == Pattern::Any
     }
 
-    /// Whether a certificate for this DNS name, in lower case and perhaps with a `*` as its first label, is one for a host
-    /// of the pattern.
+    /// Returns true if a certificate for this DNS name, in lower case and perhaps with a `*` as its first label, is valid
+    /// for a host of the pattern.
     pub fn is_certified_by(&self, certified: &str) -> bool {
         let (wildcard, parent) = match certified.strip_prefix('*') {
             Some(parent) => (parent.starts_with('.'), parent),
@@ -60,7 +60,7 @@ impl HostPattern {
         }
     }
 
-    /// Whether it is this address.
+    /// Returns true if the pattern is this address.
     pub fn is_address(&self, address: IpAddr) -> bool {
         self.0 == Pattern::Address(address.to_canonical())
     }
@@ -277,7 +277,7 @@ pub(crate) fn check(
 ) -> Result<(), Rejection> {
     let any = (allowed.is_empty() && !loopback_listener) || allowed.iter().any(HostPattern::is_any);
     let Some(host) = host_of(parts, fields)? else {
-        // HTTP/1.0 may leave it out; then there is no name to check, which is fine only where none would be.
+        // HTTP/1.0 may leave Host out; that is accepted only where any name would be.
         return if any {
             Ok(())
         } else {

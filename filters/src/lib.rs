@@ -1,4 +1,4 @@
-//! Admission: whether a request gets past the edge, and if not, what it is told.
+//! Admission: decides whether a request gets past the edge, and makes the answer to a refused request.
 //!
 //! Pure decisions on a request's head, the client's address and a clock. No I/O, nothing asynchronous, no server
 //! framework: the caller reads the head, asks [`Admission::admit`], and writes the answer. No body byte is looked at.

@@ -1,8 +1,8 @@
-//! `rate_limits`: so many requests or tool calls per principal, namespace, tool or address.
+//! `rate_limits`: rates of requests or tool calls per principal, namespace, tool or address.
 //!
-//! Requests are counted in two places of the list, as soon as what they are counted by is known: rules that need no
-//! namespace before it is looked at, all others after. Tool calls are counted by the engine, which is the only one to know
-//! how many a body holds; it asks [`Limits::check_tool_call`].
+//! Requests are counted in two places of the list, as soon as their keys are known: rules that need no namespace before
+//! the namespace is looked at, all others after. Tool calls are counted by the engine, which alone knows how many calls a
+//! body holds; it asks [`Limits::check_tool_call`].
 //!
 //! Several rules apply one after the other. What an earlier rule took is not given back when a later one refuses, so a
 //! client that hammers one limit also uses up its others.
@@ -28,7 +28,7 @@ use crate::rate::{KeyedLimiter, RetryAfter};
 use crate::rejection::Rejection;
 use crate::shared::{LimitUse, SharedName};
 
-/// Different limits of API keys that are kept.
+/// Maximum number of different limits of API keys.
 const OF_KEYS_MAX: usize = 4096;
 
 /// The configured rules, sorted by where they are checked.
@@ -44,14 +44,14 @@ pub(crate) struct Limits<C: Clock = MonotonicClock> {
     shared: bool,
 }
 
-/// A limit, with the budgets of all that it counts.
+/// A limit, with the budgets of all its keys.
 #[derive(Debug)]
 pub(crate) struct Rule<C: Clock> {
     keys: Box<[LimitKey]>,
-    /// What the limit is called: its keys.
+    /// The limit's name: its keys.
     name: Arc<str>,
     only: Option<NamespaceName>,
-    /// Whether one of the keys is a namespace or its tool.
+    /// True when one of the keys is a namespace or its tool.
     of_namespace: bool,
     weights: Box<[(GlobMatcher, NonZeroU32)]>,
     rate: NonZeroU32,
@@ -59,14 +59,14 @@ pub(crate) struct Rule<C: Clock> {
     limiter: KeyedLimiter<C>,
 }
 
-/// What a request or call is counted by.
+/// A request or call, by the values that limits count.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Whose it is.
+    /// The principal's name.
     pub principal: &'a str,
-    /// Where it comes from.
+    /// The client's address.
     pub client: IpAddr,
-    /// What it is for, as far as that is known.
+    /// The namespace of the request, as far as it is known.
     pub namespace: Option<&'a NamespaceName>,
     /// The tool that is called.
     pub tool: Option<&'a str>,
@@ -76,21 +76,21 @@ pub struct Subject<'a> {
     pub key: Option<&'a str>,
 }
 
-/// By which limits a call is counted.
+/// The limits that count a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
-    /// By all.
+    /// All limits.
     All,
-    /// By those of its namespace alone: another namespace, which the call is passed on to, counts the rest.
+    /// Limits of the namespace alone: another namespace, which the call is passed on to, counts the rest.
     Namespace,
 }
 
 /// A limit that is used up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exhausted {
-    /// How long until there is budget again for the same.
+    /// The time until there is budget again for the same request or call.
     pub wait: RetryAfter,
-    /// The limit, with what is left.
+    /// The limit, with the rest of its budget.
     pub budget: Budget,
 }
 
@@ -152,14 +152,14 @@ fn shared_name(rule: &RateLimitConfig, equal_before: usize) -> SharedName {
 }
 
 impl<C: Clock + Clone> Limits<C> {
-    /// The limits on requests that need no namespace. The tightest budget is what stays.
+    /// Counts a request by the limits that need no namespace. Returns the tightest budget.
     pub(crate) fn check_request(&self, subject: Subject<'_>) -> Result<Option<Budget>, Rejection> {
         let budget = check(self.before_namespace.iter(), subject).map_err(refusal)?;
         self.check_own(KeyLimitUnit::Request, subject, budget)
             .map_err(refusal)
     }
 
-    /// The limits on requests to a namespace.
+    /// Counts a request to a namespace.
     pub(crate) fn check_namespace_request(
         &self,
         subject: Subject<'_>,
@@ -167,14 +167,14 @@ impl<C: Clock + Clone> Limits<C> {
         check(self.after_namespace.iter(), subject).map_err(refusal)
     }
 
-    /// All limits on requests, where everything that they count by is known from the beginning.
+    /// Counts a request by all limits, where all their keys are known from the beginning.
     pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), Exhausted> {
         check(self.before_namespace.iter(), subject)?;
         self.check_own(KeyLimitUnit::Request, subject, None)?;
         check(self.after_namespace.iter(), subject).map(drop)
     }
 
-    /// The limits on tool calls.
+    /// Counts a tool call.
     pub(crate) fn check_tool_call(
         &self,
         subject: Subject<'_>,
@@ -192,7 +192,7 @@ impl<C: Clock + Clone> Limits<C> {
         }
     }
 
-    /// The limits of the API key; `budget` is the tightest so far.
+    /// Counts by the limits of the API key; `budget` is the tightest so far.
     fn check_own(
         &self,
         unit: KeyLimitUnit,
@@ -219,13 +219,13 @@ impl<C: Clock + Clone> Limits<C> {
         Arc::clone(known.entry(*limit).or_insert_with(new))
     }
 
-    /// Whether there are limits on tool calls.
+    /// Returns true if there are limits on tool calls.
     pub(crate) fn count_tool_calls(&self) -> bool {
         !self.tool_calls.is_empty()
     }
 }
 
-/// Takes from the budgets of all rules up to the first that has none.
+/// Takes from the budgets of all rules, up to the first that is used up.
 fn check<'r, C: Clock + 'r>(
     rules: impl Iterator<Item = &'r Arc<Rule<C>>>,
     subject: Subject<'_>,
@@ -243,7 +243,7 @@ fn check<'r, C: Clock + 'r>(
             tightest = Some((rule, left));
         }
     }
-    // Made of one rule alone: most requests are counted by several, and each costs.
+    // Computed for one rule alone: most requests are counted by several, and each computation costs.
     Ok(tightest.map(|(rule, left)| rule.budget(left)))
 }
 
@@ -255,7 +255,7 @@ fn refusal(exhausted: Exhausted) -> Rejection {
     rejection
 }
 
-/// What the log and metrics call a limit.
+/// The name of a limit in the log and metrics.
 fn cause(limit: &str) -> &'static str {
     match limit {
         "principal" => "per principal",
@@ -268,7 +268,7 @@ fn cause(limit: &str) -> &'static str {
 }
 
 impl<C: Clock> Rule<C> {
-    /// Whether it counts what belongs to one namespace.
+    /// Returns true if the rule counts requests or calls of a namespace only.
     fn is_of_one_namespace(&self) -> bool {
         self.of_namespace || self.only.is_some()
     }
@@ -291,7 +291,7 @@ impl<C: Clock> Rule<C> {
     fn new(rule: &RateLimitConfig, clock: C, shared: Option<SharedName>) -> Self {
         let keys = &rule.key.0;
         let names: Vec<_> = keys.iter().map(|key| key.name()).collect();
-        // Validation has refused patterns that are none.
+        // Validation has refused invalid patterns.
         let weights = rule.weights.iter().filter_map(|(pattern, weight)| {
             let glob = Glob::new(pattern).ok()?;
             Some((glob.compile_matcher(), *weight))
@@ -312,7 +312,7 @@ impl<C: Clock> Rule<C> {
         &self.limiter
     }
 
-    /// Takes what the subject weighs: what is left. None: the rule is not about the subject.
+    /// Takes the weight of the subject, and returns the rest. `None`: the rule does not apply to the subject.
     fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, Exhausted> {
         let is_of_others = self.only.is_some() && self.only.as_ref() != subject.namespace;
         // A request that belongs to no namespace is not counted by one.
@@ -344,14 +344,14 @@ impl<C: Clock> Rule<C> {
     }
 }
 
-/// What a call of a tool takes.
+/// The cost of a call of a tool.
 fn weight(weights: &[(GlobMatcher, NonZeroU32)], tool: Option<&str>) -> NonZeroU32 {
     let own = tool.and_then(|tool| weights.iter().find(|(glob, _)| glob.is_match(tool)));
     own.map_or(NonZeroU32::MIN, |(_, weight)| *weight)
 }
 
 impl LimitKey {
-    /// Whether it counts what belongs to a namespace.
+    /// Returns true if the key belongs to a namespace.
     fn is_of_namespace(self) -> bool {
         matches!(self, Self::Namespace | Self::Tool)
     }
@@ -366,7 +366,7 @@ impl LimitKey {
     }
 }
 
-/// What of a subject a rule counts by.
+/// The values of a subject by which a rule counts.
 struct Counted<'a> {
     keys: &'a [LimitKey],
     subject: Subject<'a>,

@@ -94,8 +94,8 @@ fn hash_of_certificate(certificate: &CertificateConfig) -> EntryHash {
     ])
 }
 
-/// The hash over all of an issuer's entry that says whose its tokens are and what they open. Namespaces in a list are not part
-/// of it: they are compared with those of each key.
+/// The hash over the parts of an issuer's entry that decide the principals of its tokens and their rights. Namespaces in a
+/// list are not part of the hash: they are compared with those of each key.
 pub(crate) fn hash_of_issuer(issuer: &OauthConfig) -> EntryHash {
     let claim = match &issuer.namespaces {
         TokenNamespaces::Listed(_) => None,

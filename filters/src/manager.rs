@@ -1,6 +1,6 @@
-//! The controls of `/reload` beyond the bearer token: where the request comes from, and the manager's own token.
+//! The controls of `/reload` beyond the bearer token: the request's source address, and the manager's own token.
 //!
-//! Both answer alike, so that nobody learns from outside which one failed; the log is told.
+//! Both answer alike, so that a client does not learn which one failed; the log has the cause.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::network::{Cidr, any_contains};
 use crate::rejection::{Reason, Rejection};
 use crate::token::{SecretToken, TokenDigest};
 
-/// Who may have the namespaces reloaded.
+/// The controls that a reload of the namespaces requires.
 #[derive(Debug)]
 pub(crate) struct ManagerControls {
     internal: Vec<Cidr>,
@@ -17,7 +17,7 @@ pub(crate) struct ManagerControls {
 }
 
 impl ManagerControls {
-    /// Without a token nobody passes.
+    /// Without a token every request is refused.
     pub(crate) fn new(internal: Vec<Cidr>, token: Option<SecretToken>) -> Self {
         Self { internal, token }
     }
@@ -33,7 +33,7 @@ impl ManagerControls {
         Ok(())
     }
 
-    /// Whether the request carries the manager's token, once.
+    /// Returns true if the request carries the manager's token, once.
     pub(crate) fn token_presented(&self, fields: &Fields<'_>) -> bool {
         match (&self.token, fields.manager_token) {
             (Some(token), Field::Once(value)) => {

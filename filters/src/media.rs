@@ -23,7 +23,7 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 
-/// What a listener demands of Accept on `POST /mcp`.
+/// The rule of a listener for Accept on `POST /mcp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptRule {
     /// JSON or a stream must be acceptable, in all versions; the answer has the acceptable form.
@@ -35,7 +35,7 @@ pub enum AcceptRule {
 /// The first protocol version without a handshake. Versions are dates: they compare as texts.
 const FIRST_MODERN_VERSION: &str = "2026-07-28";
 
-/// What the client accepts, as far as it matters here.
+/// The media types that the client accepts, as far as admission and the service ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptFlags {
     /// `application/json` is listed by name.
@@ -44,12 +44,12 @@ pub struct AcceptFlags {
     pub sse_named: bool,
     /// JSON is acceptable: by name, by wildcard, or because nothing is said.
     pub json_acceptable: bool,
-    /// A stream is acceptable, likewise.
+    /// A stream is acceptable: by name, by wildcard, or because nothing is said.
     pub sse_acceptable: bool,
 }
 
 impl AcceptFlags {
-    /// What a request without Accept says: anything.
+    /// The flags of a request without Accept: any type.
     pub const ANY: Self = Self {
         json_named: false,
         sse_named: false,
@@ -57,11 +57,11 @@ impl AcceptFlags {
         sse_acceptable: true,
     };
 
-    /// Reads all Accept headers as one list. What is no media range is passed over.
+    /// Reads all Accept headers as one list. Texts that are no media range are skipped.
     pub(crate) fn of(fields: &Fields<'_>) -> Self {
         match fields.accept {
             Field::Absent => Self::ANY,
-            // What nearly every MCP client sends.
+            // Nearly every MCP client sends this.
             Field::Once(value) if value == USUAL_ACCEPT => Self {
                 json_named: true,
                 sse_named: true,
@@ -121,7 +121,7 @@ impl AcceptFlags {
                 _ => continue,
             };
             if let Some(wanted) = wanted(parameters) {
-                // Listed twice, with other parameters perhaps: once wanted is enough.
+                // Listed twice, perhaps with other parameters: wanted once is enough.
                 *slot = Some(slot.unwrap_or(false) || wanted);
             }
         }
@@ -143,7 +143,7 @@ impl AcceptFlags {
     }
 }
 
-/// Whether Accept lists `*/*`, as curl and other tools of a terminal do.
+/// Returns true if Accept lists `*/*`, as curl and other tools of a terminal do.
 pub fn lists_any_type(fields: &Fields<'_>) -> bool {
     let lists = |value: &HeaderValue| {
         elements(value.as_bytes()).any(|range| {
@@ -154,7 +154,7 @@ pub fn lists_any_type(fields: &Fields<'_>) -> bool {
     fields.any(fields.accept, ACCEPT, lists)
 }
 
-/// Whether a media range is wanted (`q` above 0), or `None` where its weight is no weight.
+/// Returns true if a media range is wanted (`q` above 0), or `None` if its weight is malformed.
 fn wanted<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> Option<bool> {
     for parameter in parameters {
         let Some((b'q' | b'Q', rest)) = parameter.split_first() else {
@@ -219,12 +219,12 @@ fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether the protocol version demands that a client lists both types by name.
+/// Returns true if the protocol version demands that a client lists both types by name.
 fn demands_both(version: &str) -> bool {
     matches!(version, "2025-06-18" | "2025-11-25" | FIRST_MODERN_VERSION)
 }
 
-/// Whether a version is, or will be, one without a handshake.
+/// Returns true for a version without a handshake, future ones included.
 fn is_modern(version: &str) -> bool {
     version.len() == FIRST_MODERN_VERSION.len()
         && version >= FIRST_MODERN_VERSION
@@ -234,7 +234,7 @@ fn is_modern(version: &str) -> bool {
         })
 }
 
-/// Whether the version header names such a version.
+/// Returns true if the version header names a version without a handshake.
 pub(crate) fn modern_version_named(fields: &Fields<'_>) -> bool {
     fields.any(fields.protocol_version, MCP_PROTOCOL_VERSION, |value| {
         value.to_str().is_ok_and(is_modern)
@@ -250,7 +250,7 @@ pub(crate) fn check_content_type(
     let required = match route.body {
         _ if *method != Method::POST => return Ok(()),
         RouteBody::Json => true,
-        // Nothing at all has no type to be wrong.
+        // A missing body has no type to check.
         RouteBody::JsonOrNothing => body_announced(fields),
         RouteBody::None | RouteBody::Any => return Ok(()),
     };
@@ -272,7 +272,7 @@ pub(crate) fn check_content_type(
 
 /// `application/json`, whatever parameters follow.
 fn is_json(value: &[u8]) -> bool {
-    // What nearly everybody sends.
+    // Nearly every client sends this.
     if value == b"application/json" {
         return true;
     }
@@ -285,7 +285,7 @@ fn body_announced(fields: &Fields<'_>) -> bool {
     !fields.transfer_encoding.is_absent() || length.is_some_and(|length| length != "0")
 }
 
-/// Refuses a client that cannot read what it would be answered; gives what it accepts otherwise.
+/// Refuses a client that accepts none of the possible answers; returns the accepted types otherwise.
 pub(crate) fn check_accept(
     method: &Method,
     fields: &Fields<'_>,
@@ -313,7 +313,7 @@ pub(crate) fn check_accept(
             }
             rejection
         })?;
-    // Without sessions and resumption their headers mean nothing, however often they stand there (MOD-04).
+    // Modern versions have no sessions and no resumption: the headers for these mean nothing, even repeated (MOD-04).
     let session = if modern {
         None
     } else {

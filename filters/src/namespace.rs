@@ -1,9 +1,9 @@
-//! Which namespace a request is for, and whether its principal may use it.
+//! The namespace of a request, and the check that its principal may use it.
 //!
-//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query; on `/messages` also
-//! from the session the query names. Several that agree are
-//! fine, several that differ are refused: guessing would show one tenant another's tools. What exists is asked of the live
-//! registry; a name that is not valid, `_system` included, is unknown there by its type.
+//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query; on `/messages` also from
+//! the session that the query names. Several names that agree are accepted, several that differ are refused: guessing would
+//! show one tenant another's tools. The live registry decides whether a namespace exists; an invalid name, `_system`
+//! included, is unknown to it by its type.
 
 use std::borrow::Cow;
 
@@ -16,34 +16,34 @@ use crate::path;
 use crate::rejection::{Reason, Rejection, quoted};
 use crate::route::{Found, RouteNamespace};
 
-/// Where a listener takes the namespace from.
+/// The place where a listener takes the namespace from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamespaceRule {
-    /// `X-Namespace`, or the path of `/mcp/{namespace}` and of what is below `/namespaces/{namespace}`; one of them is
+    /// `X-Namespace`, or the path of `/mcp/{namespace}` and of everything below `/namespaces/{namespace}`; one of them is
     /// required.
     Header,
-    /// The path alone. `X-Namespace` may repeat what the path says.
+    /// The path alone. `X-Namespace` may repeat the name in the path.
     Path,
     /// As [`NamespaceRule::Header`]; a request that names none is for all namespaces at once.
     Global,
-    /// Always this one. A request need not name it, and may name no other.
+    /// Always this namespace. A request need not name it, and may name no other.
     Fixed(NamespaceName),
-    /// Always that of the management tools. `X-Namespace` is not read.
+    /// Always the namespace of the management tools. `X-Namespace` is not read.
     System,
 }
 
-/// What the edge asks of the live state behind it.
+/// The live state that the edge asks about namespaces and sessions.
 pub trait Directory {
-    /// Whether there is a namespace of that name, and whether its own policy admits the principal.
+    /// The access of a principal to the namespace of this name, by the namespace's own policy.
     fn namespace(&self, name: &str, principal: &str) -> Access;
 
-    /// Whether [`Directory::namespace`] may answer [`Access::Starting`].
+    /// Returns true if [`Directory::namespace`] may answer [`Access::Starting`].
     fn is_starting(&self) -> bool {
         false
     }
 
-    /// Whether the tools directory has a folder of this name. Asked only about names that [`Directory::namespace`] does not
-    /// know, and for principals whose token opens them.
+    /// Returns true if the tools directory has a folder of this name. Asked only about names that [`Directory::namespace`]
+    /// does not know, and for principals whose token opens them.
     fn has_folder(&self, name: &NamespaceName) -> bool;
 
     /// The negotiated protocol version of a session of this principal, spelled as in `MCP-Protocol-Version`.
@@ -52,31 +52,31 @@ pub trait Directory {
     /// The namespace a session belongs to, for `/messages`, which names its session in the query.
     fn session_namespace(&self, session_id: &str) -> Option<NamespaceName>;
 
-    /// Whether some server gets this header of its clients. The name is in lower case. Used for preflights only.
+    /// Returns true if a server receives this header from its clients. The name is in lower case. Used for preflights only.
     fn passes_header(&self, _name: &str) -> bool {
         false
     }
 }
 
-/// What a directory says about a principal and a namespace.
+/// The answer of a directory about a principal and a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// It exists and admits the principal.
+    /// The namespace exists and admits the principal.
     Granted(NamespaceName),
-    /// It is on its way up, and whom it admits is not known yet.
+    /// The namespace is on its way up, and the principals that it admits are not known yet.
     Starting(NamespaceName),
-    /// There is none of that name.
+    /// There is no namespace of that name.
     Unknown,
-    /// It exists, but not for this principal.
+    /// The namespace exists, but not for this principal.
     Forbidden,
 }
 
 /// The namespace of an admitted request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RequestNamespace {
-    /// It is served, and open to the principal.
+    /// The namespace is served, and open to the principal.
     Served(NamespaceName),
-    /// It is on its way up, and open to the principal as far as its token goes.
+    /// The namespace is on its way up, and open to the principal as far as its token goes.
     Starting(NamespaceName),
 }
 
@@ -143,8 +143,8 @@ pub(crate) fn admitted(
     }
 }
 
-/// The namespace of the management tools, for whoever may use them. No registry is asked: a listener that serves these
-/// tools belongs to a process that has them.
+/// The namespace of the management tools, for principals that may use them. No registry is asked: a listener that serves
+/// these tools belongs to a process that has them.
 fn system(found: &Found<'_>, principal: &Principal) -> Result<NamespaceName, Rejection> {
     let system = NamespaceName::system();
     if let Some(name) = found.namespace()?
@@ -173,7 +173,7 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
     .because(cause)
 }
 
-/// The one name the request gives, wherever it gives it.
+/// The name that the request gives, in any of the places.
 fn named<'a>(
     rule: &'a NamespaceRule,
     parts: &'a Parts,
@@ -192,10 +192,10 @@ fn named<'a>(
     }
     match fields.namespace {
         Field::Absent => {}
-        // Where nobody has to name one, an unset variable names none.
+        // An empty value, perhaps of an unset variable, names no namespace where none is needed.
         Field::Once(value) if fixed && value.is_empty() => {}
         Field::Once(value) => {
-            // Only what is not plain text takes the slow way.
+            // Only values that are not plain text take the slow way.
             let text = value.to_str().map(Cow::Borrowed);
             agree(
                 &mut name,
@@ -223,7 +223,7 @@ fn named<'a>(
         match directory.session_namespace(&session) {
             Some(namespace) if said => agree(&mut name, namespace.to_string().into())?,
             Some(namespace) => name = Some(namespace.to_string().into()),
-            // With a namespace said the service answers: it tells a foreign session from an ended one.
+            // Where a namespace is named, the service answers: it can distinguish a foreign session from an ended one.
             None if said => {}
             None => {
                 return Err(Rejection::new(
@@ -233,7 +233,7 @@ fn named<'a>(
             }
         }
     }
-    // An empty header or parameter is what an unset variable leaves behind: nothing was named.
+    // An empty header or parameter, left behind by an unset variable, names no namespace.
     Ok(name.filter(|name| !name.is_empty()))
 }
 

@@ -1,4 +1,4 @@
-//! Where a request comes from: addresses, networks, and whose word about them counts.
+//! Source addresses of requests: addresses, networks, and the proxies that may name their clients.
 //!
 //! Addresses are canonical: an IPv4 address mapped into IPv6 is the IPv4 address, so that a rule is written once.
 
@@ -13,13 +13,13 @@ use crate::rejection::{Reason, Rejection};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Who is connected.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// The peer's address.
     pub address: IpAddr,
-    /// A proxy that has introduced the connection (PROXY protocol) without an address of its client. The proxy has added
-    /// nothing to `X-Forwarded-For` then, so what stands there is the client's own word.
+    /// True for a proxy that has introduced the connection (PROXY protocol) without an address of its client. The proxy
+    /// has added nothing to `X-Forwarded-For` then, so the header holds the client's own word.
     pub names_no_client: bool,
 }
 
@@ -52,9 +52,9 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
 /// The address a request is judged by: the peer's, or, where the peer is a trusted proxy, the right-most hop of
 /// `X-Forwarded-For` that is none itself.
 ///
-/// Each hop was written by the one right of it, so a hop counts only as far as everything right of it is trusted. What
-/// cannot be read (`unknown`, garbage) ends the walk at the last hop that could: a proxy, which is then the client. That
-/// can only take rights away as long as proxies are not given more than clients.
+/// Each hop was written by the host right of it, so a hop counts only as far as everything right of it is trusted. An
+/// unreadable hop (`unknown`, garbage) ends the walk at the last hop that could be read: a proxy, which is then the
+/// client. That can only take rights away as long as proxies are not given more than clients.
 pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &[Cidr]) -> IpAddr {
     let mut client = peer.address.to_canonical();
     let walked = !trusted_proxies.is_empty() && !fields.forwarded_for.is_absent();
@@ -76,8 +76,8 @@ pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &
     client
 }
 
-/// The addresses that count as one client where something is counted by client address: an IPv4 address alone, an IPv6
-/// address with its /64.
+/// The addresses that count as one client where limits count client addresses: an IPv4 address alone, an IPv6 address
+/// with its /64.
 pub fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V6(address) => {
@@ -88,7 +88,7 @@ pub fn network_of(client: IpAddr) -> IpAddr {
     }
 }
 
-/// An address as logs show it; that of a client without one is `unix`.
+/// An address as logs show it; `unix` for a client without an address.
 pub fn shown(address: IpAddr) -> String {
     match address {
         UNIX => UNIX_NAME.to_owned(),
@@ -103,7 +103,7 @@ fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || hop.parse::<SocketAddr>().ok().map(|address| address.ip());
     let address: IpAddr = bare().or_else(with_port).or_else(bracketed)?;
-    // Written by somebody who does not know, or who wants to pass for a client of a Unix socket.
+    // Written by a proxy that does not know its client, or by a client that pretends to use a Unix socket.
     Some(address.to_canonical()).filter(|address| *address != UNIX)
 }
 

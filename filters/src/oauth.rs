@@ -1,13 +1,13 @@
-//! OAuth 2.1: whose access token a request carries. The gateway is a resource server (RFC 9728); authorization servers are
-//! other people's.
+//! OAuth 2.1: the principal of an access token. The gateway is a resource server (RFC 9728); it runs no authorization
+//! server.
 //!
 //! ```text
 //! token ── JWT? ── yes ── issuer by `iss` ── keys ── signature ── claims ──▶ principal
-//!            └──── no ─── each issuer with introspection: what has it said of the token? ──▶ principal
+//!             └──── no ─── each issuer with introspection: its stored answer about the token ──▶ principal
 //! ```
 //!
-//! Pure as the other filters: keys and answers of issuers are put into [`Issuer`] from outside. What is not there yet makes
-//! the token [`TokenVerdict::Pending`]; whoever asked fetches what [`Pending`] names, and asks again.
+//! Pure as the other filters: keys and answers of issuers are put into [`Issuer`] from outside. A missing key or answer
+//! makes the token [`TokenVerdict::Pending`]; the caller fetches the part that [`Pending`] names, and asks again.
 
 mod algorithm;
 mod claims;
@@ -46,7 +46,7 @@ use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection};
 use crate::token::TokenDigest;
 
-/// How API keys begin. They are never an issuer's, so no issuer is shown one.
+/// Prefixes of API keys. API keys never come from an issuer, so no issuer receives them.
 const KEY_PREFIXES: [&[u8]; 2] = [b"td_", b"oub_"];
 
 /// All issuers of a configuration.
@@ -56,62 +56,61 @@ pub struct Oauth {
     resources: Resources,
 }
 
-/// What a token was found to be.
+/// The verdict on a token.
 #[derive(Debug)]
 pub enum TokenVerdict {
-    /// It stands for somebody.
+    /// The token stands for a principal.
     Principal(Arc<Principal>),
     /// The issuer has to be asked first: for its keys, or about the token.
     Pending(Pending),
-    /// It is no issuer's. The log is told why.
+    /// The token comes from no issuer. The log has the cause.
     Refused(&'static str),
-    /// It is an issuer's, and counts for nothing here, or no more. The log is told why.
+    /// The token comes from an issuer, and counts for nothing here, or no longer. The log has the cause.
     Over(&'static str),
-    /// It cannot be judged now: an issuer that may have made it was asked a moment ago and gave no answer.
+    /// The token cannot be judged now: an issuer that may have made it was asked a moment ago and gave no answer.
     Unjudged,
 }
 
-/// What has to be fetched before a token can be judged. Neither the token nor its digest shows in `Debug`.
+/// A fetch that is necessary before a token can be judged. Neither the token nor its digest shows in `Debug`.
 #[derive(Debug, Clone)]
 pub struct Pending {
-    /// From whom.
+    /// The issuer that is asked.
     pub issuer: Arc<Issuer>,
-    /// What.
+    /// The data that the issuer is asked for.
     pub needs: Needs,
-    /// The token that waits for that.
+    /// The token that waits for the data.
     pub token: Secret,
-    /// By which requests with the same token are known.
+    /// The digest of the token, by which requests with the same token are known.
     pub digest: TokenDigest,
-    /// Whether the token has counted before: it is not asked about among those of strangers.
+    /// True when the token has counted before: its request to the issuer is not among those for unknown tokens.
     pub counted: bool,
 }
 
 /// How often a request was judged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Asked {
-    /// This is the first time.
+    /// The request was not judged before.
     #[default]
     First,
-    /// It was counted, and waited for an issuer since.
+    /// The request was counted, and has waited for an issuer.
     Again,
-    /// It waits no more, and the newest keys of its token's issuer are there: a token by another key is refused.
+    /// The request waits no more, and the newest keys of its token's issuer are there: a token by another key is refused.
     ByNewestKeys,
-    /// It waits no more: a token that is still not judged cannot be judged now.
+    /// The request waits no more: a token without a verdict cannot be judged now.
     Last,
 }
 
-/// What of an issuer is needed.
+/// The data of an issuer that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     /// Its newest keys.
     Keys,
-    /// What its introspection endpoint says of the token.
+    /// The answer of its introspection endpoint about the token.
     Answer,
 }
 
 impl Oauth {
-    /// The error names the key below `admission` and says what is wrong with it; [`AdmissionConfig::validate`] has found the
-    /// rest.
+    /// The error names the key below `admission` and its fault; [`AdmissionConfig::validate`] has found the rest.
     pub(crate) fn new(
         config: &AdmissionConfig,
         table: &ScopeTable,
@@ -130,17 +129,17 @@ impl Oauth {
         Ok(Self { issuers, resources })
     }
 
-    /// Whether tokens of anybody are accepted.
+    /// Returns true if tokens of any issuer are accepted.
     pub(crate) fn is_on(&self) -> bool {
         !self.issuers.is_empty()
     }
 
-    /// The issuers, for who fetches their keys.
+    /// The issuers, for the task that fetches their keys.
     pub fn issuers(&self) -> &[Arc<Issuer>] {
         &self.issuers
     }
 
-    /// Goes on with the keys that issuers had before the configuration was read again.
+    /// Takes over the keys that issuers had before the configuration was read again.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         for issuer in &mut self.issuers {
             let name = &issuer.config().issuer;
@@ -151,7 +150,7 @@ impl Oauth {
         }
     }
 
-    /// Whose token it is, as far as is known at that moment.
+    /// The verdict on a token, as far as its issuer's keys and answers are known at that moment.
     pub fn judge(&self, token: &[u8], now: SystemTime) -> TokenVerdict {
         const NOBODYS: TokenVerdict = TokenVerdict::Refused("the token is no issuer's");
         if !self.is_on() || KEY_PREFIXES.iter().any(|it| token.starts_with(it)) {
@@ -265,13 +264,13 @@ impl Oauth {
             .flatten()
     }
 
-    /// Where clients find the metadata of the resource that a path belongs to. None where no tokens are accepted.
+    /// The address of the metadata of the resource that a path belongs to. `None` where no tokens are accepted.
     pub fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> Option<String> {
         self.is_on()
             .then(|| self.resources.metadata_url(path, place))
     }
 
-    /// Tells the client of a refusal where to get a token, and whether the one it sent was wrong.
+    /// Tells a refused client the address for tokens, and that the token it sent was wrong, if so.
     pub(crate) fn challenge(&self, request: &Request<'_>, rejection: &mut Rejection) {
         let place = ResourcePlace::of(request.listener);
         let Some(url) = self.metadata_url(request.parts.uri.path(), place) else {
@@ -311,7 +310,7 @@ pub(crate) fn check_scopes(principal: &Principal) -> Result<(), Rejection> {
     }
 }
 
-/// Whether a text can be an access token at all (RFC 6750, `b64token`).
+/// Returns true if a text can be an access token at all (RFC 6750, `b64token`).
 fn is_token(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
     text.bytes().all(fits)

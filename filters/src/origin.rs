@@ -1,11 +1,11 @@
-//! Web pages: which origins may use the server (SEC-04), what their browsers are told about it (CORS), and preflights.
+//! Web pages: the origins that may use the server (SEC-04), the answers to their browsers (CORS), and preflights.
 //!
-//! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; what the
-//! list is for is DNS rebinding and pages on the user's own machine (K-45).
+//! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; the list
+//! protects against DNS rebinding and pages on the user's own machine (K-45).
 //!
-//! A listener that asks for no credentials, or takes those that a browser adds on its own, is another matter: there the
-//! Origin is all that tells a stranger's page from a trusted one. So `*` counts for nothing on such a listener. Where no
-//! credentials are needed, pages of this machine pass beside the listed ones; a client certificate is not for them.
+//! A listener that asks for no credentials, or takes credentials that a browser adds on its own, is another matter: there
+//! the Origin alone distinguishes a foreign page from a trusted one. So `*` counts for nothing on such a listener. Where
+//! no credentials are needed, pages of this machine pass beside the listed ones; a client certificate is not for them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,13 +29,13 @@ use crate::route::RouteSpec;
 
 const ALLOWED_REQUEST_HEADERS: &str = "Authorization, Content-Type, Accept, X-Namespace, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID, Mcp-Method, Mcp-Name, X-Request-Id, traceparent, tracestate, baggage";
 
-/// What the names of headers that repeat a tool's arguments begin with (MCP 2026-07-28). They cannot be listed ahead.
+/// Prefix of headers that repeat a tool's arguments (MCP 2026-07-28). Their names cannot be listed ahead.
 const ARGUMENT_HEADER_PREFIX: &str = "mcp-param-";
 
 /// The longest list of allowed headers in the answer to a preflight, in bytes.
 const ALLOWED_HEADERS_MAX: usize = 4096;
 
-/// Names of headers that are read of a preflight. Pages ask for a few; a preflight needs no credential.
+/// Maximum number of header names that are read of a preflight. Pages ask for a few; a preflight needs no credential.
 const ASKED_HEADERS_MAX: usize = 64;
 
 const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -45,7 +45,7 @@ const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
 /// Two hours, the longest a browser honours everywhere. It asks again for a header the answer did not name.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("7200");
 
-/// One entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
+/// An entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OriginPattern(Pattern);
@@ -131,12 +131,12 @@ impl fmt::Display for OriginPattern {
     }
 }
 
-/// An origin as a browser sends it. `null` is none, and so is anything with a path.
+/// An origin as a browser sends it. `null` is none, and neither is a text with a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Origin<'a> {
     scheme: &'a str,
     host: &'a str,
-    /// `None` where it is the scheme's own.
+    /// `None` for the default port of the scheme.
     port: Option<u16>,
 }
 
@@ -176,8 +176,8 @@ impl<'a> Origin<'a> {
         Some(Self { scheme, host, port })
     }
 
-    /// A page that was loaded from the server which the request names. Whether that name is this server's has been checked
-    /// by then.
+    /// Returns true for a page that was loaded from the server which the request names. The name has been checked against
+    /// this listener by then.
     fn is_of(&self, parts: &Parts, fields: &Fields<'_>) -> bool {
         let named = match (parts.uri.authority(), fields.host) {
             (Some(authority), _) => Some(authority.as_str()),
@@ -193,7 +193,7 @@ impl<'a> Origin<'a> {
         named == (self.host.to_ascii_lowercase(), self.port)
     }
 
-    /// A page that was loaded from this machine.
+    /// Returns true for a page that was loaded from this machine.
     fn is_loopback(&self) -> bool {
         let web = ["http", "https"].map(|scheme| self.scheme.eq_ignore_ascii_case(scheme));
         let v6 = || self.host.strip_prefix('[')?.strip_suffix(']');
@@ -221,7 +221,7 @@ impl CorsHeaders {
     }
 }
 
-/// Whether a listener lets a page in that holds no credentials itself.
+/// The rule of a listener for pages that hold no credentials themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Openness {
     /// A page has to hold a token.
@@ -274,7 +274,7 @@ pub(crate) fn check(
     }
 }
 
-/// Whether a page of this very server asks, which reads the answers without being told that it may.
+/// Returns true if the request comes from a page of this server, which reads the answers without CORS headers.
 pub(crate) fn is_own(parts: &Parts, fields: &Fields<'_>) -> bool {
     let Field::Once(origin) = fields.origin else {
         return false;
@@ -294,7 +294,7 @@ pub struct Answer {
     pub route: &'static str,
 }
 
-/// What answers `OPTIONS`: without credentials, since a browser sends none with its preflight.
+/// The answer to a preflight: without credentials, since a browser sends none with its preflight.
 pub(crate) fn preflight(
     parts: &Parts,
     route: &RouteSpec,
@@ -321,7 +321,7 @@ pub(crate) fn preflight(
 }
 
 /// The headers that a page may send: a fixed list, and those headers of the preflight that mirror arguments or that a
-/// server gets of its clients. Headers with credentials for the gateway are not added.
+/// server receives from its clients. Headers with credentials for the gateway are not added.
 fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> HeaderValue {
     let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
     let asked = headers
@@ -350,14 +350,14 @@ fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> He
     }
     match allowed {
         Cow::Borrowed(known) => HeaderValue::from_static(known),
-        // Names of headers make a value of one; should they not, the page is told the known ones.
+        // Header names make a valid value; if they did not, the page would get the fixed list.
         Cow::Owned(all) => {
             HeaderValue::try_from(all).unwrap_or(HeaderValue::from_static(ALLOWED_REQUEST_HEADERS))
         }
     }
 }
 
-/// What answers an `OPTIONS` that is no preflight.
+/// The answer to an `OPTIONS` that is no preflight.
 pub(crate) fn options(route: &RouteSpec) -> Answer {
     Answer {
         status: StatusCode::NO_CONTENT,

@@ -67,7 +67,7 @@ pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
     Ok(())
 }
 
-/// One segment, percent-decoded. Borrows where nothing is encoded.
+/// Percent-decodes a segment. Borrows where nothing is encoded.
 pub(crate) fn decoded(segment: &str) -> Result<Cow<'_, str>, PathFault> {
     let text = percent_decoded(segment)?;
     if matches!(&*text, "." | "..") {

@@ -27,7 +27,7 @@ use tooldock_workers::budget::BudgetUse;
 use crate::fingerprint::Fingerprints;
 use crate::shared::SharedName;
 
-/// How many keys one limiter remembers.
+/// Maximum number of keys that one limiter remembers.
 pub const KEYS_MAX: usize = 100_000;
 
 /// Parts of the table, each under its own lock, so that requests on several threads rarely meet.
@@ -59,7 +59,7 @@ impl RetryAfter {
     }
 }
 
-/// So many events per second and key, with bursts. Moments are nanoseconds since its start.
+/// A rate of events per key, with bursts. Moments are nanoseconds since the limiter's start.
 #[derive(Debug)]
 pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
     shards: Box<[Mutex<Shard>]>,
@@ -92,7 +92,7 @@ struct Shard {
     untold: HashMap<u64, Untold, Fingerprints>,
 }
 
-/// Events of one key.
+/// Events of one key that the other replicas have not been told.
 #[derive(Debug)]
 struct Untold {
     name: [u8; 16],
@@ -138,13 +138,13 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Takes one event from the key's budget: how many are left at once, or how long to wait.
+    /// Takes one event from the key's budget: returns the number that is left at once, or the time to wait.
     pub(crate) fn check(&self, key: impl Hash) -> Result<u32, RetryAfter> {
         self.check_n(key, NonZeroU32::MIN)
     }
 
-    /// Takes so many events at once, or none. More than the burst never fit; such a weight waits as long as a whole budget
-    /// takes to fill.
+    /// Takes that number of events at once, or none. More than the burst never fit; such a weight waits as long as a whole
+    /// budget takes to fill.
     pub(crate) fn check_n(&self, key: impl Hash, events: NonZeroU32) -> Result<u32, RetryAfter> {
         if events > self.burst {
             return Err(RetryAfter(Duration::from_nanos(self.whole)));

@@ -1,7 +1,7 @@
-//! A refusal: which status, which stable code, which integer for JSON-RPC, which headers, which body.
+//! A refusal: its status, stable code, JSON-RPC code, headers and body.
 //!
 //! [`Reason`] is the one table of everything the edge can answer with. A filter picks a reason and says in its own words
-//! what was wrong, where, and what to do; it never names a status.
+//! the fault, its place and the remedy; it never names a status.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tooldock_workers::startup::TRY_AGAIN;
 
 use crate::failures::CredentialFailure;
 
-/// Why a request was refused. [`Reason::code`] is its stable name in bodies and metrics.
+/// The reason of a refusal. [`Reason::code`] is its stable name in bodies and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The head is not HTTP as this server accepts it: Host, path, framing.
@@ -32,11 +32,11 @@ pub enum Reason {
     RateLimited,
     /// The page's origin may not use this server.
     OriginNotAllowed,
-    /// Nothing proves that the listener's own page sends this, and not another one by its user's browser.
+    /// The request lacks the proof that the listener's own page sends it; another page may send it by its user's browser.
     Csrf,
     /// No credentials, or wrong ones.
     Unauthorized,
-    /// Nothing is served at this path.
+    /// No route has this path.
     NotFound,
     /// The path does not know this method.
     MethodNotAllowed,
@@ -54,28 +54,28 @@ pub enum Reason {
     InsufficientScope,
     /// `/messages` names a session that is not there, and no namespace.
     SessionNotFound,
-    /// One of the controls of `/reload` failed; the answer does not say which.
+    /// A control of `/reload` failed; the answer does not say which.
     Forbidden,
     /// A header that may stand once was sent several times.
     DuplicateHeader,
-    /// The same in a request of 2026-07-28, whose headers mirror its body.
+    /// Duplicate header in a request of 2026-07-28, whose headers mirror its body.
     HeaderMismatch,
     /// The body is announced as something else than JSON.
     UnsupportedMediaType,
-    /// The client does not accept what would be answered.
+    /// The client accepts none of the possible answers.
     NotAcceptable,
     /// The body is, or is announced, above the limit.
     BodyTooLarge,
-    /// The body did not arrive in time. Found by whoever reads it, not by admission.
+    /// The body did not arrive in time. Found by the reader of the body, not by admission.
     BodyTimeout,
-    /// All bodies together are as large as they may be. Found by whoever reads them, not by admission.
+    /// All bodies together are as large as they may be. Found by the reader of the body, not by admission.
     Overloaded,
     /// The access token cannot be judged now: its issuer has not been reached, or too many unknown tokens are asked about.
     IssuerUnavailable,
 }
 
 impl Reason {
-    /// Every reason, for whoever registers counters ahead of the first refusal.
+    /// Every reason, for code that registers counters ahead of the first refusal.
     pub const ALL: [Self; 27] = [
         Self::BadRequest,
         Self::HeadersTooLarge,
@@ -168,8 +168,8 @@ impl Reason {
         self.row().2
     }
 
-    /// Whether the connection ends with the answer: its framing cannot be trusted, its body will not be read, or its
-    /// owner is not wanted here at all.
+    /// Returns true if the connection ends with the answer: its framing cannot be trusted, its body will not be read, or
+    /// its client is not wanted here at all.
     const fn closes(self) -> bool {
         matches!(
             self,
@@ -184,7 +184,7 @@ impl Reason {
     }
 }
 
-/// Which of the two error bodies a client of this path expects.
+/// The two kinds of error bodies; a path decides which its clients expect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorShape {
     /// `{"detail", "error": {"code", "message", "details"}}`
@@ -194,7 +194,7 @@ pub enum ErrorShape {
 }
 
 impl ErrorShape {
-    /// The shape for a path of no route: what is wrong may be the path itself.
+    /// The shape for a path of no route, where the fault may be the path itself.
     pub fn of_path(path: &str) -> Self {
         let mcp = matches!(path, "/mcp" | "/sse" | "/messages") || path.starts_with("/mcp/");
         if mcp { Self::Mcp } else { Self::Rest }
@@ -271,23 +271,23 @@ impl ToBytes for McpError<'_> {}
 /// A refused request, complete with what its answer needs.
 #[derive(Debug, Clone)]
 pub struct Rejection {
-    /// Why.
+    /// The reason, which gives status and codes.
     pub reason: Reason,
-    /// What the client is told. Text of the client's own in it is bounded and escaped; never a credential.
+    /// The message for the client. Text from the request is bounded and escaped in it; never a credential.
     pub message: Cow<'static, str>,
-    /// What only the log is told, where the client must not learn it or the reason alone is not enough.
+    /// The cause for the log alone, where the client must not learn it or the reason alone is not enough.
     pub cause: Option<&'static str>,
-    /// The wrong credential that was the reason.
+    /// The wrong credential that was the reason of the refusal.
     pub failure: Option<CredentialFailure>,
-    /// Who was refused, where that was known already.
+    /// The refused principal, where it was known already.
     pub principal: Option<Arc<str>>,
     /// The path's label for metrics; see [`RouteSpec::label`](crate::route::RouteSpec::label).
     pub route: &'static str,
-    /// Which body the client expects.
+    /// The body that the client expects.
     pub shape: ErrorShape,
     /// Headers of the answer, besides type and length.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Whether the connection has to end after the answer.
+    /// True when the connection has to end after the answer.
     pub close: bool,
 }
 
@@ -353,7 +353,7 @@ impl Rejection {
             .with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// Whether a client could do better with another access token.
+    /// Returns true if another access token could help the client.
     pub(crate) fn needs_another_token(&self) -> bool {
         matches!(
             self.reason,
@@ -361,7 +361,7 @@ impl Rejection {
         )
     }
 
-    /// 405 with the methods the path does know.
+    /// 405 with the methods of the path.
     pub(crate) fn method_not_allowed(message: String, allow: &'static str) -> Self {
         Self::new(Reason::MethodNotAllowed, message)
             .with_header(ALLOW, HeaderValue::from_static(allow))
@@ -376,7 +376,7 @@ impl Rejection {
         Self::new(Reason::RateLimited, message).with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// 413, for admission and for whoever reads a body whose length was not announced.
+    /// 413, for admission and for readers of a body whose length was not announced.
     pub fn body_too_large(limit_bytes: u64) -> Self {
         Self::new(
             Reason::BodyTooLarge,
@@ -402,7 +402,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// Adds what only the log is told.
+    /// Adds a cause for the log alone.
     pub(crate) fn because(mut self, cause: &'static str) -> Self {
         self.cause = Some(cause);
         self

@@ -1,5 +1,5 @@
-//! Every path there is: one table. A listener serves the groups of its profile. A new surface is a group of rows here and a
-//! handler behind them.
+//! The table of all paths. A listener serves the groups of its profile. A new surface is a group of rows here and a handler
+//! behind them.
 //!
 //! The first row whose pattern is the path counts. In a pattern, `{namespace}` and `{name}` stand for exactly one segment,
 //! decoded, and `{rest}` at its end for whatever follows. The paths with most traffic stand first.
@@ -19,27 +19,27 @@ use crate::media;
 use crate::path;
 use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
 
-/// The label of every path nothing is served at, so that metrics stay bounded whatever is asked for.
+/// The label of all paths without a route, so that metrics stay bounded whatever is asked for.
 pub(crate) const UNKNOWN_LABEL: &str = "unknown";
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Debug)]
 pub struct RouteSpec {
-    /// What it is served with.
+    /// The group that the row is served with.
     pub group: RouteGroup,
-    /// What it is for.
+    /// The purpose of a request to the route.
     pub id: RouteId,
-    /// Which methods it knows.
+    /// The methods of the route.
     pub methods: Methods,
-    /// Which paths it is.
+    /// The paths of the route.
     pattern: Pattern,
-    /// Who may use it.
+    /// The clients that may use the route.
     pub access: RouteAccess,
-    /// Whether it belongs to a namespace.
+    /// The place of the namespace in requests to the route.
     pub namespace: RouteNamespace,
-    /// What the body of a POST is.
+    /// The body of a POST or PUT.
     pub body: RouteBody,
-    /// Its name in metrics and messages.
+    /// The route's name in metrics and messages.
     pub label: &'static str,
 }
 
@@ -108,21 +108,21 @@ pub enum RouteGroup {
     Sse,
     /// Tools over plain HTTP, and the namespaces.
     Rest,
-    /// What ToolDock v1 says of its MCP endpoints.
+    /// Descriptions of the MCP endpoints, as ToolDock v1 has them.
     McpInfo,
     /// Tools over plain HTTP, as Tool Vault serves them.
     Vault,
     /// Tool Vault's single-page app.
     Ui,
-    /// Reading the namespaces again, and saying who may use them.
+    /// Reading the namespaces again, and the principals that may use them.
     Reload,
     /// Health checks.
     Probes,
-    /// What clients look for below `/.well-known/`.
+    /// Documents below `/.well-known/`.
     Discovery,
     /// The counters.
     Metrics,
-    /// The web UI: its page, and what the page asks.
+    /// The web UI: its page, and the paths that the page requests.
     Web,
 }
 
@@ -142,7 +142,7 @@ impl RouteGroups {
         Self(bits)
     }
 
-    /// The others without this one.
+    /// The other groups without this one.
     #[must_use]
     pub const fn without(self, group: RouteGroup) -> Self {
         Self(self.0 & !(1 << group as u16))
@@ -152,7 +152,7 @@ impl RouteGroups {
         self.0 & (1 << group as u16) != 0
     }
 
-    /// Whether tools can be called by one of them.
+    /// Returns true if tools can be called by one of the groups.
     pub(crate) const fn call_tools(self) -> bool {
         self.contains(RouteGroup::Mcp)
             || self.contains(RouteGroup::Sse)
@@ -165,7 +165,7 @@ impl RouteGroups {
         self.contains(RouteGroup::Mcp)
     }
 
-    /// The label of the route that a path has here, which an alias cannot have.
+    /// The label of a path's route, aliases aside.
     pub fn label_of(self, path: &str) -> Option<&'static str> {
         self.find(path).map(|found| found.spec.label)
     }
@@ -192,7 +192,7 @@ impl RouteGroups {
         })
     }
 
-    /// What is served at a path, if anything. The path has passed [`well_formed`](crate::path::well_formed).
+    /// The route of a path, if it has one. The path has passed [`well_formed`](crate::path::well_formed).
     pub(crate) fn find(self, path: &str) -> Option<Found<'_>> {
         let mut served = ROUTES.iter().filter(|spec| self.contains(spec.group));
         served.find_map(|spec| {
@@ -206,7 +206,7 @@ impl RouteGroups {
     }
 }
 
-/// A row of the table and what the path says.
+/// A row of the table, with the segments of the path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found<'a> {
     pub(crate) spec: &'static RouteSpec,
@@ -215,12 +215,12 @@ pub(crate) struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// Whether the path names the namespace.
+    /// Returns true if the path names the namespace.
     pub(crate) fn names_namespace(&self) -> bool {
         self.segments.namespace.is_some()
     }
 
-    /// How a client of the listener learns which namespaces there are, as a sentence tells it.
+    /// The path by which a client of the listener lists the namespaces, as a part of a sentence.
     pub(crate) fn way_to_list_namespaces(&self) -> Option<&'static str> {
         if self.served.contains(RouteGroup::Rest) {
             Some("GET /namespaces lists the ones there are")
@@ -261,12 +261,12 @@ fn decoded(segment: &str) -> Result<Cow<'_, str>, Rejection> {
     Ok(path::decoded(segment)?)
 }
 
-/// Who may use a route.
+/// The clients that may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteAccess {
-    /// Everybody.
+    /// All clients.
     Public,
-    /// Everybody, even while everything else is being refused. A caller who is known is told more.
+    /// All clients, even while all other requests are refused. A known principal is told more.
     Probe,
     /// A principal.
     Principal,
@@ -274,22 +274,22 @@ pub enum RouteAccess {
     Manager,
 }
 
-/// Where a request names its namespace beside the path, `X-Namespace` and the listener.
+/// The place of the namespace in a request, beside the path, `X-Namespace` and the listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteNamespace {
     /// The route belongs to none.
     None,
-    /// Nowhere.
+    /// Only in those places.
     Required,
     /// By `namespace` in the query.
     OrQuery,
     /// By the session that the query names.
     OrSession,
-    /// The route belongs to that of the management tools, and is for those who may use them.
+    /// The route belongs to the namespace of the management tools, and is for principals that may use them.
     Management,
 }
 
-/// What the body of a POST or PUT is.
+/// The body of a POST or PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteBody {
     /// Nothing. It is never read.
@@ -298,7 +298,7 @@ pub enum RouteBody {
     Json,
     /// JSON, or nothing at all.
     JsonOrNothing,
-    /// What the handler says; it refuses other types itself.
+    /// Any type that the handler accepts; it refuses other types itself.
     Any,
 }
 
@@ -353,12 +353,12 @@ impl RouteSpec {
         self.methods.allow
     }
 
-    /// Whether the route speaks MCP.
+    /// Returns true if the route speaks MCP.
     pub fn is_mcp(&self) -> bool {
         matches!(self.group, RouteGroup::Mcp | RouteGroup::Sse)
     }
 
-    /// The errors that its clients read.
+    /// The error bodies that the route's clients read.
     pub fn error_shape(&self) -> ErrorShape {
         match self.is_mcp() || self.group == RouteGroup::McpInfo {
             true => ErrorShape::Mcp,
@@ -366,12 +366,12 @@ impl RouteSpec {
         }
     }
 
-    /// Whether a request to the route has a body that means something. Any other is never read.
+    /// Returns true if the body of a request to the route is read. Any other body is never read.
     pub fn takes_body(&self, method: &Method) -> bool {
         matches!(*method, Method::POST | Method::PUT) && self.body != RouteBody::None
     }
 
-    /// How a client names the namespace here, as a sentence tells it.
+    /// The ways in which a client names the namespace here, as a part of a sentence.
     pub(crate) fn ways_to_name_a_namespace(&self) -> &'static str {
         match (self.group, self.namespace) {
             (RouteGroup::Mcp, _) => {
@@ -401,7 +401,8 @@ impl RouteSpec {
         Err(Rejection::method_not_allowed(message, self.allow()))
     }
 
-    /// Refuses what MCP has no more since 2026-07-28: streams and sessions of their own, so GET and DELETE.
+    /// Refuses methods that MCP has no longer since 2026-07-28: it has no separate streams and sessions, so neither GET nor
+    /// DELETE.
     pub(crate) fn check_modern_method(
         &self,
         method: &Method,

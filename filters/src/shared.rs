@@ -1,9 +1,9 @@
 //! Limits that hold for all replicas together.
 //!
-//! Each replica decides by its own budgets, as a gateway without replicas does. It tells a store that all replicas share of
-//! their use ([`LimitUse`]), many times a second and beside the requests. The answer of the store has the time until each
-//! budget is whole again, by the use of all replicas, and moves the budgets here on. So no request waits for another
-//! replica. Requests pass beyond a limit only until the next answer.
+//! Each replica decides by its own budgets, as a gateway without replicas does. It reports their use ([`LimitUse`]) to a store
+//! that all replicas share, many times a second and beside the requests. The answer of the store has the time until each
+//! budget is whole again, by the use of all replicas, and moves the budgets here on. So no request waits for another replica.
+//! Requests pass beyond a limit only until the next answer.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl<C: Clock> LimitUse<C> {
         Self { used, budgets }
     }
 
-    /// Each budget as the other replicas are told of it.
+    /// The use of each budget, as reported to the other replicas.
     pub fn used(&self) -> &[BudgetUse] {
         &self.used
     }

@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 #[serde(try_from = "String", into = "String")]
 pub struct TokenDigest([u64; 4]);
 
-/// Why a text is no digest. Does not repeat the text.
+/// The error for a text that is no digest. Does not repeat the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a SHA-256 digest: 64 hexadecimal digits are needed, as `printf %s TOKEN | sha256sum` prints them"
@@ -33,12 +33,12 @@ impl TokenDigest {
         Self(std::array::from_fn(|at| u64::from_ne_bytes(words[at])))
     }
 
-    /// The digest itself.
+    /// The bytes of the digest.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// Whether both are equal, in time that does not depend on where they differ.
+    /// Returns true if both are equal, in time that does not depend on the place of a difference.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(&other.0).into()
     }
@@ -85,7 +85,7 @@ impl fmt::Debug for TokenDigest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretToken(TokenDigest);
 
-/// Why a text is no token. Does not repeat the text.
+/// The error for a text that is no token. Does not repeat the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a usable token: 1 to 4096 visible ASCII characters without spaces are needed, since nothing else survives in a header"
@@ -111,7 +111,7 @@ impl SecretToken {
         }
     }
 
-    /// What is compared.
+    /// The digest that is compared.
     pub(crate) fn digest(&self) -> TokenDigest {
         self.0
     }

@@ -1,4 +1,4 @@
-//! `admission.oauth:` — the authorization servers whose tokens are accepted, and what their tokens allow.
+//! `admission.oauth:` — the authorization servers whose tokens are accepted, and the rights of their tokens.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::oauth::Algorithm;
 
 const AUTO: &str = "auto";
 
-/// One entry of `admission.oauth`.
+/// An entry of `admission.oauth`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OauthConfig {
     /// The issuer's URL, exactly as tokens and the issuer's metadata spell it.
     pub issuer: String,
-    /// What the `aud` of a token has to name: one of these.
+    /// The audiences of the gateway: the `aud` of a token has to name one.
     pub audience: Audience,
-    /// Where the keys are that the issuer signs with.
+    /// The source of the keys that the issuer signs with.
     #[serde(default)]
     pub jwks: JwksSource,
     /// The signature algorithms that are accepted.
@@ -32,34 +32,34 @@ pub struct OauthConfig {
     /// The claim that names the principal.
     #[serde(default = "default_principal")]
     pub principal: String,
-    /// Which scope of the gateway a scope of a token stands for.
+    /// The scopes of the gateway, by the scope of a token that stands for them.
     pub scopes: BTreeMap<String, String>,
     /// The namespaces that tokens open.
     #[serde(default)]
     pub namespaces: TokenNamespaces,
-    /// Where tokens that are no JWT are asked about.
+    /// The endpoint that judges tokens which are no JWT.
     #[serde(default)]
     pub introspection: Introspection,
-    /// Whether names may resolve to addresses that are not public.
+    /// True when names may resolve to addresses that are not public.
     #[serde(default)]
     pub allow_private: bool,
 }
 
-/// What the `aud` of a token has to name: one text, or any of a list.
+/// The audience that the `aud` of a token has to name: one text, or any of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "an audience such as https://gw.example/mcp, or a list of them"
 )]
 pub enum Audience {
-    /// One.
+    /// A single audience.
     One(String),
-    /// Any of these.
+    /// Any audience of a list.
     Several(Vec<String>),
 }
 
 impl Audience {
-    /// All of them.
+    /// All audiences.
     pub fn names(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -68,7 +68,7 @@ impl Audience {
     }
 }
 
-/// Where the keys of an issuer are.
+/// The source of an issuer's keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum JwksSource {
     /// At the address that the issuer's metadata names.
@@ -84,9 +84,9 @@ pub enum JwksSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a list of namespaces, or { claim: NAME }")]
 pub enum TokenNamespaces {
-    /// The same for all tokens: names and globs.
+    /// Namespaces that all tokens open: names and globs.
     Listed(Vec<String>),
-    /// Those that a claim of the token lists.
+    /// The namespaces that a claim of the token lists.
     Claimed(ClaimedNamespaces),
 }
 
@@ -98,7 +98,7 @@ pub struct ClaimedNamespaces {
     pub claim: String,
 }
 
-/// `introspection:` — `off`, or where an issuer is asked about a token.
+/// `introspection:` — `off`, or the endpoint that judges an issuer's tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Introspection {
     /// Tokens that are no JWT are refused.
@@ -108,7 +108,7 @@ pub enum Introspection {
     At(IntrospectionConfig),
 }
 
-/// An introspection endpoint, and as whom the gateway asks there.
+/// An introspection endpoint, with the gateway's credentials there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectionConfig {
@@ -139,11 +139,12 @@ impl ClientSecret {
 }
 
 impl OauthConfig {
-    /// The URL of a key that names an endpoint, taken apart; `http:` only where nobody can listen on the way.
+    /// Parses the URL of a key that names an endpoint; `http:` is accepted for loopback hosts only, where no other
+    /// machine can listen on the way.
     ///
     /// # Errors
     ///
-    /// What is wrong and what to write instead.
+    /// A message with the fault and a correct value.
     pub fn endpoint(&self, url: &str) -> Result<remote::Backend, String> {
         let backend = remote::Backend::parse(url)?;
         let loopback = match &backend.host {

@@ -10,7 +10,7 @@ use crate::host::HostPattern;
 
 const OFF: &str = "off";
 
-/// Where clients reach the gateway: an origin, such as `https://gw.example`, or nothing that is known.
+/// The address by which clients reach the gateway: an origin, such as `https://gw.example`, or none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PublicUrl(Option<String>);
 

@@ -27,19 +27,19 @@ impl ConfigError {
     }
 }
 
-/// Rates above this are no limit a machine could reach.
+/// Higher rates are no limit that a machine could reach.
 const RATE_MAX: u32 = 1_000_000;
-/// Bursts above this are no limit either.
+/// Higher bursts are no limit that a machine could reach.
 const BURST_MAX: u32 = 10_000_000;
 const PRINCIPAL_BYTES_MAX: usize = 64;
-/// More wrong credentials at no cost are no limit.
+/// More free wrong credentials are no limit.
 const FREE_FAILURES_MAX: u32 = 1_000_000;
-/// From the first delay to a day.
+/// Bounds of the times for failures, up to a day.
 const FAILURE_TIMES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 impl RateLimitConfig {
-    /// Checks what the limit is counted by, and what calls weigh. `at` is the path of the entry.
+    /// Checks the keys of the limit, and the weights of calls. `at` is the path of the entry.
     fn validate_keys(&self, at: &str) -> Result<(), ConfigError> {
         let keys = &self.key.0;
         let is_twice = |(place, key): (usize, &LimitKey)| keys[..place].contains(key);
@@ -75,7 +75,7 @@ impl RateLimitConfig {
 }
 
 impl CertificateConfig {
-    /// Checks which certificate the entry is about.
+    /// Checks the name of the certificate that the entry is for.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl AdmissionConfig {
         Ok(())
     }
 
-    /// The tokens and the certificates, each of which makes a request somebody's.
+    /// Checks tokens and certificates, the two kinds of entries that name principals.
     fn validate_principals(&self) -> Result<(), ConfigError> {
         let mut namespaces_of = HashMap::new();
         let mut digests = HashSet::new();
@@ -160,7 +160,7 @@ impl AdmissionConfig {
     }
 }
 
-/// Whether two lists of listeners have one in common. An empty list stands for all.
+/// Returns true if two lists of listeners have one in common. An empty list stands for all.
 fn overlap(one: &[String], other: &[String]) -> bool {
     one.is_empty() || other.is_empty() || one.iter().any(|name| other.contains(name))
 }

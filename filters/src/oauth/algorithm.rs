@@ -55,7 +55,7 @@ impl Algorithm {
         })
     }
 
-    /// The kind of key that it needs.
+    /// The kind of key that the algorithm needs.
     pub(super) fn key_kind(self) -> KeyKind {
         match self {
             Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => {
@@ -67,7 +67,7 @@ impl Algorithm {
         }
     }
 
-    /// As the JWT library calls it.
+    /// The algorithm as the JWT library calls it.
     pub(super) fn of_library(self) -> jwt::Algorithm {
         match self {
             Self::Rs256 => jwt::Algorithm::RS256,

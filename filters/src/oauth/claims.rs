@@ -1,5 +1,5 @@
-//! From the claims of a token to a principal: for whom the token is, how long it counts, who it stands for, and what it
-//! opens. The same for the claims of a JWT and for the answer of an introspection endpoint.
+//! From the claims of a token to a principal: the token's audience, its time, its principal, and its rights. The rules are
+//! the same for the claims of a JWT and for the answer of an introspection endpoint.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,24 +21,24 @@ use crate::makers;
 /// The longest name of a subject, in bytes.
 const SUBJECT_MAX: usize = 255;
 
-/// Namespaces that a claim may list.
+/// Maximum number of namespaces that a claim may list.
 const NAMESPACES_MAX: usize = 256;
 
 /// Refusal of tokens whose claim lists no namespaces.
 const NO_NAMESPACES: Refused = "the claim of admission.oauth[].namespaces is no list of namespaces";
 
-/// By what the claims of one issuer's tokens are judged, compiled once.
+/// Rules for the claims of one issuer's tokens, compiled once.
 #[derive(Debug)]
 pub(super) struct ClaimRules {
     config: OauthConfig,
     table: ScopeTable,
-    /// The scopes of tokens that stand for something.
+    /// The scopes of tokens that stand for scopes of the gateway.
     pub(super) offered: Arc<[OfferedScope]>,
     /// The hash over the issuer's entry, by which API keys find it again.
     entry: EntryHash,
 }
 
-/// Why claims make nobody a principal. For the log.
+/// The reason why claims give no principal. For the log.
 pub(super) type Refused = &'static str;
 
 impl ClaimRules {
@@ -59,12 +59,12 @@ impl ClaimRules {
         })
     }
 
-    /// Whether both judge all claims alike.
+    /// Returns true if both judge all claims alike.
     pub(super) fn are_those_of(&self, other: &Self) -> bool {
         self.config == other.config && self.table == other.table
     }
 
-    /// Who a token with these claims stands for at that moment.
+    /// The principal of a token with these claims at that moment.
     pub(super) fn principal(
         &self,
         claims: &Claims,
@@ -76,8 +76,8 @@ impl ClaimRules {
         self.judge(claims, now, true)
     }
 
-    /// The same for what an introspection endpoint says. The endpoint is the issuer's own, so that it need not name the
-    /// issuer, nor an end of the token.
+    /// As [`ClaimRules::principal`], for the answer of an introspection endpoint. The endpoint is the issuer's own, so that
+    /// it need not name the issuer, nor an end of the token.
     pub(super) fn introspected(
         &self,
         claims: &Claims,
@@ -135,7 +135,7 @@ impl ClaimRules {
     }
 
     /// `oauth:ISSUER#SUBJECT`. No issuer has a `#` in it and no configured principal a `:`, so that two subjects never share
-    /// a name, and none has that of a static token.
+    /// a name, and none has the name of a static token.
     fn name(&self, claims: &Claims) -> Result<String, Refused> {
         let subject = claims.get(&self.config.principal).and_then(Value::as_str);
         let fits =
@@ -158,7 +158,7 @@ impl ClaimRules {
         }
     }
 
-    /// What the scopes of the token stand for. Scopes that are not in the mapping stand for nothing.
+    /// The rights that the scopes of the token stand for. Scopes that are not in the mapping stand for nothing.
     fn grant(&self, claims: &Claims) -> Result<Grant, Refused> {
         let scopes = match claims.get("scope") {
             Some(scope) => words(Some(scope)),
@@ -203,7 +203,7 @@ fn words(claim: Option<&Value>) -> Vec<String> {
 
 /// A claim that is a moment, in seconds since 1970.
 fn time(claims: &Claims, name: &str) -> Result<Option<SystemTime>, Refused> {
-    /// The year 9999: later moments are a slip, and overflow.
+    /// The last moment of the year 9999. Later moments are mistakes, and overflow.
     const LAST: f64 = 253_402_300_799.0;
     match claims.get(name) {
         None | Some(Value::Null) => Ok(None),

@@ -1,4 +1,4 @@
-//! One issuer: its rules, its keys as they were last fetched, and the tokens that were judged before.
+//! An issuer: its rules, its keys as they were last fetched, and the tokens that were judged before.
 //!
 //! Nothing here fetches. The keys and the answers about opaque tokens are put in from outside; until they are there, a token
 //! is pending.
@@ -20,7 +20,7 @@ use crate::bearer::Principal;
 use crate::config::{Introspection, IntrospectionConfig, OauthConfig};
 use crate::token::TokenDigest;
 
-/// How long the answer of an introspection endpoint counts: so long a token that was revoked may go on.
+/// How long the answer of an introspection endpoint counts. A revoked token may go on for that time.
 const ANSWER_COUNTS: Duration = Duration::from_secs(60);
 
 /// How long a token that an issuer does not know is refused without asking again.
@@ -32,8 +32,8 @@ const RENEWED_AHEAD: Duration = Duration::from_secs(20);
 /// How long a token is not asked about again after the endpoint gave no answer.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Tokens of one issuer that are remembered, apart those that count and those that do not: whoever sends many wrong ones
-/// must not push out the right ones.
+/// Tokens of one issuer that are remembered. Valid and invalid tokens are counted apart, so that a client with many wrong
+/// tokens cannot push out the right ones.
 const TOKENS: Capacity = Capacity {
     tokens: 20_000,
     bytes: 64 * 1024 * 1024,
@@ -56,9 +56,9 @@ pub struct Issuer {
 /// Why a token without a principal has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// The issuer does not know it.
+    /// The issuer does not know the token.
     Unknown(Refused),
-    /// The issuer knows it, or has known it, and it counts for nothing here.
+    /// The issuer knows the token, or has known it, and it counts for nothing here.
     Over(Refused),
     /// The issuer gave no answer.
     Silence,
@@ -68,15 +68,15 @@ enum Refusal {
 /// keeps those it had.
 #[derive(Default)]
 pub struct IssuerKeys {
-    /// Plain data.
+    /// Plain data: a thread that panicked leaves it whole.
     set: RwLock<Option<Arc<KeySet>>>,
-    /// Counts the sets.
+    /// The number of sets there have been.
     version: AtomicU64,
-    /// A token by a key that is not in the set was sent.
+    /// True when a token by a key that is not in the set was sent.
     wanted: AtomicBool,
 }
 
-/// What is known of a token at one issuer.
+/// The verdict on a token at one issuer, as far as it is known.
 pub(super) enum Known {
     Principal(Arc<Principal>),
     /// The keys have to be fetched, or the issuer to be asked.
@@ -85,9 +85,9 @@ pub(super) enum Known {
     Lapsed,
     /// The issuer was asked a moment ago, and gave no answer.
     Silence,
-    /// The issuer has not made it.
+    /// The issuer has not made the token.
     Refused(Refused),
-    /// The issuer has made it, and it counts for nothing here, or no more.
+    /// The issuer has made the token, and it counts for nothing here, or no longer.
     Over(Refused),
 }
 
@@ -104,17 +104,17 @@ impl Issuer {
         })
     }
 
-    /// What the configuration says of the issuer.
+    /// The issuer's entry in the configuration.
     pub fn config(&self) -> &OauthConfig {
         &self.config
     }
 
-    /// Its keys, for who fetches them.
+    /// The issuer's keys, for the task that fetches them.
     pub fn keys(&self) -> &Arc<IssuerKeys> {
         &self.keys
     }
 
-    /// Its introspection endpoint.
+    /// The issuer's introspection endpoint.
     pub fn introspection(&self) -> Option<&IntrospectionConfig> {
         match &self.config.introspection {
             Introspection::Off => None,
@@ -144,9 +144,9 @@ impl Issuer {
         }
     }
 
-    /// What is known of a JWT of this issuer.
+    /// The verdict on a JWT of this issuer, as far as it is known.
     pub(super) fn judge(&self, token: Jwt<'_>, digest: TokenDigest, now: SystemTime) -> Known {
-        // Before the keys: what they judge is noted under a version that is at most too old.
+        // Loaded before the keys: verdicts by these keys are noted under a version that is at most too old.
         let version = self.keys.version.load(Ordering::Acquire);
         if let Some((principal, _)) = self.principals.find(&digest, version, now) {
             return Known::Principal(principal);
@@ -202,8 +202,8 @@ impl Issuer {
         self.renewals.take()
     }
 
-    /// Takes the answer of the introspection endpoint about a token: the body of a 200. False for a body that is no such
-    /// answer.
+    /// Takes the answer of the introspection endpoint about a token: the body of a 200. Returns false for a body that is no
+    /// such answer.
     pub fn answered(&self, digest: TokenDigest, body: &[u8], now: SystemTime) -> bool {
         let Ok(claims) = serde_json::from_slice::<Claims>(body) else {
             return false;
@@ -223,7 +223,7 @@ impl Issuer {
                     true => Refusal::Over(why),
                     false => Refusal::Unknown(why),
                 };
-                // First, so that no request finds neither.
+                // Noted first, so that every request finds one of the two verdicts.
                 self.refusals
                     .note(digest, refusal, 0, 0, now + REFUSAL_COUNTS);
                 self.principals.forget(&digest);
@@ -240,10 +240,10 @@ impl Issuer {
     }
 }
 
-/// What newly fetched keys change.
+/// The effect of newly fetched keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
-    /// They are those of before.
+    /// The keys are unchanged.
     Nothing,
     /// Further tokens count.
     SomeAreNew,
@@ -271,7 +271,7 @@ impl IssuerKeys {
         replaced
     }
 
-    /// Whether a token by an unknown key, or with a wrong signature, was sent since this was last asked.
+    /// Returns true if a token by an unknown key, or with a wrong signature, was sent since the last call.
     pub fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::Relaxed)
     }

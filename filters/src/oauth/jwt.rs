@@ -1,7 +1,7 @@
 //! Reading a JWT: its header, its signature, and the claims behind a signature that is right.
 //!
-//! Nothing of a token is believed before its signature is checked, but the issuer's name and the key's id, by which the key
-//! is found. A key, a certificate or an address that the header carries is never looked at.
+//! Nothing of a token is believed before its signature is checked, except the issuer's name and the key's id, by which the
+//! key is found. A key, a certificate or an address that the header carries is never looked at.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -25,13 +25,13 @@ pub(super) struct Jwt<'a> {
     signature: &'a str,
 }
 
-/// What of a header counts.
+/// The members of a header that the gateway reads.
 #[derive(Deserialize)]
 struct Header {
     alg: String,
     #[serde(default)]
     kid: Option<String>,
-    /// Extensions that a recipient has to understand. This one understands none.
+    /// Extensions that a recipient has to understand. The gateway understands none.
     #[serde(default)]
     crit: Option<Value>,
     /// Claims that are not encoded, by RFC 7797.
@@ -44,21 +44,21 @@ struct Header {
 /// The claims of a token.
 pub(super) type Claims = Map<String, Value>;
 
-/// What came of a token's signature.
+/// The verdict on a token's signature.
 #[derive(Debug, PartialEq)]
 pub(super) enum Signed {
-    /// It is right: these are the claims.
+    /// The signature is right: these are the claims.
     By(Claims),
-    /// It is by a key that is not in the set. A newer set may have it.
+    /// The signature is by a key that is not in the set. A newer set may have it.
     ByUnknownKey,
-    /// It is wrong for the key that the token names. Perhaps another key was published under the same id.
+    /// The signature is wrong for the key that the token names. Perhaps another key was published under the same id.
     Wrong,
-    /// It is wrong, or the token is none that is accepted; the log is told this.
+    /// The signature is wrong, or tokens of this kind are not accepted; the cause is for the log.
     Not(&'static str),
 }
 
 impl<'a> Jwt<'a> {
-    /// Takes a token apart; None for what does not look like a signed JWT.
+    /// Takes a token apart; `None` for a text that does not look like a signed JWT.
     pub(super) fn of(token: &'a str) -> Option<Self> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
@@ -66,7 +66,7 @@ impl<'a> Jwt<'a> {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             !part.is_empty() && part.bytes().all(fits)
         };
-        // Without a signature it is still a JWT, and refused as one.
+        // A JWT without a signature is still a JWT, and refused as such.
         let is_jwt =
             encoded(header) && encoded(claims) && (signature.is_empty() || encoded(signature));
         is_jwt.then_some(Self {
@@ -82,7 +82,7 @@ impl<'a> Jwt<'a> {
         self.signed.len() + 1 + self.signature.len()
     }
 
-    /// The issuer that the token names, unchecked: to find the keys by.
+    /// The issuer that the token names, unchecked: for finding the keys.
     pub(super) fn issuer(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct Named {
@@ -124,7 +124,7 @@ impl<'a> Jwt<'a> {
         match (right, id) {
             (true, _) => self.claims(),
             (false, Some(_)) => Signed::Wrong,
-            // Perhaps a new key's.
+            // Perhaps the signature of a new key.
             (false, None) => Signed::ByUnknownKey,
         }
     }
@@ -136,8 +136,8 @@ impl<'a> Jwt<'a> {
     }
 }
 
-/// Whether the header says that this is a token for something else: what ends a login or a session, or proves a key.
-/// Many issuers give access tokens no type, or `JWT`.
+/// Returns true if the header gives the token another purpose: ending a login or a session, or proving a key. Many issuers
+/// give access tokens no type, or `JWT`.
 fn is_no_access_token(typ: &str) -> bool {
     let typ = typ.to_ascii_lowercase();
     let typ = typ.strip_prefix("application/").unwrap_or(&typ);

@@ -1,7 +1,7 @@
-//! The keys of an issuer: read from its JWKS, and found by what the header of a token says.
+//! The keys of an issuer: read from its JWKS, and found by the header of a token.
 //!
 //! A key counts only for signatures, only for the algorithm it is published for, and only with an algorithm of its own kind:
-//! a key is never what the token says it is.
+//! the token has no say about the kind of a key.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ const TRIES_MAX: usize = 8;
 /// The keys of an issuer that tokens can be signed with.
 pub struct KeySet {
     keys: Vec<Key>,
-    /// Of the document, so that an unchanged one is known.
+    /// The digest of the document, by which an unchanged document is known.
     digest: [u8; 32],
 }
 
@@ -32,17 +32,17 @@ struct Key {
     /// The algorithm that the key is published for, where the set names one.
     algorithm: Option<String>,
     public: DecodingKey,
-    /// Of the key as it was published.
+    /// The digest of the key as it was published.
     digest: [u8; 32],
 }
 
 /// Why a document is no set of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeys {
-    /// It is something else.
+    /// The document is something else.
     #[error("it is no JWKS: a JSON object with the list `keys` is expected")]
     NotJwks,
-    /// It is too long to be one.
+    /// The list is too long.
     #[error("it has more than {KEYS_MAX} keys")]
     TooMany,
     /// No token can be signed with any of its keys.
@@ -77,23 +77,23 @@ impl KeySet {
         })
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether it has none; never so for a set that was read.
+    /// Returns true if the set has no keys; never so for a set that was read.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Whether some key of another set is not in this one.
+    /// Returns true if a key of the other set is missing in this one.
     pub(super) fn lacks_some_of(&self, other: &Self) -> bool {
         let is_here = |key: &Key| self.keys.iter().any(|it| it.digest == key.digest);
         !other.keys.iter().all(is_here)
     }
 
-    /// Whether both were read from the same text.
+    /// Returns true if both were read from the same text.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
@@ -115,14 +115,14 @@ impl KeySet {
         found.map(|key| &key.public)
     }
 
-    /// Whether one of the keys has that id.
+    /// Returns true if one of the keys has that id.
     pub(super) fn knows(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id.as_deref() == Some(id))
     }
 }
 
 impl Key {
-    /// None for a key that is of no use here.
+    /// `None` for a key that cannot verify tokens.
     fn of(value: Value) -> Option<Self> {
         let algorithm = value.get("alg").and_then(Value::as_str).map(str::to_owned);
         let digest = Sha256::digest(value.to_string()).into();

@@ -1,8 +1,8 @@
-//! What clients are told about where tokens come from: the metadata of the protected resource (RFC 9728), and the challenges
-//! of 401 and 403 (RFC 6750) that lead to it.
+//! Directions for clients that need tokens: the metadata of the protected resource (RFC 9728), and the challenges of 401 and
+//! 403 (RFC 6750) that lead to it.
 //!
 //! The resource of a namespace is the address by which clients reach it: public URL, the listener's path prefix, path. Its
-//! metadata stand where RFC 9728 says: `/.well-known/oauth-protected-resource` between the host and the path.
+//! metadata stand at the place of RFC 9728: `/.well-known/oauth-protected-resource` between the host and the path.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use tooldock_workers::names::NamespaceName;
 use crate::admission::ListenerRules;
 use crate::route::{EndpointAliases, RouteGroups};
 
-/// Where the metadata of resources stand.
+/// The path of the metadata of resources.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// The same behind `/.well-known/`.
+/// The part of that path behind `/.well-known/`.
 const DOCUMENT: &str = "oauth-protected-resource";
 
 /// The paths by which clients of a listener reach resources.
@@ -38,7 +38,7 @@ impl<'a> ResourcePlace<'a> {
     }
 }
 
-/// What stands in every document.
+/// The parts that all documents share.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     /// The origin by which clients reach the gateway.
@@ -88,14 +88,14 @@ impl Resources {
         Some(document.to_string().into_bytes())
     }
 
-    /// Where the metadata are of the resource that a path belongs to: the namespace's for paths of MCP, else those of
+    /// The address of the metadata of the resource that a path belongs to: the namespace's for paths of MCP, else those of
     /// the whole gateway.
     pub(super) fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> String {
         let path = resource_path(path, place).unwrap_or_default();
         format!("{}{WELL_KNOWN}{}{path}", self.origin, place.prefix)
     }
 
-    /// All scopes that mean something here.
+    /// All scopes that stand for scopes of the gateway.
     pub(super) fn scopes(&self) -> String {
         let scopes: Vec<_> = self.scopes.iter().map(String::as_str).collect();
         scopes.join(" ")

@@ -1,5 +1,5 @@
-//! Checks signatures with `ring`, which TLS uses already. The JWT library takes its cryptography from outside; what it
-//! could bring itself would be a second library for the same algorithms.
+//! Checks signatures with `ring`, which TLS uses already. The JWT library takes its cryptography from outside; its own
+//! would be a second library for the same algorithms.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ static RING: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Whether a signature belongs to a message. Everything that goes wrong is a wrong signature.
+/// Returns true if a signature belongs to a message. Every error counts as a wrong signature.
 pub(super) fn is_right(
     signature: &str,
     message: &str,

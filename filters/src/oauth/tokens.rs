@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::fingerprint::Fingerprints;
 use crate::token::TokenDigest;
 
-/// How soon a token may be claimed for renewal again whose renewal came to nothing.
+/// The wait before a token whose renewal came to nothing may be claimed for renewal again.
 const CLAIM_AGAIN: Duration = Duration::from_secs(5);
 
 /// The size of tables of judged tokens.
@@ -25,7 +25,7 @@ pub(super) struct Capacity {
 
 /// Verdicts on tokens, each until its time.
 pub(super) struct JudgedTokens<T> {
-    /// Of each of the two tables.
+    /// The capacity of each of the two tables.
     capacity: Capacity,
     /// Plain data: a thread that panicked has left nothing half written that matters.
     tables: RwLock<Tables<T>>,
@@ -92,13 +92,13 @@ impl<T: Clone> JudgedTokens<T> {
         Some((known, until))
     }
 
-    /// Whether there is a verdict on a token, be it past its time.
+    /// Returns true if there is a verdict on a token, even past its time.
     pub(super) fn remembers(&self, digest: &TokenDigest) -> bool {
         let tables = self.read();
         tables.young.judged.contains_key(digest) || tables.old.judged.contains_key(digest)
     }
 
-    /// Whether the caller is to have the verdict on a token renewed: true for one caller at a time.
+    /// Returns true if the caller is to renew the verdict on a token: true for one caller at a time.
     pub(super) fn claim_renewal(&self, digest: &TokenDigest, now: SystemTime) -> bool {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let tables = self.read();
@@ -116,7 +116,7 @@ impl<T: Clone> JudgedTokens<T> {
         free && claim().is_ok()
     }
 
-    /// Notes the verdict on a token, which holds so many bytes.
+    /// Notes the verdict on a token, which holds this number of bytes.
     pub(super) fn note(
         &self,
         digest: TokenDigest,

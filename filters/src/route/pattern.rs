@@ -3,18 +3,18 @@
 /// A path in which `{namespace}` and `{name}` stand for one segment each, and `{rest}` for everything after.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern {
-    /// What stands before the first variable.
+    /// The part before the first variable.
     literal: &'static str,
-    /// What follows, beginning with a variable; empty where there is none.
+    /// The rest, beginning with a variable; empty where there is none.
     variables: &'static str,
 }
 
-/// What a path has in the places of the variables, not yet decoded.
+/// The segments of a path in the places of the variables, not yet decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Segments<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
-    /// Everything after, of several segments perhaps.
+    /// The rest of the path, of several segments perhaps.
     pub(super) rest: Option<&'a str>,
 }
 

@@ -9,17 +9,17 @@ use tooldock_workers::namespace_scope::NamespaceScope;
 use super::{AdmissionConfig, ConfigError};
 use crate::config::{Introspection, JwksSource, OauthConfig, TokenNamespaces};
 
-/// Issuers of one gateway.
+/// Maximum number of issuers.
 const ISSUERS_MAX: usize = 16;
-/// Scopes of one issuer that stand for something, and audiences.
+/// Maximum number of scopes, and of audiences, of one issuer.
 const LISTED_MAX: usize = 100;
 /// The longest text of a token that is compared with one of the configuration.
 const TEXT_MAX: usize = 1_024;
-/// Clocks that differ by more are wrong.
+/// Larger differences between clocks are misconfigurations.
 const LEEWAY_MAX: Duration = Duration::from_secs(600);
 
 impl AdmissionConfig {
-    /// The issuers of access tokens.
+    /// Checks the issuers of access tokens.
     pub(super) fn validate_oauth(&self) -> Result<(), ConfigError> {
         if self.oauth.len() > ISSUERS_MAX {
             let message = format!("at most {ISSUERS_MAX} issuers can be configured");
@@ -46,7 +46,7 @@ impl AdmissionConfig {
     }
 }
 
-/// A key and what is wrong with its value.
+/// A key, and the fault of its value.
 type Wrong = (&'static str, String);
 
 impl OauthConfig {
