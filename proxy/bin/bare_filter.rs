@@ -1,5 +1,5 @@
-//! What a refusal costs at the least: Pingora and a `request_filter` that answers every request with the 401 the gateway
-//! gives to a wrong token.
+//! The least cost of a refusal, as a binary: Pingora with a `request_filter` that answers every request with the 401 the
+//! gateway gives to a wrong token.
 //!
 //! `bare_filter ADDRESS THREADS` for the load tests, which compare the gateway with it in the same run. Threads, buffers,
 //! allocator and the answer's bytes are the gateway's; nothing is checked, counted, logged or limited.
@@ -28,17 +28,17 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{HttpProxy, ProxyHttp, Session};
 
-/// The gateway's.
+/// The gateway's body of that 401.
 const BODY: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32010,"message":"The bearer token is not valid.","data":{"code":"unauthorized"}}}"#;
-/// Its length.
+/// The length of `BODY`.
 const BODY_LENGTH: &str = "125";
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// As long as an id the gateway makes up.
 const REQUEST_ID: &str = "0123abcd-4d2f1";
-/// Those of the answer, and Pingora's date and connection.
+/// The number of headers of the answer, with Pingora's date and connection.
 const HEADERS: usize = 7;
 const KEEPALIVE_SECONDS: u64 = 60;
-/// The gateway's.
+/// The gateway's buffer sizes.
 const READ_BUFFER: usize = 4 * 1024;
 const WRITE_BUFFER: usize = 1460;
 
@@ -90,7 +90,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A service with a runtime of its own that accepts on the socket all of them share, as the gateway's do.
+/// A service with a runtime of its own that accepts on the socket which all threads share, as the gateway's services do.
 struct OneThread {
     inner: Service<HttpProxy<BareFilter>>,
     sockets: ListenFds,
@@ -150,8 +150,8 @@ impl ProxyHttp for BareFilter {
     }
 }
 
-/// Put together as the gateway does it: Pingora keeps a second map for a head that it builds itself, and reads the name of
-/// each header that is added to one. Nothing here has to be copied.
+/// The head, built as the gateway builds it: Pingora keeps a second map for a head that it builds itself, and reads the
+/// name of each header that is added to one. Nothing here has to be copied.
 fn head() -> ResponseHeader {
     let mut headers = HeaderMap::with_capacity(HEADERS);
     headers.append(CONTENT_TYPE, HeaderValue::from_static("application/json"));

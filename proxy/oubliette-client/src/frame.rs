@@ -16,16 +16,16 @@ pub(crate) struct Described {
     pub(crate) schema: Option<Box<RawValue>>,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// A result, raw JSON.
     Result(Box<RawValue>),
     /// An error.
     Error {
-        /// Its code.
+        /// The error's code.
         code: i64,
-        /// Its words.
+        /// The error's message.
         message: String,
     },
 }
@@ -35,9 +35,9 @@ pub(crate) enum Outcome {
 pub(crate) enum Incoming {
     /// The answer to one of our requests.
     Answer(u64, Outcome),
-    /// How far a call is: the MCP client's own notification.
+    /// Progress of a call: the MCP client's own notification.
     Progress,
-    /// The tools of whoever started this container.
+    /// The tools of the caller that started this container.
     CallerTools {
         caller: String,
         tools: Vec<Described>,
@@ -46,7 +46,7 @@ pub(crate) enum Incoming {
     Other,
 }
 
-/// What a call gave back: content blocks, and whether the tool failed.
+/// The result of a call: content blocks, and a flag for a failed tool.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CallResult {
     pub(crate) content: Box<RawValue>,
@@ -81,7 +81,8 @@ struct ToolsResult {
 }
 
 impl Incoming {
-    /// What a line of the host is. What cannot be read is nothing that this program waits for.
+    /// Reads a line of the host. An unreadable line answers no request of this program, and counts as
+    /// [`Incoming::Other`].
     pub(crate) fn of(line: &str) -> Self {
         let Ok(frame) = serde_json::from_str::<Frame>(line) else {
             return Self::Other;
@@ -124,13 +125,13 @@ pub(crate) fn ask_for_tools(id: u64, key: &ApiKey) -> String {
 /// A call on its way to the host.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    /// A tool of this caller; None: of the host.
+    /// The caller that has the tool; `None` for a tool of the host.
     pub(crate) caller: Option<&'a str>,
     /// The tool's own name.
     pub(crate) tool: &'a str,
     /// An object, raw JSON.
     pub(crate) arguments: Option<&'a RawValue>,
-    /// What the MCP client hears of progress under.
+    /// The token under which the MCP client receives progress.
     pub(crate) progress_token: Option<&'a RawValue>,
 }
 
@@ -161,7 +162,7 @@ impl Call<'_> {
     }
 }
 
-/// Takes a call back.
+/// Cancels a call.
 pub(crate) fn cancelled(id: u64) -> String {
     let params = json!({"requestId": id});
     format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{params}}}\n")
@@ -171,8 +172,7 @@ fn request(id: u64, method: &str, params: &Value) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
 }
 
-/// JSON that was read from one line has no line ends outside of strings, and none inside: this is for values of other
-/// origin.
+/// Replaces line ends by blanks. JSON that was read from one line has none; this is for values of other origin.
 fn on_one_line(raw: &str) -> String {
     raw.replace(['\n', '\r'], " ")
 }

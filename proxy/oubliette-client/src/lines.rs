@@ -2,22 +2,22 @@
 
 use std::io::{self, BufRead};
 
-/// One line, without its end.
+/// A line, without its end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// Not empty.
+    /// A line of text, not empty.
     Whole(String),
-    /// It had more bytes than it may have.
+    /// A line with more bytes than the bound.
     TooLong,
-    /// It was no UTF-8.
+    /// A line that is no UTF-8.
     NotText,
 }
 
-/// The next line that is not empty; `None` at the end. What stands at the end without a newline is a line, too.
+/// The next line that is not empty; `None` at the end. A text at the end without a newline is a line, too.
 ///
 /// # Errors
 ///
-/// What the operating system says.
+/// Errors of the operating system.
 pub(crate) fn next(reader: &mut impl BufRead, max: usize) -> io::Result<Option<Line>> {
     loop {
         let mut line = Vec::new();

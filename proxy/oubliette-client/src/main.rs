@@ -13,13 +13,13 @@
 //! | `message.rs` | messages of the MCP client, read as far as they matter |
 //! | `output.rs` | answers and notifications, each written whole |
 //! | `relay.rs` | the connection to the host: calls in flight, and another connection when one is lost |
-//! | `pause.rs` | how long to wait before another try |
+//! | `pause.rs` | pauses before another try |
 //! | `frame.rs` | frames of the relay |
 //! | `tools.rs` | the tools under the names that the MCP client sees |
 //! | `lines.rs` | lines with a bound |
 //!
-//! Two threads: the main thread reads what the MCP client sends, the other one what the host sends. A call has no thread of
-//! its own: whoever reads its answer writes the answer on. The API key goes into frames and nowhere else.
+//! Two threads: the main thread reads from the MCP client, the other one from the host. A call has no thread of
+//! its own: the thread that reads its answer writes the answer on. The API key goes into frames and nowhere else.
 
 mod frame;
 mod lines;
@@ -43,7 +43,7 @@ use crate::server::Server;
 /// How long the start waits for the host's tools. The MCP client waits meanwhile, and most wait for a minute.
 const TOOLS_WAIT: Duration = Duration::from_secs(10);
 
-/// Says something to whoever reads the log: the MCP client shows standard error as this server's log.
+/// Writes a warning to the log: the MCP client shows standard error as this server's log.
 macro_rules! warning {
     ($($what:tt)*) => {
         eprintln!("WARNING: oubliette-client: {}", format_args!($($what)*))

@@ -3,21 +3,21 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The revision whose requests each speak for themselves.
+/// The revision without sessions: each request is complete in itself.
 pub(crate) const MODERN: &str = "2026-07-28";
 /// The revisions that `initialize` opens, the newest first.
 pub(crate) const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// How a client of the protocol speaks.
+/// The kind of protocol that a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
-    /// It opened a session by `initialize`.
+    /// The client opens a session by `initialize`.
     Legacy,
     /// Each request names the revision.
     Modern,
 }
 
-/// One message.
+/// A message of the MCP client.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Message {
     pub(crate) jsonrpc: Option<Box<RawValue>>,
@@ -28,31 +28,31 @@ pub(crate) struct Message {
     pub(crate) params: Option<Box<RawValue>>,
 }
 
-/// A value that is there, `null` included: no id is another thing than the id null.
+/// Deserializes a value that is present, `null` included: a message without an id differs from one with the id null.
 fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// What of `params` matters to one method or another. What has another shape than it should counts as absent.
+/// The members of `params` that the methods read. A member of an unexpected type counts as absent.
 #[derive(Debug, Default)]
 pub(crate) struct Params {
-    /// Of `tools/call`.
+    /// The tool's name, of `tools/call`.
     pub(crate) name: Option<String>,
-    /// Of `tools/call`: an object.
+    /// The arguments of `tools/call`: an object.
     pub(crate) arguments: Option<Box<RawValue>>,
-    /// Of `initialize`.
+    /// The protocol version, of `initialize`.
     pub(crate) version: Option<String>,
-    /// Of `notifications/cancelled`.
+    /// The id of the cancelled request, of `notifications/cancelled`.
     pub(crate) request: Option<Box<RawValue>>,
-    /// Whether `subscriptions/listen` asks for changes of tools.
+    /// True when `subscriptions/listen` asks for changes of tools.
     pub(crate) listens_to_tools: bool,
-    /// What progress of the request is told under.
+    /// The token under which progress of the request is reported.
     pub(crate) progress_token: Option<Box<RawValue>>,
     /// The revision that a request of the modern era names.
     pub(crate) modern_version: Option<String>,
-    /// Whether such a request says what its client can be asked.
+    /// True when a request of the modern era names the capabilities of its client.
     pub(crate) has_capabilities: bool,
 }
 
@@ -61,7 +61,7 @@ impl Params {
     ///
     /// # Errors
     ///
-    /// They are no object.
+    /// The parameters are no object.
     pub(crate) fn of(params: Option<&RawValue>) -> Result<Self, &'static str> {
         let Some(params) = params else {
             return Ok(Self::default());
@@ -90,7 +90,7 @@ impl Params {
     }
 }
 
-/// Whether a value can name a request: a string or a number.
+/// Returns true if a value can be the id of a request: a string or a number.
 pub(crate) fn is_id(raw: &RawValue) -> bool {
     raw.get()
         .starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'))

@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where containers have the socket.
+/// The path of the socket in containers.
 const SOCKET: &str = "/mcp/relay.sock";
-/// How long the host may take to say which tools the caller of the container has (K-25).
+/// Time limit for the host to list the tools of the container's caller (K-25).
 const CALLER_WAIT_MS: u64 = 5000;
 /// Longer than any MCP client waits for its server.
 const CALLER_WAIT_MS_MAX: u64 = 600_000;
@@ -27,7 +27,7 @@ Environment:
 
 The log is on standard error. The key is never logged.";
 
-/// What to do.
+/// The task that the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// Serve an MCP client.
@@ -36,14 +36,14 @@ pub(crate) enum Asked {
     Print(String),
 }
 
-/// How to serve.
+/// Settings of the MCP server.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// The host's socket.
     pub(crate) socket: PathBuf,
     /// The key, if there is one.
     pub(crate) key: Option<ApiKey>,
-    /// How long to wait for the caller's tools.
+    /// Time limit of the wait for the caller's tools.
     pub(crate) caller_wait: Duration,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Debug for ApiKey {
 ///
 /// # Errors
 ///
-/// One line for whoever typed them.
+/// A line of text for the operator.
 pub(crate) fn read(
     arguments: impl IntoIterator<Item = OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -81,7 +81,7 @@ pub(crate) fn read(
                 return Ok(Asked::Print(version.to_owned()));
             }
             Some(option) if option.starts_with('-') => {
-                // Somebody may have put the key here, so the option is not repeated.
+                // The argument may be a key, typed here by mistake, so it is not repeated.
                 return Err("unknown option: see oubliette-client --help".to_owned());
             }
             _ if socket.is_some() => {

@@ -1,4 +1,4 @@
-//! What the MCP client reads: one message a line, each written whole, whichever thread has it.
+//! The messages that the MCP client reads: one a line, each written whole, from any thread.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -12,12 +12,12 @@ use crate::message::Era;
 pub(crate) struct Output(Mutex<Box<dyn Write + Send>>);
 
 impl Output {
-    /// Messages go there.
+    /// An output that writes messages to `output`.
     pub(crate) fn new(output: impl Write + Send + 'static) -> Self {
         Self(Mutex::new(Box::new(output)))
     }
 
-    /// Writes a message, which stands on one line. Where nobody reads any more there is nobody to serve.
+    /// Writes a message, which stands on one line. Ends the process if the client reads no longer.
     pub(crate) fn say(&self, message: &str) {
         let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let written = writeln!(output, "{message}").and_then(|()| output.flush());
@@ -81,19 +81,19 @@ impl Output {
     }
 }
 
-/// Who answers.
+/// The name and version of this server.
 pub(crate) fn server_info() -> Value {
     serde_json::json!({"name": "oubliette-client", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// What was written, for tests.
+/// The bytes written, for tests.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct Written(std::sync::Arc<Mutex<Vec<u8>>>);
 
 #[cfg(test)]
 impl Written {
-    /// Forgets what was written.
+    /// Drops the bytes written so far.
     pub(crate) fn clear(&self) {
         self.0.lock().expect("not poisoned").clear();
     }

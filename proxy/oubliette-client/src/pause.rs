@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Each pause is twice the one before.
+/// Pauses between tries; each is twice the one before.
 pub(crate) struct Pauses {
     /// The first one.
     pub(crate) first: Duration,
-    /// No pause is longer.
+    /// The upper bound of all pauses.
     pub(crate) longest: Duration,
 }
 

@@ -1,11 +1,11 @@
-//! The connection to the host: which calls are in flight, and another connection when one is lost.
+//! The connection to the host: the calls in flight, and reconnects when the connection is lost.
 //!
 //! ```text
 //!   connect ──▶ ask for the tools ──▶ read frames ──▶ lost: calls in flight fail, then a pause ──▶ connect …
 //! ```
 //!
-//! A call is answered by whoever takes it out of the table of calls in flight: the thread that reads its answer, the
-//! thread that finds the connection lost, or the one that could not send it. So each is answered once.
+//! A call is answered by the thread that takes it out of the table of calls in flight: the thread that reads its
+//! answer, the thread that finds the connection lost, or the one that could not send it. So each is answered once.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Write};
@@ -28,18 +28,18 @@ use crate::warning;
 
 /// The longest frame of the host.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
-/// Calls in flight. The host takes fewer on one connection.
+/// Maximum number of calls in flight. The host takes fewer on one connection.
 const CALLS_MAX: usize = 256;
-/// How long the host may take to read one frame.
+/// Time limit for the host to read one frame.
 const SEND_TIME: Duration = Duration::from_secs(10);
 /// The pauses before another connection.
 const PAUSES: Pauses = Pauses {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(5),
 };
-/// A connection that lived so long was a good one: the next pause is the first again.
+/// A connection that lived this long was a good one: the next pause is the first again.
 const GOOD: Duration = Duration::from_secs(10);
-/// The pauses before the tools are asked for again that could not be listed.
+/// The pauses before the tools are asked for again after they could not be listed.
 const ASK_PAUSES: Pauses = Pauses {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
@@ -60,9 +60,9 @@ struct Shared {
     socket: PathBuf,
     key: Option<ApiKey>,
     output: Arc<Output>,
-    /// What frames are written to. Held while one is written.
+    /// The stream that frames are written to. Locked while a frame is written.
     writer: Mutex<Option<UnixStream>>,
-    /// Never held while anything waits.
+    /// Never locked during a wait.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -75,13 +75,13 @@ struct State {
     asked: Option<u64>,
     ask_pause: Option<Duration>,
     tools: Tools,
-    /// The first look for tools is over.
+    /// True when the first request for tools has come to an end.
     looked: bool,
     connected: bool,
-    /// Counts connections.
+    /// The number of connections so far.
     connections: u64,
     caller_known: bool,
-    /// The MCP client has opened a session and hears of changes there.
+    /// True when the MCP client has opened a session and receives notifications there.
     session: bool,
     /// The ids of `subscriptions/listen` that ask for changes of tools.
     listeners: Vec<Box<RawValue>>,
@@ -115,7 +115,7 @@ impl Relay {
         relay
     }
 
-    /// Waits until the tools were fetched, or could not be. Says whether the host is connected.
+    /// Waits until the tools were fetched, or could not be. Returns true if the host is connected.
     pub(crate) fn wait_for_tools(&self, limit: Duration) -> bool {
         let state = self.wait(limit, |state| state.looked);
         if !state.looked {
@@ -126,7 +126,7 @@ impl Relay {
         state.connected
     }
 
-    /// Waits until the host has said which tools the caller has.
+    /// Waits until the host has listed the tools of the caller.
     pub(crate) fn wait_for_caller(&self, limit: Duration) {
         drop(self.wait(limit, |state| state.caller_known || !state.connected));
     }
@@ -153,17 +153,17 @@ impl Relay {
         self.state().tools.list()
     }
 
-    /// Whose tool a name stands for, and the tool's own name.
+    /// The owner of the tool with this name, and the tool's own name.
     pub(crate) fn find(&self, name: &str) -> Option<(Owner, String)> {
         self.state().tools.find(name)
     }
 
-    /// The MCP client has opened a session.
+    /// Notes that the MCP client has opened a session.
     pub(crate) fn session_opened(&self) {
         self.state().session = true;
     }
 
-    /// The MCP client listens under this id. False where it listens too often.
+    /// Notes that the MCP client listens under this id. Returns false if it listens too often.
     pub(crate) fn listen(&self, id: &RawValue) -> bool {
         let listeners = &mut self.state().listeners;
         let room = listeners.len() < CALLS_MAX;
@@ -173,7 +173,7 @@ impl Relay {
         room
     }
 
-    /// Makes a call, which is answered to the MCP client when its answer is there.
+    /// Makes a call. The answer goes to the MCP client when it arrives.
     pub(crate) fn call(&self, id: &RawValue, era: Era, call: &Call<'_>) {
         let number = {
             let mut state = self.state();
@@ -192,7 +192,7 @@ impl Relay {
         }
     }
 
-    /// Takes the call, or the listening, of that id back. It is not answered then.
+    /// Cancels the call, or the listening, of that id. It is not answered then.
     pub(crate) fn cancel(&self, id: &RawValue) {
         let number = {
             let mut state = self.state();
@@ -221,7 +221,7 @@ impl Relay {
         self.0.changed.notify_all();
     }
 
-    /// Writes a frame. False where it could not be written whole; the connection is over then.
+    /// Writes a frame. Returns false if it could not be written whole; the connection is over then.
     fn send(&self, frame: &str) -> bool {
         let writer = self.0.writer.lock();
         let mut writer = writer.unwrap_or_else(PoisonError::into_inner);
@@ -231,7 +231,7 @@ impl Relay {
         if stream.write_all(frame.as_bytes()).is_ok() {
             return true;
         }
-        // The thread that reads finds the end of it.
+        // The thread that reads finds the end of the stream.
         let _ = stream.shutdown(std::net::Shutdown::Both);
         *writer = None;
         false
@@ -267,7 +267,7 @@ impl Relay {
         }
     }
 
-    /// The first look for tools is over.
+    /// Notes that the first request for tools has come to an end.
     fn looked(&self, connected: bool) {
         let mut state = self.state();
         state.looked = true;
@@ -276,7 +276,7 @@ impl Relay {
         self.0.changed.notify_all();
     }
 
-    /// Reads frames until the connection is over, and says why.
+    /// Reads frames until the connection is over, and returns the reason.
     fn serve(&self, stream: UnixStream) -> String {
         let writer = stream
             .set_write_timeout(Some(SEND_TIME))
@@ -371,7 +371,7 @@ impl Relay {
         }
     }
 
-    /// The host has answered which tools there are.
+    /// Takes the host's answer to the request for tools.
     fn take_tools(&self, outcome: Outcome) {
         let tools = match &outcome {
             Outcome::Result(result) => frame::tools(result),
@@ -409,7 +409,7 @@ impl Relay {
         let connection = state.connections;
         drop(state);
         let again = self.clone();
-        // One at a time: the next begins with the answer to this one.
+        // A single thread at a time: the next begins with the answer to this request.
         let _ = thread::Builder::new().spawn(move || {
             thread::sleep(pause);
             let state = again.state();
@@ -422,7 +422,7 @@ impl Relay {
         self.looked(true);
     }
 
-    /// Tells the MCP client that there are other tools.
+    /// Notifies the MCP client that the list of tools has changed.
     fn announce(&self, state: MutexGuard<'_, State>, changed: bool) {
         if !changed {
             return;

@@ -1,6 +1,6 @@
-//! The MCP server: reads what the client sends, answers what it can, and hands calls to the host.
+//! The MCP server: reads the client's messages, answers what needs no host, and hands calls to the host.
 //!
-//! Both eras are served at once: a request that names a revision in `_meta` is of 2026-07-28, any other one of the
+//! Both eras are served at once: a request that names a revision in `_meta` is of 2026-07-28, any other request of the
 //! revisions that `initialize` opens.
 
 use std::io::{BufReader, Read};
@@ -20,9 +20,10 @@ use crate::warning;
 
 /// The longest message of the client. The host takes less, and says so to the call that is meant.
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
-/// How long calls may go on when the client has closed its end: a script that pipes its requests in wants the answers.
+/// Time limit for running calls after the client has closed its end: a script that pipes its requests in wants the
+/// answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
-/// For how long a client of 2026-07-28 may keep lists. One that listens hears of changes.
+/// How long a client of 2026-07-28 may keep lists. A client that listens is notified of changes.
 const TTL_MS: u64 = 5000;
 
 const PARSE_ERROR: i32 = -32700;
@@ -79,7 +80,7 @@ impl Server {
         };
         let versioned = message.jsonrpc.as_deref().map(RawValue::get) == Some("\"2.0\"");
         let Some(method) = message.method.as_deref() else {
-            // An answer, although nothing was asked; anything else is no message.
+            // An answer, although no request was sent; any other message without a method is malformed.
             if message.id.is_none() || !versioned {
                 let reason = "a message has jsonrpc \"2.0\" and a method";
                 self.output.error(None, INVALID_REQUEST, reason, None);
@@ -164,7 +165,7 @@ impl Server {
         self.output.result(id, Era::Modern, result);
     }
 
-    /// Acknowledges; the request is answered by nothing else, until the client takes it back.
+    /// Acknowledges the request, which has no other answer until the client cancels it.
     fn listen(&self, id: &RawValue, params: &Params) {
         let granted = match params.listens_to_tools {
             true if !self.relay.listen(id) => {
@@ -226,7 +227,7 @@ fn capabilities() -> Value {
     json!({"tools": {"listChanged": true}})
 }
 
-/// A client's own word, short enough for an answer.
+/// A text of the client, cut to a length that fits into an answer.
 fn shortened(text: &str) -> &str {
     let end = text.char_indices().nth(128);
     &text[..end.map_or(text.len(), |(at, _)| at)]

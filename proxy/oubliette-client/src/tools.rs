@@ -1,5 +1,5 @@
-//! The tools under the names that the MCP client sees: `oubliette_<name>` for the host's, `<caller_id>_<name>` for those of
-//! the caller.
+//! The tools under the names that the MCP client sees: `oubliette_<name>` for the host's, `<caller_id>_<name>` for the
+//! caller's.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use crate::frame::Described;
 use crate::warning;
 
-/// What names of the host's tools begin with.
+/// The first word of the names of the host's tools.
 const PREFIX: &str = "oubliette";
-/// Tools of one list that are taken.
+/// Maximum number of tools that are taken from one list.
 const TOOLS_MAX: usize = 2000;
 
 /// All tools at one moment.
@@ -21,7 +21,7 @@ pub(crate) struct Tools {
     caller: Option<(String, Vec<Described>)>,
 }
 
-/// Whose tool a name stands for.
+/// The owner of a tool.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The host.
@@ -31,12 +31,12 @@ pub(crate) enum Owner {
 }
 
 impl Tools {
-    /// The host's tools are these. Says whether others are offered than before.
+    /// Sets the host's tools. Returns true if other tools are offered than before.
     pub(crate) fn set_host(&mut self, tools: Vec<Described>) -> bool {
         self.change(|all| all.host = bounded(tools))
     }
 
-    /// The caller's tools are these. Says whether others are offered than before.
+    /// Sets the caller's tools. Returns true if other tools are offered than before.
     pub(crate) fn set_caller(&mut self, caller: String, tools: Vec<Described>) -> bool {
         self.change(|all| all.caller = Some((caller, bounded(tools))))
     }
@@ -47,7 +47,7 @@ impl Tools {
         self.list() != before
     }
 
-    /// All tools by the names that clients see. Where two tools have one name, the first of them is served.
+    /// All tools by the names that clients see. If two tools have one name, the first is served.
     fn named(&self) -> Vec<(String, Owner, &Described)> {
         let host = self.host.iter().map(|tool| {
             let name = format!("{PREFIX}_{}", tool.name);
@@ -73,7 +73,7 @@ impl Tools {
             }
             let (name, description) = (Value::from(name), Value::from(&*tool.description));
             let schema = tool.schema.as_deref().map(RawValue::get);
-            // MCP wants an object.
+            // MCP requires an object.
             let schema = schema.filter(|schema| schema.starts_with('{'));
             let schema = schema.unwrap_or(r#"{"type":"object"}"#);
             let _ = write!(
@@ -85,7 +85,7 @@ impl Tools {
         list
     }
 
-    /// Whose tool that is, and its own name there.
+    /// The owner of the tool with this name, and the tool's own name.
     pub(crate) fn find(&self, name: &str) -> Option<(Owner, String)> {
         let named = self.named();
         let found = named.into_iter().find(|(known, ..)| known == name)?;
