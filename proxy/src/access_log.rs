@@ -1,9 +1,9 @@
-//! The access log: one line per request that was answered, refusals included. Off unless `observability.access_log` says
-//! where it goes, and then nothing of this runs.
+//! The access log: a line per request that was answered, refusals included. Off unless `observability.access_log` names
+//! its target, and then nothing of this runs.
 //!
-//! A request collects an [`Entry`] on its way and hands it over at its end; a thread of its own makes the line. What gets
-//! in and what does not: never a query, since one may carry a session id or a token; never a header but those of the
-//! client program and the page before; values of clients are cut and escaped, so that nobody writes lines of his own.
+//! A request collects an [`Entry`] on its way and hands it over at its end; a thread of its own makes the line. Queries
+//! are never written, since they may carry a session id or a token. Of headers, only those of the client program and the
+//! page before are written. Values of clients are cut and escaped, so that no client can write lines of its own.
 //!
 //! A long stream has its line at its end, wherever that is.
 
@@ -27,7 +27,7 @@ use self::lines::Lines;
 pub(crate) use self::pattern::Pattern;
 use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError};
 
-/// The requests' end.
+/// The sending end of the access log, for requests.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     log: LogSender<Entry>,
@@ -35,7 +35,7 @@ pub(crate) struct AccessLog {
     notes_calls: bool,
 }
 
-/// The writer's owner: dropping it writes what is queued.
+/// The writer's owner: dropping it writes the queued lines.
 pub(crate) type AccessLogGuard = LogGuard<Entry>;
 
 impl AccessLog {
@@ -97,36 +97,36 @@ impl AccessLog {
 
 /// A request that will have a line.
 pub(crate) struct Pending {
-    /// What is known of it.
+    /// The entry so far.
     pub(crate) entry: Box<Entry>,
     log: AccessLog,
 }
 
 impl Pending {
-    /// Notes the message of an MCP request, if a line says what is in one: its method, the tool.
+    /// Notes the message of an MCP request, if lines contain its method or tool.
     pub(crate) fn message(&mut self, body: &Bytes) {
         if self.log.reads_bodies {
             self.entry.message(body);
         }
     }
 
-    /// Where the service is to note what becomes of the request's call, if a line says so.
+    /// The note into which the service writes the outcome of the request's call, if lines contain that.
     pub(crate) fn call_note(&mut self) -> Option<Arc<CallNote>> {
         self.log.notes_calls.then(|| self.entry.call_note())
     }
 
-    /// Hands over what is known of the request, which is at its end; never waits.
+    /// Hands over the entry of the request, which is at its end; never waits.
     pub(crate) fn answered(mut self, status: u16, bytes: u64, duration: Duration) {
         self.entry.answered(status, bytes, duration);
         self.log.log.send(*self.entry);
     }
 }
 
-/// Checks what a configuration says of the access log without opening it.
+/// Checks the configuration of the access log without opening it.
 ///
 /// # Errors
 ///
-/// When its folder is not there, or a folder stands where the file is to be.
+/// Its folder is missing, or a folder stands in the place of the file.
 pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), ConfigError> {
     let AccessLogConfig::On(settings) = config else {
         return Ok(());
@@ -149,7 +149,7 @@ pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), Con
     Err(ConfigError::key("observability.access_log.path", reason))
 }
 
-/// The pattern of the format `combined`: the one of web servers, and why a request was refused.
+/// The pattern of the format `combined`: as web servers write it, with the reason of a refusal.
 pub(crate) fn combined() -> Arc<Pattern> {
     let pattern = "{address} - {principal} [{time}] \"{request}\" {status} {bytes} \"{referer}\" \"{user_agent}\" \"{reason}\"";
     Arc::new(pattern.parse().expect("a pattern of known fields"))

@@ -1,4 +1,4 @@
-//! The allocator, and what it is told before `main`.
+//! The allocator, and the options that it reads before `main`.
 #![allow(unsafe_code)]
 
 use tikv_jemallocator::Jemalloc;
@@ -8,9 +8,9 @@ use tikv_jemallocator::Jemalloc;
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
-/// How often a thread looks through its cache of freed memory for what it does not need: after so many bytes that were
-/// allocated. A request allocates some 30 KiB, so the default of 64 KiB means a look with every other request, which
-/// was a twentieth of all that a `ping` costs.
+/// The interval, in allocated bytes, at which a thread looks through its cache of freed memory for parts it does not
+/// need. A request allocates some 30 KiB, so the default of 64 KiB means a look with every other request, which was a
+/// twentieth of the cost of a `ping`.
 // SAFETY: jemalloc declares a weak `const char *` of this name, built with the prefix `_rjem_`, and reads it once. A
 // reference to an array is such a pointer, and the text ends with a zero.
 #[unsafe(export_name = "_rjem_malloc_conf")]

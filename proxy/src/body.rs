@@ -12,43 +12,43 @@ use tokio::io::AsyncReadExt;
 
 use crate::timeout::fast_timeout;
 
-/// How long and how much of an unread body is thrown away after an answer that closes the connection.
+/// Bounds, in time and bytes, of the unread body that is thrown away after an answer that closes the connection.
 ///
 /// Closing with unread bytes in the socket resets it, and the reset can overtake our answer: most clients write their
 /// whole body before they read. A client that asked with `Expect: 100-continue` has sent nothing, so nothing is awaited.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
-/// Why a body could not be had.
+/// The reason why a body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyError {
     /// More bytes than the limit.
     TooLarge,
-    /// It did not arrive in time.
+    /// The body did not arrive in time.
     TimedOut,
-    /// Its framing is broken, or the client went away in the middle.
+    /// The body's framing is broken, or the client went away in the middle.
     Broken,
     /// All bodies together are as large as they may be.
     NoRoom,
 }
 
-/// How large a body may be, and by when it has to be there.
+/// Limits on the size of a body and the time of its arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimits {
-    /// Of one body.
+    /// The limit for one body.
     pub(crate) bytes: usize,
-    /// Of all bodies that are held.
+    /// The limit for all bodies in memory.
     pub(crate) total: usize,
-    /// For a whole body.
+    /// Time limit for a whole body.
     pub(crate) deadline: Duration,
 }
 
-/// A body, and its part of what all of them may hold.
+/// A body, with its share of the memory for all bodies.
 #[derive(Debug)]
 pub(crate) struct Body {
-    /// All of it.
+    /// The whole body.
     pub(crate) bytes: Bytes,
-    /// To be held for as long as the bytes are.
+    /// The share of the memory, kept for as long as the bytes are.
     pub(crate) held: Option<Held>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Counts more bytes. Never do all of them exceed the total: two that come at once may both be refused.
+    /// Counts more bytes. All bodies never exceed the total: two that arrive at once may both be refused.
     fn grow(&mut self, bytes: usize, total: usize) -> Result<(), BodyError> {
         let more = i64::try_from(bytes).map_err(|_| BodyError::NoRoom)?;
         self.all.add(more);
@@ -86,17 +86,17 @@ impl Drop for Held {
     }
 }
 
-/// Whether the client waits to be told that its body is welcome.
+/// Returns true if the client waits for `100 Continue` before it sends its body.
 pub(crate) fn awaits_continue(session: &mut ServerSession, limits: BodyLimits) -> bool {
     expects_continue(session)
         && !session.is_body_empty()
         && announced(session).is_none_or(|length| length <= limits.bytes as u64)
 }
 
-/// Reads the whole body. `held` is what bodies hold now, all together.
+/// Reads the whole body. `held` is the size of all bodies in memory.
 ///
-/// A body that arrives in one chunk, which is nearly every one, is handed on without a copy and without being counted:
-/// it is as small as what a connection may hold in any case.
+/// A body that arrives in one chunk, as nearly every body does, is handed on without a copy and without being counted:
+/// it is no larger than the buffer that a connection holds in any case.
 pub(crate) async fn read(
     session: &mut ServerSession,
     limits: BodyLimits,
@@ -109,9 +109,9 @@ pub(crate) async fn read(
     if announced == Some(0) || session.is_body_empty() {
         return Ok(Body::EMPTY);
     }
-    // The whole body has one deadline; Pingora's own, per read, would only come before it under another name.
+    // The whole body has one deadline; Pingora's own, per read, would only come first, under another name.
     session.set_read_timeout(None);
-    // Pinned where it is made: otherwise it would be moved on its way into the limit.
+    // Pinned here: otherwise it would be moved on its way into the limit.
     let whole = pin!(read_chunks(session, limits, held, announced));
     let whole = fast_timeout(limits.deadline, whole).await;
     whole.unwrap_or(Err(BodyError::TimedOut))
@@ -148,8 +148,8 @@ async fn read_chunks(
             Some(buffer) => buffer.extend_from_slice(&chunk),
             None if first.is_empty() => first = chunk,
             None => {
-                // The announced length was checked against the limit, so a client cannot make this reserve more. What
-                // is reserved costs nothing before it is written to.
+                // The announced length was checked against the limit, so a client cannot make this reserve more.
+                // Reserved memory costs nothing before it is written to.
                 let expected = announced.map_or(before * 2, |length| length as usize);
                 let mut buffer =
                     BytesMut::with_capacity(expected.max(before + chunk.len()).min(limits.bytes));
@@ -176,7 +176,7 @@ fn without_mark(mut body: Bytes) -> Bytes {
     body
 }
 
-/// Reads past what is left of a body nobody asked for, in a time. Says whether it was no larger than a limit.
+/// Reads past the rest of an unread body, for a bounded time. Returns true if the rest was no larger than a limit.
 pub(crate) async fn read_past(
     session: &mut ServerSession,
     limit: usize,
@@ -198,14 +198,14 @@ pub(crate) async fn read_past(
     fast_timeout(deadline, discard).await.unwrap_or(false)
 }
 
-/// Throws away what the client still sends, for a bounded time, so that our answer reaches it.
+/// Throws away the bytes that the client still sends, for a bounded time, so that our answer reaches it.
 pub(crate) async fn linger(session: &mut ServerSession) {
     if !expects_continue(session) {
         read_past(session, LINGER_BYTES, LINGER).await;
     }
 }
 
-/// The same on a connection whose request is not known. The client is told first that nothing more comes.
+/// As [`linger`], on a connection whose request is not known. The client is told first that nothing more comes.
 pub(crate) async fn linger_on(mut stream: Stream) {
     stream.shutdown().await;
     let discard = async {

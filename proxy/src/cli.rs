@@ -1,6 +1,6 @@
-//! The command line: which subcommands there are and what each may be told.
+//! The command line: the subcommands and their options.
 //!
-//! Parsing only. What a subcommand does stands in `main.rs`; subcommands of later versions are not listed until they work.
+//! Parsing only. The subcommands themselves stand in `main.rs`; subcommands of later versions are not listed until they work.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the gateway
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Secrets(SecretsArgs),
     /// Make, list and revoke API keys
     Keys(KeysArgs),
-    /// Say what a key or principal may do in a namespace, and which rule says so, by asking the running gateway
+    /// Show the rights of a key or principal in a namespace, and the rule behind each, by asking the running gateway
     Explain(ExplainArgs),
     /// Turn an nginx in front of MCP servers into a configuration of the gateway, and list what cannot be carried over
     ImportNginx(ImportNginxArgs),
@@ -44,7 +44,7 @@ pub(crate) struct ServeArgs {
     /// Configuration file [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Which part of the gateway this process runs
+    /// Part of the gateway that this process runs
     #[arg(long, value_enum, default_value_t = Role::All)]
     pub(crate) role: Role,
     /// Try ToolDock out: listen on loopback only, make a token, place example tools, print lines to paste
@@ -72,7 +72,7 @@ pub(crate) struct CheckArgs {
     pub(crate) format: CheckFormat,
 }
 
-/// How `tooldock check` prints.
+/// The output of `tooldock check`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CheckFormat {
     /// The report, and errors on standard error.
@@ -96,7 +96,7 @@ pub(crate) struct ImportNginxArgs {
     pub(crate) force: bool,
 }
 
-/// What `tooldock import-nginx --help` ends with.
+/// The end of `tooldock import-nginx --help`.
 const IMPORT_NGINX_HELP: &str = "\
 The configuration names the line of nginx that each part comes from. What is not carried over is listed on standard error,
 a line each, as FILE:LINE: DIRECTIVE: why, and what to do instead. A line with `security` is about a rule without which more
@@ -135,7 +135,7 @@ pub(crate) struct SecretsArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// What to do with secrets.
+/// Subcommands for secrets.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretsCommand {
     /// Authorize the gateway at the authorization server of a remote server, in a browser
@@ -149,7 +149,7 @@ pub(crate) enum SecretsCommand {
         #[arg(long)]
         scope: Scope,
     },
-    /// Open all secrets in $EDITOR; nobody else can write meanwhile
+    /// Open all secrets in $EDITOR; the store is locked for other writers meanwhile
     Edit,
     /// Show names, scopes and statuses. Values are never shown
     List {
@@ -166,11 +166,11 @@ pub(crate) enum SecretsCommand {
         #[arg(long)]
         scope: Scope,
     },
-    /// Encrypt all secrets with a new key: SECRETS_KEY_NEW, or what is typed. SECRETS_KEY is the present one
+    /// Encrypt all secrets with a new key: SECRETS_KEY_NEW, or a key that is typed. SECRETS_KEY is the present one
     Rekey,
     /// Write all secrets, encrypted under SECRETS_KEY, in a format of other systems
     Export {
-        /// `fernet`: what the older Python system reads as its secrets.enc
+        /// `fernet`: the format of secrets.enc in the older Python system
         #[arg(long, value_enum, default_value_t = ExportFormat::Fernet)]
         format: ExportFormat,
         /// File to make [default: standard output]
@@ -205,7 +205,7 @@ pub(crate) struct ExplainArgs {
     /// The namespace; _system for the management tools [default: how many tools of each are open]
     #[arg(long, value_name = "NAME", value_parser = NamespaceName::parse_served, requires = "principal")]
     pub(crate) namespace: Option<NamespaceName>,
-    /// One tool of the namespace [default: all of them]
+    /// A tool of the namespace [default: all of them]
     #[arg(long, value_name = "TOOL", requires = "namespace")]
     pub(crate) tool: Option<String>,
     /// Address of the core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default: CORE_URL, or the configuration's
@@ -246,7 +246,7 @@ pub(crate) struct KeysArgs {
     pub(crate) json: bool,
 }
 
-/// What to do with keys.
+/// Subcommands for keys.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     /// Make a key and print it, once: only its hash is kept
@@ -292,14 +292,14 @@ pub(crate) struct NewKeyArgs {
     pub(crate) relay: bool,
 }
 
-/// How secrets are exported.
+/// Formats in which secrets are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Version 1 of the file
     Fernet,
 }
 
-/// Which half of the gateway a process is.
+/// The half of the gateway that a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
     /// All parts of the gateway in one process

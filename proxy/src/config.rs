@@ -1,4 +1,4 @@
-//! The configuration: every top-level key of `conf/tooldock.yaml`, and how the value in force is found.
+//! The configuration: every top-level key of `conf/tooldock.yaml`, and the layers that decide its value.
 //!
 //! ```text
 //! default < file < $DATA/config.yaml < environment < command line      document, data_file, environment
@@ -9,7 +9,7 @@
 //!
 //! A crate's own keys (`admission`, `namespaces`, `sessions`, `workers`, audit) are defined in that crate; only the whole is
 //! put together here. Loading is a function of files and a captured environment: it changes nothing, so a reload is the same
-//! call again. What a key does is decided elsewhere.
+//! call again. The effect of a key is decided elsewhere.
 
 mod access_log;
 mod address;
@@ -89,15 +89,15 @@ pub(crate) const DEFAULT_FILE: &str = "conf/tooldock.yaml";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// Where the gateway listens.
+    /// The addresses on which the gateway listens.
     pub(crate) listeners: Vec<ListenerConfig>,
-    /// Where namespaces, environments, sockets and logs live.
+    /// The directory of namespaces, environments, sockets and logs.
     pub(crate) data_dir: PathBuf,
     /// Threads of the proxy service.
     pub(crate) threads: Threads,
-    /// Whether those threads share their work.
+    /// True when those threads share their work.
     pub(crate) work_stealing: bool,
-    /// Who is let in, and how much of them.
+    /// Rules and limits for clients.
     pub(crate) admission: AdmissionConfig,
     /// Limits of namespaces.
     pub(crate) namespaces: NamespacesConfig,
@@ -107,13 +107,13 @@ pub(crate) struct Config {
     pub(crate) workers: WorkersConfig,
     /// Repositories and registries that management tools read.
     pub(crate) builder: BuilderConfig,
-    /// MCP servers of others.
+    /// MCP servers that are not Python workers.
     pub(crate) upstreams: ServersConfig,
     /// Reloads without being asked.
     pub(crate) watcher: WatcherConfig,
     /// Aggregated servers.
     pub(crate) toolman: AggregatesConfig,
-    /// What Tool Vault's port serves.
+    /// Settings of Tool Vault's port.
     pub(crate) vault: VaultConfig,
     /// Tools for containers behind a socket, and the scopes of credentials.
     pub(crate) relay: RelayConfig,
@@ -175,27 +175,27 @@ impl Config {
     }
 }
 
-/// What a configuration is loaded for.
+/// The purpose for which a configuration is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To run: a missing token is an error.
+    /// For running: a missing token is an error.
     Serve,
-    /// To look at: a missing token is a warning.
+    /// For a check: a missing token is a warning.
     Check,
     /// For a command beside a gateway: a missing token is a warning, and so is a `$DATA/config.yaml` that cannot be used.
     Command,
 }
 
-/// Where the configuration comes from.
+/// The sources of the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadOptions {
     /// The file named on the command line.
     pub(crate) file: Option<PathBuf>,
-    /// Which half of the gateway this is.
+    /// The half of the gateway that this process runs.
     pub(crate) role: Role,
-    /// Whether this is for trying out.
+    /// True for a trial run.
     pub(crate) dev: bool,
-    /// What it is loaded for.
+    /// The purpose of loading.
     pub(crate) purpose: Purpose,
     /// The variables of the process, captured at start.
     pub(crate) environment: Environment,
@@ -208,33 +208,33 @@ pub(crate) struct LoadOptions {
 pub(crate) struct Effective {
     /// All keys.
     pub(crate) config: Config,
-    /// Which half of the gateway this is.
+    /// The half of the gateway that this process runs.
     pub(crate) role: Role,
-    /// Whether this is for trying out.
+    /// True for a trial run.
     pub(crate) dev: bool,
     /// The file that was read, if any.
     pub(crate) source: Option<PathBuf>,
     /// The unrestricted bearer token, if there is one.
     pub(crate) bearer: Option<Secret>,
-    /// What `X-Manager-Token` must say.
+    /// The token that `X-Manager-Token` must carry.
     pub(crate) manager_token: Secret,
-    /// What session ids are sealed with, where the operator says so.
+    /// The key that seals session ids, where the operator sets one.
     pub(crate) session_key: Option<Secret>,
-    /// The key of the secrets store, or that there is none.
+    /// The key of the secrets store, or none.
     pub(crate) secrets: SecretsSettings,
-    /// Where a manager in a process of its own reaches the core.
+    /// The address at which a manager in a process of its own reaches the core.
     pub(crate) core_url: CoreUrl,
-    /// What only the web UI is told.
+    /// Settings for the web UI alone.
     pub(crate) web: WebSettings,
-    /// Whether the transport of MCP 2024-11-05 is served.
+    /// True when the transport of MCP 2024-11-05 is served.
     pub(crate) legacy_sse: bool,
-    /// Whether tools wait for `notifications/initialized`, where that is said for all listeners.
+    /// The setting for all listeners, if any, whether tools wait for `notifications/initialized`.
     pub(crate) require_initialized: Option<bool>,
-    /// Which of the two were made here.
+    /// Marks the tokens that were made here.
     pub(crate) generated: Generated,
     /// The data directory, absolute.
     pub(crate) data_dir: PathBuf,
-    /// What the operator should know, a sentence each.
+    /// Warnings for the operator, a sentence each.
     pub(crate) warnings: Vec<String>,
     data_file: DataFile,
     said_by: SaidBy,
@@ -242,12 +242,13 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
-    /// Loads again from the same places. What a running process cannot change keeps its value, and is named in the log.
+    /// Loads again from the same places. Keys that a running process cannot change keep their values, and are named in the
+    /// log.
     ///
     /// # Errors
     ///
-    /// As [`load`]. A file that was read before must still be there: falling back to the defaults would open what it closed.
-    /// And the new rules must be safe on the sockets that stay open.
+    /// As [`load`]. A file that was read before must still be there: falling back to the defaults would open access that the
+    /// file closed. And the new rules must be safe on the sockets that stay open.
     ///
     /// A `$DATA/config.yaml` that cannot be used refuses nothing: its content that was used last counts.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
@@ -288,23 +289,23 @@ impl Effective {
         self.config.replicas.tls.listener()
     }
 
-    /// The name of this replica, where several may share the data directory and the sessions in it.
+    /// The name of this replica, where several replicas may share the data directory and the sessions in it.
     pub(crate) fn shared_as(&self) -> Option<&str> {
         let shares = self.config.sessions.store == StoreConfig::Disk && self.role != Role::Manager;
         self.config.replicas.name().filter(|_| shares)
     }
 
-    /// Why `$DATA/config.yaml` is not in force as it is now.
+    /// The reason why `$DATA/config.yaml` is not in force as it is now.
     pub(crate) fn data_file_problem(&self) -> Option<&str> {
         self.data_file.problem.as_deref()
     }
 
-    /// What it was loaded for.
+    /// The purpose of loading.
     pub(crate) fn purpose(&self) -> Purpose {
         self.options.purpose
     }
 
-    /// Puts a bearer token that was kept in place of the one that was made, from now on. One that the operator set stays.
+    /// Replaces the generated bearer token by a kept one. A token that the operator set stays.
     pub(crate) fn keep_bearer(&mut self, kept: Secret) {
         if self.generated.bearer {
             self.bearer = Some(kept.clone());
@@ -320,7 +321,7 @@ impl Effective {
         }
     }
 
-    /// What to change for another port of a listener, for a line about an address that is taken.
+    /// The key or variable that sets the port of a listener, for a message about an address that is taken.
     pub(crate) fn port_is_set_by(&self, index: usize, listener: &ListenerConfig) -> String {
         let key = format!("listeners[{index}].address");
         if listener.address.port().is_none() {
@@ -348,17 +349,17 @@ impl Effective {
 
     /// The scopes that keys and tokens may have.
     pub(crate) fn scopes(&self) -> ScopeTable {
-        // Loading has refused scopes that cannot be.
+        // Loading has refused invalid scopes.
         ScopeTable::new(&self.config.relay.scopes).unwrap_or_default()
     }
 
-    /// Whether this process serves Tool Vault.
+    /// Returns true if this process serves Tool Vault.
     pub(crate) fn serves_vault(&self) -> bool {
         let mut listeners = self.served_listeners();
         listeners.any(|(_, listener)| listener.profile == ProfileName::Vault)
     }
 
-    /// Whether this process serves the management tools.
+    /// Returns true if this process serves the management tools.
     pub(crate) fn serves_management(&self) -> bool {
         let mut listeners = self.served_listeners();
         listeners.any(|(_, listener)| {
@@ -366,7 +367,7 @@ impl Effective {
         })
     }
 
-    /// Whether this process serves the web UI.
+    /// Returns true if this process serves the web UI.
     pub(crate) fn serves_web(&self) -> bool {
         let mut listeners = self.served_listeners();
         listeners.any(|(_, listener)| listener.profile == ProfileName::V1Web)
@@ -376,7 +377,7 @@ impl Effective {
     ///
     /// # Errors
     ///
-    /// The key of the listener's `tls` and what `check` says.
+    /// The key of the listener's `tls`, with the message of `check`.
     pub(crate) fn check_certificates(
         &self,
         check: impl Fn(&TlsConfig, Expected<'_>) -> Result<(), String>,
@@ -410,7 +411,7 @@ impl Effective {
     }
 }
 
-/// What the layers add up to, before it is checked.
+/// The sum of the layers, before it is checked.
 #[derive(Debug)]
 struct Settings {
     config: Config,
@@ -452,7 +453,7 @@ impl Settings {
 ///
 /// # Errors
 ///
-/// What is wrong, in words; see [`load`].
+/// A message about the first fault; see [`load`].
 pub(crate) fn load_for_command(
     file: Option<&Path>,
     data_dir: Option<&Path>,
@@ -494,7 +495,7 @@ pub(crate) fn check_text(text: &str) -> Result<(), ConfigError> {
 ///
 /// # Errors
 ///
-/// The first thing found wrong, naming its file, key or variable.
+/// The first fault, with its file, key or variable.
 pub(crate) fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
     load_after(options, None)
 }

@@ -1,4 +1,4 @@
-//! What the access log remembers of one request.
+//! The entry of a request in the access log.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const VALUE_MAX: usize = 512;
 /// The largest body, in bytes, in which the log looks for the MCP method and the tool. A larger body is not kept for the log.
 const BODY_MAX: usize = 64 * 1024;
 
-/// One request: what was asked, by whom, what became of it.
+/// A request, as far as lines can tell of it: its head, its principal, its outcome.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(super) ended: SystemTime,
@@ -45,7 +45,7 @@ pub(crate) struct Entry {
     pub(super) status: u16,
     pub(super) bytes: u64,
     pub(super) reason: Option<&'static str>,
-    /// What became of its call.
+    /// The outcome of the request's call.
     pub(super) call: Option<CallSummary>,
     /// The backends that the request went to.
     pub(super) backends: String,
@@ -89,7 +89,7 @@ impl Entry {
         })
     }
 
-    /// Notes who sent it and what for.
+    /// Notes the principal, the namespace and the session of an admitted request.
     pub(crate) fn admitted(&mut self, admitted: &Admitted, session: Option<&str>) {
         let principal = admitted.principal.as_ref();
         self.principal = principal.map(|principal| Arc::clone(principal.name()));
@@ -105,12 +105,12 @@ impl Entry {
         }
     }
 
-    /// Where the service notes what becomes of its call.
+    /// The note into which the service writes the outcome of the request's call.
     pub(super) fn call_note(&mut self) -> Arc<CallNote> {
         Arc::clone(self.note.get_or_insert_default())
     }
 
-    /// Notes why it was refused.
+    /// Notes the reason of a refusal at the edge.
     pub(crate) fn refused(&mut self, rejection: &Rejection) {
         self.reason = Some(rejection.code());
         if let Some(principal) = &rejection.principal {
@@ -118,12 +118,12 @@ impl Entry {
         }
     }
 
-    /// Notes why it was refused behind the edge, or why its answer did not come to its end, unless a reason is noted.
+    /// Notes the reason of a refusal behind the edge, or of an answer that broke off, unless a reason is noted.
     pub(crate) fn because(&mut self, reason: &'static str) {
         self.reason.get_or_insert(reason);
     }
 
-    /// Notes how it was answered.
+    /// Notes the status and size of the answer.
     pub(super) fn answered(&mut self, status: u16, bytes: u64, duration: Duration) {
         self.ended = SystemTime::now();
         if let Some(note) = self.note.take() {

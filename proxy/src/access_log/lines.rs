@@ -14,13 +14,13 @@ use super::entry::Entry;
 use super::pattern::{Field, Pattern};
 use crate::config::AccessLogFormat;
 
-/// What stands for a query.
+/// The text in place of a query.
 const QUERY: &[u8] = b"?***MASKED***";
 
 /// Writes entries in one format.
 pub(super) struct Lines {
     file: LogFile,
-    /// JSON without one.
+    /// The pattern of the lines; `None` for JSON.
     pattern: Option<Arc<Pattern>>,
     clock: Clock,
     line: Vec<u8>,
@@ -67,7 +67,7 @@ impl Sink for Lines {
     }
 }
 
-/// The fields of one entry.
+/// The fields of an entry.
 pub(super) struct Values<'a> {
     entry: &'a Entry,
     subject: Option<Subject>,
@@ -167,7 +167,7 @@ fn json(values: &mut Values<'_>, line: &mut Vec<u8>) {
     let mut object = Map::new();
     for field in Field::ALL {
         let value = match field {
-            // Said in parts.
+            // Both are written as separate fields.
             Field::Time | Field::Request => continue,
             Field::Status => values.entry.status.into(),
             Field::Bytes => values.entry.bytes.into(),

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use super::lines::Values;
 
-/// What a line is put together from.
+/// The pattern of a line: texts and fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: String,
@@ -25,17 +25,17 @@ enum Part {
 /// Declares the fields with the names they have in patterns and in JSON.
 macro_rules! fields {
     ($($(#[$docs:meta])* $variant:ident = $name:literal),+ $(,)?) => {
-        /// What a line can say of a request.
+        /// A field of a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Field {
             $($(#[$docs])* $variant),+
         }
 
         impl Field {
-            /// All of them.
+            /// All fields.
             pub(super) const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its name.
+            /// The field's name.
             pub(super) fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+
@@ -50,7 +50,7 @@ fields! {
     Time = "time",
     /// When the request ended, in RFC 3339 with milliseconds.
     Timestamp = "ts",
-    /// The client's address, trusted proxies seen through.
+    /// The client's address, behind trusted proxies.
     Address = "address",
     /// The token's name.
     Principal = "principal",
@@ -60,7 +60,7 @@ fields! {
     Request = "request",
     /// The HTTP method.
     Method = "method",
-    /// The path; of a query only that there was one.
+    /// The path; a query is masked.
     Path = "path",
     /// The HTTP version.
     Protocol = "protocol",
@@ -70,7 +70,7 @@ fields! {
     Bytes = "bytes",
     /// Seconds from the request's head to the end of the answer.
     Duration = "duration",
-    /// The code of a refusal, or why an answer broke off.
+    /// The code of a refusal, or the reason why an answer broke off.
     Reason = "reason",
     /// The request's id.
     RequestId = "request_id",
@@ -80,11 +80,11 @@ fields! {
     Referer = "referer",
     /// The method of the MCP message.
     McpMethod = "mcp_method",
-    /// The tool, prompt or resource it is about.
+    /// The tool, prompt or resource of the message.
     Tool = "tool",
     /// The tag that stands for the session, as in the audit log.
     Session = "session",
-    /// What became of the call: `ok`, or the code of the audit log.
+    /// The outcome of the call: `ok`, or the code of the audit log.
     Outcome = "outcome",
     /// Seconds the call took, waiting for its turn included.
     UpstreamTime = "upstream_time",
@@ -92,7 +92,7 @@ fields! {
     UpstreamAddress = "upstream_addr",
 }
 
-/// The names that nginx, and formats made for it, have for fields.
+/// The names of fields in nginx, and in formats made for it.
 const NGINX_NAMES: &[(&str, Field)] = &[
     ("remote_addr", Field::Address),
     ("remote_user", Field::Principal),
@@ -127,12 +127,12 @@ impl Field {
 }
 
 impl Pattern {
-    /// Whether a line says what became of a call.
+    /// Returns true if a line contains the outcome of a call.
     pub(super) fn notes_calls(&self) -> bool {
         self.has(&[Field::Outcome, Field::UpstreamTime, Field::UpstreamAddress])
     }
 
-    /// Whether a line says what is in a body.
+    /// Returns true if a line contains values from a body.
     pub(super) fn reads_bodies(&self) -> bool {
         self.has(&[Field::McpMethod, Field::Tool])
     }
@@ -181,19 +181,19 @@ fn escape(value: &[u8], quoted: bool, line: &mut Vec<u8>) {
 /// Why a text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidPattern {
-    /// It says nothing.
+    /// The pattern has no field.
     #[error("use combined, json, or a pattern with fields in braces, as {{address}} {{status}}")]
     NoField,
-    /// It has more than one line.
+    /// The pattern has more than one line.
     #[error("a pattern is one line")]
     ControlCharacter,
     /// A brace that belongs to no field.
     #[error("a brace belongs to no field: write {{{{ and }}}} for braces in the text")]
     StrayBrace,
-    /// There is no such field.
+    /// The field does not exist.
     #[error("there is no field {{{0}}}; there are {known}", known = known())]
     UnknownField(String),
-    /// There is no such variable.
+    /// The variable does not exist.
     #[error("there is no variable ${0}; there are {known}, and of nginx {nginx}", known = known(), nginx = known_of_nginx())]
     UnknownVariable(String),
     /// A dollar sign that begins no variable.
@@ -211,7 +211,7 @@ fn known_of_nginx() -> String {
     names.join(", ")
 }
 
-/// The field at the beginning of `rest`, where one begins there, and what follows it.
+/// The field at the beginning of `rest`, if there is one, and the text behind it.
 fn field_at(rest: &str, dollars: bool) -> Result<Option<(Field, &str)>, InvalidPattern> {
     if !dollars {
         let Some(after) = rest.strip_prefix('{') else {
@@ -238,7 +238,7 @@ fn field_at(rest: &str, dollars: bool) -> Result<Option<(Field, &str)>, InvalidP
     Ok(Some((Field::of_variable(name).ok_or_else(unknown)?, after)))
 }
 
-/// The character that two of at the beginning of `rest` stand for.
+/// The character that a doubled character at the beginning of `rest` stands for.
 fn doubled(rest: &str, dollars: bool) -> Option<(char, &str)> {
     let characters: &[char] = if dollars { &['$'] } else { &['{', '}'] };
     characters.iter().find_map(|&c| {
@@ -266,7 +266,7 @@ impl FromStr for Pattern {
                 if !text.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut text)));
                 }
-                // A request has spaces of its own, and brackets keep a time together.
+                // A request contains spaces, and brackets keep a time together.
                 let quoted = quoted || field == Field::Time;
                 parts.push(Part::Field { field, quoted });
                 rest = after;

@@ -1,4 +1,4 @@
-//! The key `observability.access_log:` — `off`, or where the access log goes and how its lines look.
+//! The key `observability.access_log:` — `off`, or the target of the access log and the format of its lines.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -23,7 +23,7 @@ pub(crate) enum AccessLogConfig {
     On(AccessLogSettings),
 }
 
-/// Where the access log goes, and how a line looks.
+/// The target of the access log, and the format of its lines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AccessLogSettings {
@@ -35,7 +35,7 @@ pub(crate) struct AccessLogSettings {
 }
 
 impl AccessLogSettings {
-    /// Where the lines go. Tool code can write in the data directory, so that only a regular file will do there.
+    /// The target of the lines. Tool code can write in the data directory, so that only a regular file will do there.
     pub(crate) fn target(&self, data_dir: &Path) -> Target {
         if self.path.as_os_str() == STDOUT {
             return Target::Stdout;
@@ -54,16 +54,16 @@ impl AccessLogSettings {
     }
 }
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum AccessLogFormat {
-    /// As web servers write it.
+    /// The format of web servers.
     #[default]
     Combined,
-    /// One JSON object.
+    /// A JSON object.
     Json,
-    /// As the operator says.
+    /// A pattern of the operator.
     Pattern(Arc<Pattern>),
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The longest path of a Unix socket, in bytes: the kernel has room for 108, one of which ends the path.
 const PATH_MAX: usize = 107;
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum ListenAddress {
@@ -25,7 +25,7 @@ pub(crate) enum ListenAddress {
 /// Why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidAddress {
-    /// It is something else.
+    /// The text is something else.
     #[error("invalid address {0:?}: write IP:PORT, as 127.0.0.1:8000 or [::1]:8000, or unix:/PATH")]
     Unknown(String),
     /// The path depends on where the gateway is started.
@@ -37,12 +37,12 @@ pub(crate) enum InvalidAddress {
 }
 
 impl ListenAddress {
-    /// Whether only this machine can come, by a loopback address.
+    /// Returns true for a loopback address, which only this machine can reach.
     pub(crate) fn is_loopback(&self) -> bool {
         matches!(self, Self::Tcp(address) if address.ip().is_loopback())
     }
 
-    /// Whether only this machine can come: by a loopback address, or by a Unix socket.
+    /// Returns true for addresses that only this machine can reach: loopback addresses and Unix sockets.
     pub(crate) fn is_local(&self) -> bool {
         self.is_loopback() || matches!(self, Self::Unix(_))
     }
@@ -55,7 +55,7 @@ impl ListenAddress {
         }
     }
 
-    /// Changes the port. False for a Unix socket, which has none.
+    /// Changes the port. Returns false for a Unix socket, which has none.
     pub(crate) fn set_port(&mut self, port: u16) -> bool {
         match self {
             Self::Tcp(address) => {
@@ -97,7 +97,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// As connections carry it.
+/// The address as connections carry it.
 impl From<ListenAddress> for LocalAddress {
     fn from(address: ListenAddress) -> Self {
         match address {
@@ -130,7 +130,7 @@ impl From<ListenAddress> for String {
     }
 }
 
-/// `listeners[].mode`: who may connect to a Unix socket, as the permissions of a file.
+/// `listeners[].mode`: the permissions of a Unix socket, which decide what users may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SocketMode(pub(crate) u32);

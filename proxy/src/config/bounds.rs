@@ -1,4 +1,4 @@
-//! How large and how small the numbers and durations may be.
+//! Bounds of numbers and durations.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tooldock_workers::config::{LimitsPatch, OutOfBounds};
 
 use super::{Config, ConfigError};
 
-/// From less than any real client sends to what the HTTP parser itself takes.
+/// From less than any real client sends to the limit of the HTTP parser.
 const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::kib(1023);
 
-/// To what the HTTP parser itself takes.
+/// Up to the limit of the HTTP parser.
 const HEADER_FIELDS: RangeInclusive<usize> = 1..=256;
 
 /// Bodies and events are held in memory as a whole.
@@ -25,7 +25,7 @@ const TOTAL_BYTES: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::tib(1);
 /// Sessions, kept in memory.
 const SESSION_BYTES: RangeInclusive<ByteSize> = ByteSize::b(BYTES_MIN as u64)..=ByteSize::tib(1);
 
-/// Things there are many of: more would not fit in memory.
+/// Counts of sessions and the like: more would not fit in memory.
 const MANY: RangeInclusive<usize> = 1..=100_000_000;
 
 /// Checks values by their path in the struct, which is how the file spells their key.
@@ -57,7 +57,8 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         sessions.unused_ttl in TIMES;
         // A client that never sends `notifications/initialized` waits for this time before each refusal.
         sessions.initialized_wait in Duration::ZERO..=Duration::from_secs(60);
-        // Streams are looked after in sixteenths of it; a shorter one keeps the machine busy and no connection open.
+        // Streams are checked every sixteenth of this time; a shorter time keeps the machine busy and no
+        // connection open.
         sessions.keepalive in Duration::from_millis(10)..=*TIMES.end();
         sessions.max in MANY;
         sessions.bytes in SESSION_BYTES;

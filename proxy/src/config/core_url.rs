@@ -1,4 +1,4 @@
-//! `CORE_URL` and `--core`: where another process reaches the core.
+//! `CORE_URL` and `--core`: the address at which another process reaches the core.
 
 use std::fmt;
 use std::net::IpAddr;

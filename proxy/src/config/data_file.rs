@@ -1,6 +1,6 @@
-//! `$DATA/config.yaml` over the operator's file: which content of the second file is in force.
+//! `$DATA/config.yaml` over the operator's file: the choice of the content that is in force.
 //!
-//! Tool code can write the second file, so a mistake there refuses nothing that the operator says. Tried in this order:
+//! Tool code can write the second file, so a fault in it never refuses settings of the operator. Tried in this order:
 //!
 //! ```text
 //! content now ─▶ content that was used last ─▶ the same without entries that do not fit ─▶ operator's file alone
@@ -26,14 +26,14 @@ use super::{
 pub(super) struct DataFile {
     /// The content that could be used last. It is in force, unless it does not fit the operator's file any more.
     usable: Option<DataFileTree>,
-    /// Why the file is not in force as it is now.
+    /// The reason why the file is not in force as it is now.
     pub(super) problem: Option<String>,
 }
 
 /// The entries of the second file that are put over the operator's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entries {
-    /// All of them.
+    /// All entries.
     All,
     /// The entries that can be used together with the operator's file.
     Fitting,
@@ -78,7 +78,7 @@ impl Layers<'_> {
             }
             Err(error) => error,
         };
-        // The operator's own mistake is told as such, whatever the second file is like.
+        // The operator's own mistake is reported as such, whatever the second file is like.
         let alone = self.settings(&file, None)?;
         let error = ConfigError::of_file(&file, error);
         if self.options.purpose == Purpose::Check {

@@ -1,8 +1,8 @@
 //! Reading the two files: the configuration file and `$DATA/config.yaml`.
 //!
-//! Each is parsed on its own first, so that an error names the file it is in. Where both are there, their trees are merged
-//! (maps merge, everything else is replaced) and the result is parsed once more. YAML tags are refused: a map with a tag
-//! is no map to a merge, so it would replace what the operator says instead of adding to it.
+//! Each is parsed on its own first, so that an error names the file it is in. If both exist, their trees are merged (maps
+//! merge, everything else is replaced) and the result is parsed once more. YAML tags are refused: a map with a tag is no
+//! map to a merge, so it would replace the operator's map instead of adding to it.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,11 +18,11 @@ use tooldock_workers::yaml::{self, Value};
 
 use super::{Config, ConfigError};
 
-/// A configuration is written by hand; what is larger is some other file.
+/// A configuration is written by hand; a larger file is some other file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What `$DATA/config.yaml` may hold. Tool code can write there, so nothing that decides who is let in; of the limits
-/// here it can take away only, see [`tooldock_workers::narrow`]. A section that is added needs the same care.
+/// The keys that `$DATA/config.yaml` may hold. Tool code can write there, so nothing that admits clients; the limits here
+/// can only be lowered, see [`tooldock_workers::narrow`]. A section that is added needs the same care.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFile {
@@ -31,14 +31,14 @@ struct DataFile {
     toolman: AggregatesConfig,
 }
 
-/// No servers over HTTP: whoever writes their addresses is sent the operator's credentials.
+/// No servers over HTTP: the operator's credentials are sent to their addresses.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFileUpstreams {
     stdio: StdioServersConfig,
 }
 
-/// Reads the configuration file, if there is one: all keys, and the tree of those it says.
+/// Reads the configuration file, if there is one: all keys, and the tree of those it sets.
 pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigError> {
     match file {
         Some(file) => parse(file, &read(file)?),
@@ -54,7 +54,7 @@ pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
     parse(Path::new("configuration"), text).map(|(config, _)| config)
 }
 
-/// Where the second file is.
+/// The path of the second file.
 pub(super) fn data_file(data_dir: &Path) -> PathBuf {
     data_dir.join("config.yaml")
 }
@@ -66,7 +66,7 @@ pub(super) struct DataFileTree(Value);
 /// Reads `$DATA/config.yaml`, if there is one.
 pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, ConfigError> {
     let file = data_file(data_dir);
-    // A pipe put there by a tool would stop the start for good, a link could lead anywhere.
+    // A pipe made by a tool would stop the start for good, a link could lead anywhere.
     let open = match regular_file::open(&file) {
         Ok(open) => open,
         Err(error) if is_absence(&error) => return Ok(None),

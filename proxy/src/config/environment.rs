@@ -1,9 +1,9 @@
-//! The environment variables: one table of what there is and what each sets.
+//! The environment variables: a table of all of them and the key that each sets.
 //!
 //! The process's environment is captured once and passed in; nothing here reads it in place, and nothing hands it on to
-//! children. An empty variable is an unset one. Variables this table does not name are not looked at, with three
-//! exceptions: a secret may come from a file (`secret_file`), every listener has a variable for its port (`ports`), and
-//! those that are ours and change nothing are named in a warning (`unserved`).
+//! children. An empty variable is an unset one. Variables outside this table are not looked at, with three exceptions: a
+//! secret may come from a file (`secret_file`), every listener has a variable for its port (`ports`), and variables of
+//! ours without effect are named in a warning (`unserved`).
 
 mod mode;
 mod parse;
@@ -31,19 +31,21 @@ use super::listener::AuthScheme;
 use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
-/// Which variable a key has its value from. A complaint about the key names the variable.
+/// The variable that has set a key, by key. A complaint about the key names the variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
 
-/// A variable: its name, what it sets, and how.
+/// A variable: its name, its key, and its setter.
 struct Variable {
     name: &'static str,
-    /// The key of the file it wins over; `listeners[]` before a key of some of them; or in words what has no key there.
+    /// The key of the file that it overrides; `listeners[]` before a key of some listeners; or words for a setting
+    /// without a key.
     sets: &'static str,
     set: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-/// A row of the table, in one of three forms: a key of the file and what reads its value; a key of every listener that
-/// speaks MCP and its value, `None` leaving it to the listeners; or words for what has no key, and what sets it.
+/// A row of the table, in one of three forms: a key of the file and the function that reads its value; a key of every
+/// listener that speaks MCP and its value, `None` leaving it to the listeners; or words for a setting without a key, and
+/// its setter.
 macro_rules! variable {
     ($name:literal => $head:ident $(. $tail:ident)* = $read:expr) => {
         Variable {
@@ -94,7 +96,7 @@ const VARIABLES: &[Variable] = &[
         => |s, text| s.secrets.allow_insecure = boolean(text)?),
     variable!("DOCKER_CONTAINER_NAME", "the container that `prepare_secret` names in its instructions, in place of `tooldock-manager`"
         => |s, text| s.secrets.container = Some(container(text)?)),
-    // Before the ports: it says which listeners there are.
+    // Before the ports: it decides which listeners there are.
     variable!("SERVER_MODE", "which listeners there are, in place of those of the file: `openapi`, `mcp-http`, `both`, `web-gui`, `all`, `core`, `manager` or `tool-vault`"
         => |s, text| mode::apply(s, text)?),
     variable!("OPENAPI_PORT", "listeners[].address"
@@ -132,7 +134,7 @@ const VARIABLES: &[Variable] = &[
         };
         move_listener(s, profile, port(text)?, "PORT")
     }),
-    // Each governs its own profiles; one that is set alone governs those of the other, too (K-10).
+    // Each governs its own profiles; if only one is set, it governs the profiles of the other, too (K-10).
     variable!("MCP_PROTOCOL_VERSIONS", "listeners[].versions"
         => |s, text| set_versions(s, &[ProfileName::V1Mcp], "MCP_PROTOCOL_VERSIONS", versions(text)?)),
     variable!("MCP_SUPPORTED_VERSIONS", "listeners[].versions"
@@ -189,7 +191,7 @@ const VARIABLES: &[Variable] = &[
 ];
 
 impl Variable {
-    /// The one key it sets, if it is one.
+    /// The key that the variable sets, if it is a single key.
     fn key(&self) -> Option<&'static str> {
         (!self.sets.contains([' ', '['])).then_some(self.sets)
     }
@@ -199,22 +201,22 @@ impl Variable {
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<String, OsString>);
 
-/// What a variable says.
+/// The value of a variable.
 struct Said<'a> {
     text: Cow<'a, str>,
-    /// The name for complaints: the variable's own, or that of the one which names a file.
+    /// The name for complaints: the variable's own, or the name of the variable that names a file.
     name: &'static str,
     /// The file the text comes from.
     file: Option<&'a str>,
 }
 
 impl Environment {
-    /// What the process was started with.
+    /// The environment at the start of the process.
     pub(crate) fn of_process() -> Self {
         Self::from_vars(std::env::vars_os())
     }
 
-    /// Those of the variables that are ours.
+    /// The variables of this program, out of all variables.
     pub(crate) fn from_vars(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let ours = |(name, value): (OsString, OsString)| {
             let name = name.into_string().ok()?;
@@ -223,13 +225,13 @@ impl Environment {
         Self(variables.into_iter().filter_map(ours).collect())
     }
 
-    /// The same with that data directory, as if `DATA_DIR` named it.
+    /// The environment with that data directory, as if `DATA_DIR` named it.
     pub(crate) fn with_data_dir(mut self, data_dir: &Path) -> Self {
         self.0.insert("DATA_DIR".to_owned(), data_dir.into());
         self
     }
 
-    /// Which role this process has, by `--role` or by `SERVER_MODE`: the core, the manager, or both.
+    /// The role of this process, by `--role` or by `SERVER_MODE`: the core, the manager, or both.
     pub(super) fn role(&self, said: Role) -> Result<Role, ConfigError> {
         mode::role(self, said)
     }
@@ -262,7 +264,7 @@ impl Environment {
         Ok(())
     }
 
-    /// What a variable says, or the file that another one names in its place.
+    /// The value of a variable, or of the file that another variable names in its place.
     fn said(&self, name: &'static str) -> Result<Option<Said<'_>>, ConfigError> {
         let direct = self.text(name)?;
         let named = match secret_file::variable_of(name) {
@@ -297,7 +299,7 @@ impl Environment {
     }
 }
 
-/// Every variable of the table, and what the variable sets: a key, or some words.
+/// Every variable of the table, with the key or the words for its effect.
 #[cfg(test)]
 pub(super) fn documented_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     VARIABLES
@@ -312,7 +314,7 @@ fn is_ours(name: &str) -> bool {
         || unserved::is_variable(name)
 }
 
-/// A complaint about a key whose value a variable gave, as one about the variable.
+/// Turns a complaint about a key whose value a variable gave into a complaint about the variable.
 pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     let ConfigError::Key { key, reason } = &error else {
         return error;
@@ -347,13 +349,13 @@ fn move_listener(settings: &mut Settings, profile: ProfileName, port: u16, varia
     }
 }
 
-/// Whether MCP is what a listener of the profile is for.
+/// Returns true if the listeners of the profile serve MCP as their purpose.
 fn speaks_mcp(profile: ProfileName) -> bool {
     use ProfileName::{Core, Manager, V1Mcp, Vault};
     matches!(profile, Core | Manager | V1Mcp | Vault)
 }
 
-/// The listeners that see all namespaces at once want to be told one.
+/// Listeners that see all namespaces at once require requests to name one.
 fn without_global_view(settings: &mut Settings) {
     for listener in &mut settings.config.listeners {
         let spec = listener.profile.spec();
@@ -363,7 +365,7 @@ fn without_global_view(settings: &mut Settings) {
     }
 }
 
-/// Tool Vault's listeners ask for nothing. Validation says where that is allowed.
+/// Tool Vault's listeners ask for no credentials. Validation decides where that is allowed.
 fn open_vault(settings: &mut Settings) {
     let listeners = settings.config.listeners.iter_mut().enumerate();
     for (index, listener) in listeners.filter(|(_, it)| it.profile == ProfileName::Vault) {

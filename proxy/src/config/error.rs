@@ -1,11 +1,11 @@
-//! Why a configuration is refused: always one line that names the file, key or variable.
+//! Errors of a configuration: always one line that names the file, key or variable.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use tooldock_workers::yaml;
 
-/// What every refusal of a later version's feature says.
+/// The text of every refusal of a later version's feature.
 pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
 
 /// A configuration that cannot be used. Its text is one line and holds no secret.
@@ -16,17 +16,17 @@ pub(crate) enum ConfigError {
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
-    /// A key of a file that does not exist, or holds what it cannot.
+    /// A key of a file that does not exist, or whose value cannot be used.
     #[error("{}: {key}: {reason}", file.display())]
     FileKey {
         /// The file.
         file: PathBuf,
         /// Path of the key.
         key: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// A key whose value, wherever it came from, cannot be used.
@@ -34,7 +34,7 @@ pub(crate) enum ConfigError {
     Key {
         /// Path of the key.
         key: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// An environment variable with a value that cannot be used, or one that is needed and not set.
@@ -42,7 +42,7 @@ pub(crate) enum ConfigError {
     Variable {
         /// Name of the variable.
         name: Cow<'static, str>,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The operating system has no randomness to make a token from.
@@ -88,7 +88,7 @@ impl ConfigError {
         }
     }
 
-    /// What the YAML reader says about a file, as one line that begins with the key.
+    /// The message of the YAML reader about a file, as one line that begins with the key.
     pub(crate) fn in_file(file: &Path, error: serde_path_to_error::Error<yaml::Error>) -> Self {
         let key = error.path().to_string();
         let file = file.to_owned();
@@ -102,7 +102,7 @@ impl ConfigError {
 
 /// The YAML reader's message without its own copy of the path, in the words of this configuration.
 fn plain_reason(key: &str, message: &str) -> String {
-    // Somebody may have put the token itself where its digest or its entry belongs; the reader would quote it.
+    // The value may be a token, put where its digest or its entry belongs; the reader would quote it.
     if key.ends_with(".sha256") && message.contains("invalid ") {
         return "invalid value".to_owned();
     }

@@ -1,5 +1,5 @@
-//! The key `listeners[].headers:` — headers that are set and removed. Spelling only: which may be is decided where that is
-//! done.
+//! The key `listeners[].headers:` — headers that are set and removed. Spelling only: the code that changes headers decides
+//! which may be changed.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HeadersConfig {
-    /// Of requests, before they are looked at.
+    /// Changes to requests, before admission.
     #[serde(skip_serializing_if = "HeaderEditsConfig::is_empty")]
     pub(crate) request: HeaderEditsConfig,
-    /// Of answers.
+    /// Changes to answers.
     #[serde(skip_serializing_if = "HeaderEditsConfig::is_empty")]
     pub(crate) response: HeaderEditsConfig,
 }

@@ -1,4 +1,4 @@
-//! `keys:` — where API keys are kept.
+//! `keys:` — the file of API keys.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct KeysConfig {
-    /// Its path. `$DATA` stands for the data directory.
+    /// The file's path. `$DATA` stands for the data directory.
     pub(crate) file: String,
 }
 

@@ -1,6 +1,6 @@
-//! The key `listeners:` — where the gateway listens, and which switches of a profile a listener changes.
+//! The key `listeners:` — the addresses of the gateway, and the switches of a profile that a listener changes.
 //!
-//! Spelling only: what a profile serves and what a switch does is decided where requests are handled.
+//! Spelling only: the effect of profiles and switches is decided where requests are handled.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,23 +16,23 @@ use super::headers::HeadersConfig;
 use super::profile::ProfileSpec;
 use super::tls::{ClientAuth, TlsConfig};
 
-/// One listening address.
+/// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListenerConfig {
-    /// Its name in logs and metrics.
+    /// The listener's name in logs and metrics.
     pub(crate) name: String,
-    /// Where it listens.
+    /// The address.
     pub(crate) address: ListenAddress,
-    /// Who may connect, where that is a Unix socket.
+    /// The permissions of the Unix socket, if the address is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<SocketMode>,
-    /// What it serves.
+    /// The profile that it serves.
     pub(crate) profile: ProfileName,
     /// TLS, if it speaks it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<TlsConfig>,
-    /// Whether connections begin with a PROXY protocol header.
+    /// True when connections begin with a PROXY protocol header.
     #[serde(default)]
     pub(crate) proxy_protocol: bool,
     /// Headers that are set and removed.
@@ -41,16 +41,16 @@ pub(crate) struct ListenerConfig {
     /// The public prefix in front of the gateway.
     #[serde(default)]
     pub(crate) path_prefix: String,
-    /// Whether MCP 2026-07-28 is served on the same URLs.
+    /// True when MCP 2026-07-28 is served on the same URLs.
     #[serde(default = "yes")]
     pub(crate) modern: bool,
     /// How closely the Accept header of a POST is read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) accept: Option<AcceptRule>,
-    /// What happens to JSON-RPC batches.
+    /// The rule for JSON-RPC batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<BatchRule>,
-    /// Whether requests need a session.
+    /// The rule for requests without a session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) session: Option<SessionRule>,
     /// The protocol versions `initialize` negotiates.
@@ -60,13 +60,13 @@ pub(crate) struct ListenerConfig {
     /// request that names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) default_version: Option<ProtocolVersion>,
-    /// Where the namespace of a request comes from.
+    /// The source of a request's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<NamespaceRule>,
     /// The shape of REST answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rest_shape: Option<RestShape>,
-    /// The ways to say who one is.
+    /// The kinds of credentials that are accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) auth: Option<Vec<AuthScheme>>,
 }
@@ -99,7 +99,7 @@ impl ListenerConfig {
         }
     }
 
-    /// How requests to this listener are answered: as its profile says, changed by its own keys.
+    /// The rules for answers of this listener: those of its profile, changed by its own keys.
     pub(crate) fn answers(&self, spec: &ProfileSpec) -> Profile {
         let mut rules = (spec.answers)();
         rules.modern = self.modern;
@@ -131,7 +131,7 @@ impl ListenerConfig {
         rules
     }
 
-    /// Where the namespace of a request comes from, unless the listener has one of its own.
+    /// The source of a request's namespace: the listener's own, or the profile's.
     pub(crate) fn namespace_source(&self, spec: &ProfileSpec) -> NamespaceRule {
         match (&self.namespace, spec.global) {
             (Some(rule), _) => rule.clone(),
@@ -140,19 +140,19 @@ impl ListenerConfig {
         }
     }
 
-    /// Whether requests without credentials are let in.
+    /// Returns true if requests without credentials are admitted.
     pub(crate) fn is_open(&self) -> bool {
         self.auth
             .as_ref()
             .is_some_and(|schemes| schemes.contains(&AuthScheme::None))
     }
 
-    /// Whether only this machine can come. A load balancer beside the gateway passes on whom it serves.
+    /// Returns true if only this machine can connect. A load balancer beside the gateway passes on clients of other machines.
     pub(crate) fn is_for_this_machine(&self) -> bool {
         self.address.is_local() && !self.proxy_protocol
     }
 
-    /// Which credentials the edge asks for.
+    /// The credentials that the edge asks for.
     pub(crate) fn admission_auth(&self, spec: &ProfileSpec) -> Auth {
         let schemes = self.auth.as_deref().unwrap_or(spec.auth);
         match (
@@ -165,13 +165,13 @@ impl ListenerConfig {
         }
     }
 
-    /// Whether browsers may send their user's name and token.
+    /// Returns true if browsers may send their user's name and token.
     pub(crate) fn takes_basic(&self, spec: &ProfileSpec) -> bool {
         let schemes = self.auth.as_deref().unwrap_or(spec.auth);
         schemes.contains(&AuthScheme::Basic)
     }
 
-    /// Whether clients may show a certificate.
+    /// Returns true if clients may show a certificate.
     pub(crate) fn asks_for_certificates(&self) -> bool {
         let tls = self.tls.as_ref();
         tls.is_some_and(|tls| tls.client_auth != ClientAuth::None)
@@ -191,7 +191,7 @@ impl ListenerConfig {
         })
     }
 
-    /// Where it is reached: `http://ADDRESS`, `https://ADDRESS`, or the Unix socket.
+    /// The URL of the listener: `http://ADDRESS`, `https://ADDRESS`, or the Unix socket.
     pub(crate) fn url(&self) -> String {
         match (&self.address, &self.tls) {
             (ListenAddress::Unix(_), None) => self.address.to_string(),
@@ -202,7 +202,7 @@ impl ListenerConfig {
     }
 }
 
-/// `listeners[].profile`: which surface a listener serves.
+/// `listeners[].profile`: the surface that a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProfileName {
@@ -222,7 +222,7 @@ pub(crate) enum ProfileName {
     Vault,
 }
 
-/// `listeners[].namespace`: where the namespace of a request comes from.
+/// `listeners[].namespace`: the source of a request's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) enum NamespaceRule {
@@ -237,7 +237,7 @@ pub(crate) enum NamespaceRule {
 }
 
 impl ProfileName {
-    /// As it is spelled.
+    /// The name in the configuration.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -263,7 +263,7 @@ impl ProfileName {
         }
     }
 
-    /// Whether tools are called here.
+    /// Returns true if the profile serves tools.
     pub(crate) fn serves_tools(self) -> bool {
         !matches!(self, Self::Manager | Self::Metrics)
     }
@@ -299,7 +299,7 @@ impl fmt::Display for NamespaceRule {
     }
 }
 
-/// One entry of `listeners[].auth`.
+/// An entry of `listeners[].auth`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AuthScheme {

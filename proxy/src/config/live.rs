@@ -1,10 +1,10 @@
-//! Which keys a running process cannot change: a reload names them and keeps the values they have.
+//! Keys that a running process cannot change: a reload names them and keeps the values they have.
 //!
 //! Keeping matters: rules written for a new address must not apply to the socket that is still open on the old one.
 
 use super::{Config, ListenerConfig};
 
-/// A key, whether two configurations agree on it, and how the second takes over the first one's value.
+/// A key, a function that compares it in two configurations, and a function that copies its value into the second.
 type Rule = (
     &'static str,
     fn(&Config, &Config) -> bool,
@@ -22,7 +22,7 @@ macro_rules! fixed {
     };
 }
 
-/// Sockets, threads and what is built once from them.
+/// Sockets, threads and everything that is built once from these keys.
 const FIXED: &[Rule] = &[
     ("listeners", same_sockets, |old, new| {
         new.listeners = old.listeners.clone()
@@ -54,7 +54,7 @@ const FIXED: &[Rule] = &[
     fixed!(observability.audit),
 ];
 
-/// Whether a change of this key waits for the next start.
+/// Returns true if a change of this key waits for the next start.
 #[cfg(test)]
 pub(super) fn waits_for_start(path: &str) -> bool {
     FIXED.iter().any(|(fixed, ..)| {
@@ -80,7 +80,7 @@ pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static 
     changed
 }
 
-/// Whether the same sockets are open and speak TLS. A listener's switches and its certificates may change.
+/// Returns true if the same sockets are open and speak TLS. A listener's switches and its certificates may change.
 fn same_sockets(old: &Config, new: &Config) -> bool {
     let same = |old: &ListenerConfig, new: &ListenerConfig| {
         old.name == new.name

@@ -7,7 +7,7 @@ use tooldock_upstream::metrics::breakdown::BreakdownConfig;
 use super::access_log::AccessLogConfig;
 use super::off::OFF;
 
-/// `observability:` — what can be seen of the gateway.
+/// `observability:` — logs, audit, metrics and traces.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ObservabilityConfig {
@@ -19,7 +19,7 @@ pub(crate) struct ObservabilityConfig {
     pub(crate) audit: AuditConfig,
     /// Counts of calls beside those by namespace.
     pub(crate) metrics: BreakdownConfig,
-    /// Where traces go.
+    /// The target of traces.
     pub(crate) otlp: String,
 }
 
@@ -41,7 +41,7 @@ impl Default for ObservabilityConfig {
 pub(crate) struct LogConfig {
     /// The least important event that is written.
     pub(crate) level: LogLevel,
-    /// How a line looks.
+    /// The format of a line.
     pub(crate) format: LogFormat,
 }
 
@@ -49,16 +49,16 @@ pub(crate) struct LogConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogLevel {
-    /// Only what someone should act on.
+    /// Events that require action.
     Error,
-    /// And what may become that.
+    /// Also events that may come to require action.
     Warn,
-    /// And what an operator follows.
+    /// Also events that operators follow.
     #[default]
     Info,
-    /// And what a developer follows.
+    /// Also events for developers.
     Debug,
-    /// Everything.
+    /// All events.
     Trace,
 }
 
@@ -83,6 +83,6 @@ pub(crate) enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// A JSON object a line.
     Json,
 }

@@ -5,15 +5,15 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// More than any machine this runs on has; what is above it is a slip.
+/// More than any machine this runs on has; a larger number is a mistake.
 const THREADS_MAX: u64 = 256;
 
-/// How many threads serve requests.
+/// The number of threads that serve requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Threads {
-    /// One per core.
+    /// A thread per core.
     Auto,
-    /// So many.
+    /// This number of threads.
     Fixed(NonZeroUsize),
 }
 

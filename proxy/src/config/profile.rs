@@ -1,4 +1,4 @@
-//! What each profile is: one row of data per profile. Nothing that handles requests asks which profile it runs under.
+//! The profiles: a row of data per profile. No code that handles requests asks which profile it runs under.
 //!
 //! A listener begins with the row of its profile, and its own keys change single values of it.
 
@@ -9,15 +9,15 @@ use super::listener::{AuthScheme, ProfileName};
 
 /// A profile.
 pub(crate) struct ProfileSpec {
-    /// Which routes it serves.
+    /// The routes that the profile serves.
     pub(crate) routes: RouteGroups,
-    /// Whether a request that names no namespace is for all of them at once.
+    /// True when a request that names no namespace is for all of them at once.
     pub(crate) global: bool,
-    /// How a caller says who it is.
+    /// The kinds of credentials.
     pub(crate) auth: &'static [AuthScheme],
     /// How requests are answered: versions, batches, sessions, Accept, shapes.
     pub(crate) answers: fn() -> Profile,
-    /// What it serves, for the eyes of the operator.
+    /// The paths that the profile serves, for display to the operator.
     pub(crate) paths: &'static str,
 }
 

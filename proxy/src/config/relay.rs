@@ -15,7 +15,7 @@ use super::off::OFF;
 /// a container may see the socket.
 const PATH_MAX: usize = 100;
 
-/// What is served behind the relay's socket, and what the names of scopes stand for.
+/// The tools behind the relay's socket, and the tools of each scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RelayConfig {
@@ -23,7 +23,7 @@ pub(crate) struct RelayConfig {
     pub(crate) socket: PathBuf,
     /// The namespace whose tools are relayed.
     pub(crate) namespace: NamespaceName,
-    /// Who may connect to the socket, as the permissions of a file.
+    /// The permissions of the socket, which decide what users may connect.
     pub(crate) mode: SocketMode,
     /// Scopes beside `admin`: names with the patterns of the tools that they open.
     pub(crate) scopes: BTreeMap<String, Vec<String>>,
@@ -41,12 +41,12 @@ impl Default for RelayConfig {
 }
 
 impl RelayConfig {
-    /// Where the socket is, if the relay is on.
+    /// The path of the socket, if the relay is on.
     pub(crate) fn socket(&self) -> Option<&Path> {
         (self.socket != Path::new(OFF)).then_some(&self.socket)
     }
 
-    /// What the names of scopes stand for.
+    /// The tools of each scope, by the scope's name.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What the operator says about the secrets store: its key, or that there is none.
+//! The operator's settings for the secrets store: its key, or that there is none.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use crate::dev;
 /// The key's variable.
 pub(crate) const KEY: &str = "SECRETS_KEY";
 
-/// What variables say about the store of secrets.
+/// The settings of the secrets store, by variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SecretsSettings {
-    /// What the store is encrypted with.
+    /// The key that encrypts the store.
     pub(crate) key: Option<Secret>,
-    /// What `tooldock secrets rekey` encrypts with.
+    /// The key for `tooldock secrets rekey`.
     pub(crate) new_key: Option<Secret>,
-    /// Whether values may be stored unencrypted where there is no key.
+    /// True when values may be stored unencrypted where there is no key.
     pub(crate) allow_insecure: bool,
-    /// The container in which people set values, if it has another name than usual.
+    /// The container in which operators set values, if it has another name than usual.
     pub(crate) container: Option<String>,
 }
 
 impl SecretsSettings {
-    /// How values are protected.
+    /// The protection of values.
     pub(crate) fn protection(&self) -> Protection {
         Protection::new(self.key.as_ref(), self.allow_insecure)
     }
@@ -56,11 +56,11 @@ impl SecretsSettings {
     }
 
     /// Refuses to serve without a key where one is needed: where there are secrets, and where the parts of the gateway run
-    /// apart, as they do in production. One process that was only started to be tried out has no secrets and needs none.
+    /// apart, as they do in production. A single process for a trial has no secrets and needs no key.
     ///
     /// # Errors
     ///
-    /// The variable, and why it is needed.
+    /// The variable, and the reason for which it is needed.
     pub(super) fn settle(
         &mut self,
         data_dir: &Path,
@@ -86,7 +86,7 @@ impl SecretsSettings {
         if let Some(message) = self.missing_for(data_dir) {
             return match purpose {
                 Purpose::Serve => Err(ConfigError::variable(KEY, message)),
-                // The check of the data directory tells it as an error.
+                // The check of the data directory reports it as an error.
                 Purpose::Check => Ok(()),
                 Purpose::Command => {
                     warnings.push(format!("{KEY} {message}"));

@@ -1,4 +1,4 @@
-//! The key `listeners[].tls:` — which certificates a listener shows, and which it asks for.
+//! The key `listeners[].tls:` — the certificates that a listener shows, and those that it asks for.
 //!
 //! Spelling only: the files are read and checked where they are used.
 
@@ -14,13 +14,13 @@ use super::ConfigError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Spelling", into = "Spelling")]
 pub(crate) struct TlsConfig {
-    /// At least one. A client that asks for no name, or for a name of none of them, is shown the first.
+    /// At least one. A client that asks for no name, or for a name without a certificate, is shown the first.
     pub(crate) certificates: Vec<KeyPairFiles>,
     /// The oldest version that is spoken.
     pub(crate) min_version: TlsVersion,
     /// The authorities whose client certificates count, as a PEM file.
     pub(crate) client_ca: Option<PathBuf>,
-    /// Whether clients show a certificate.
+    /// The rule for client certificates.
     pub(crate) client_auth: ClientAuth,
 }
 
@@ -66,12 +66,12 @@ pub(crate) struct KeyPairFiles {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ClientAuth {
-    /// Not asked for.
+    /// Client certificates are not asked for.
     #[default]
     None,
-    /// Checked if shown.
+    /// Client certificates are checked if shown.
     Optional,
-    /// Demanded.
+    /// Client certificates are demanded.
     Required,
 }
 

@@ -1,7 +1,8 @@
-//! The two tokens a process needs: who may call tools, and who may reload.
+//! The two tokens of a process: the bearer token for tools, and the manager token for reloads.
 //!
-//! They come from the environment only, or from files of their own that it names; never from the configuration. What is missing is an error to `serve`, a warning to `check`,
-//! and made up where DESIGN says so: the manager token of a single process, and both of them in `--dev`.
+//! They come from the environment only, or from files that it names; never from the configuration. A missing token is an error to
+//! `serve`, a warning to `check`, and made up where DESIGN says so: the manager token of a single process, and both of them in
+//! `--dev`.
 
 use std::path::Path;
 
@@ -12,8 +13,8 @@ use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
 const BEARER: &str = "BEARER_TOKEN";
 const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
 
-/// Tokens for whoever has none: 32 random bytes each. Made once per process; `--dev` puts the bearer token that it keeps
-/// in place of the one made here.
+/// Tokens for processes without configured ones: 32 random bytes each. Made once per process; `--dev` puts the bearer token that
+/// it keeps in place of the one made here.
 #[derive(Debug, Clone)]
 pub(crate) struct GeneratedTokens {
     pub(super) bearer: Secret,
@@ -21,10 +22,10 @@ pub(crate) struct GeneratedTokens {
 }
 
 impl GeneratedTokens {
-    /// How many hexadecimal digits a token has.
+    /// The number of hexadecimal digits of a token.
     pub(crate) const LENGTH: usize = 64;
 
-    /// Makes both.
+    /// Makes both tokens.
     ///
     /// # Errors
     ///
@@ -37,7 +38,7 @@ impl GeneratedTokens {
         })
     }
 
-    /// Makes one.
+    /// Makes a token.
     ///
     /// # Errors
     ///
@@ -49,7 +50,7 @@ impl GeneratedTokens {
     }
 }
 
-/// Which tokens were made here, so that `--dev` knows what to print.
+/// Marks the tokens that were made here, so that `--dev` knows which to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Generated {
     /// The bearer token.

@@ -1,4 +1,4 @@
-//! What the values must be to fit each other, and what should be known about those that do.
+//! Checks that values fit each other, and warnings about values that do.
 //!
 //! Bounds of single values stand in `bounds.rs`; the admission keys check themselves in `filters`.
 
@@ -85,7 +85,7 @@ fn issuers(config: &Config, scopes: &ScopeTable) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Remote servers, and what contradicts them elsewhere in the configuration.
+/// Checks remote servers, and keys elsewhere in the configuration that contradict them.
 fn remote_servers(config: &Config) -> Result<(), ConfigError> {
     for (name, server) in &config.upstreams.remote {
         let at = |key: &str| format!("upstreams.remote.{name}.{key}");
@@ -109,7 +109,7 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Replicas that could not find or reach each other, and what goes between them in plain text.
+/// Warns of replicas that cannot find or reach each other, and of messages between them in plain text.
 fn replicas(config: &Config, warnings: &mut Vec<String>) {
     let is_alone = config.sessions.store == StoreConfig::Memory;
     let shares_a_redis = matches!(config.sessions.store, StoreConfig::Redis(_));
@@ -131,7 +131,7 @@ fn replicas(config: &Config, warnings: &mut Vec<String>) {
     }
 }
 
-/// What is allowed, and should be known all the same.
+/// Warnings about settings that are allowed.
 pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     let mut warnings = Vec::new();
     replicas(config, &mut warnings);
@@ -299,7 +299,7 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Which listeners the entries of `admission.certificates` are about. A name in a certificate says as much as the
+/// Checks the listeners of the entries of `admission.certificates`. A name in a certificate says as much as the
 /// authority that signed it: an entry must not count at listeners with other authorities by accident.
 fn certificates(config: &Config) -> Result<(), ConfigError> {
     let asking = config.listeners.iter();
@@ -334,7 +334,7 @@ fn certificates(config: &Config) -> Result<(), ConfigError> {
 /// The longest prefix; it is repeated in every stream's first event.
 const PATH_PREFIX_MAX: usize = 256;
 
-/// Whether a text can stand before a path as it is: nothing to encode, nothing to resolve.
+/// Returns true if a text can stand before a path as it is: nothing to encode, nothing to resolve.
 fn is_path_prefix(text: &str) -> bool {
     let segment = |segment: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
@@ -382,8 +382,8 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Whether both cannot be bound at once. Port 0 is another port each time; but a connection is told from others by the
-/// address as it is configured, so there is one listener with port 0 for each address.
+/// Returns true if both cannot be bound at once. Port 0 is another port each time; but a connection is assigned to its
+/// listener by the address as it is configured, so there is one listener with port 0 for each address.
 fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;
@@ -395,13 +395,14 @@ fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     one.port() == other.port() && (a == b || one.port() != 0 && (covers(a, b) || covers(b, a)))
 }
 
-/// True if a socket of all IPv6 addresses has those of IPv4, too.
+/// Returns true if a socket of all IPv6 addresses has those of IPv4, too.
 fn is_dual_stack() -> bool {
     let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     only.map_or(true, |only| only.trim() != "1")
 }
 
-/// Further paths of MCP endpoints: each leads to one namespace, and to nothing else on a listener that serves it.
+/// Checks further paths of MCP endpoints: each leads to one namespace, and to nothing else on a listener that serves
+/// it.
 fn aliases(config: &Config, role: Role) -> Result<(), ConfigError> {
     let mut taken: BTreeMap<&str, String> = BTreeMap::new();
     for (name, patch) in &config.namespaces.overrides {

@@ -1,4 +1,4 @@
-//! The key `vault:` — what the listeners of the profile `vault` serve.
+//! The key `vault:` — settings of the listeners of the profile `vault`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use super::ConfigError;
 use super::off::OFF;
 
 const AUTO: &str = "auto";
-/// Where Tool Vault had its tools, from its working directory on.
+/// The folder of Tool Vault's tools, from its working directory on.
 const OWN_TOOLS: &str = "tools";
 
-/// What Tool Vault's port serves.
+/// Settings of Tool Vault's port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct VaultConfig {
-    /// The namespace behind it.
+    /// The namespace that it serves.
     pub(crate) namespace: NamespaceName,
     /// The folder of its tool files: `auto` is the namespace's own in the data directory, else `./tools`.
     pub(crate) tools_dir: PathBuf,
     /// The directory of the single-page app of `/ui/`, or `off`.
     pub(crate) ui_dir: PathBuf,
-    /// Whether `/tools/list` and `/tools/call` are served beside `/mcp`.
+    /// True when `/tools/list` and `/tools/call` are served beside `/mcp`.
     pub(crate) rest: bool,
-    /// Whether a function's value is the whole result of `tools/call`.
+    /// True when a function's value is the whole result of `tools/call`.
     pub(crate) raw_result: bool,
 }
 
@@ -47,7 +47,7 @@ impl VaultConfig {
     ///
     /// # Errors
     ///
-    /// The folder that is named is not there.
+    /// The named folder does not exist.
     pub(crate) fn folder(&self, data_tools: &Path) -> Result<VaultFolder, ConfigError> {
         let elsewhere = |dir: &Path| real(dir, "vault.tools_dir");
         let dir = if self.tools_dir != Path::new(AUTO) {

@@ -5,16 +5,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tooldock_upstream::session::config::PollAfter;
 
-/// Whether changed files are reloaded by themselves, and how changes are found.
+/// Settings of reloads for changed files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct WatcherConfig {
-    /// Whether files are watched at all.
+    /// True when files are watched at all.
     pub(crate) enabled: bool,
-    /// How long nothing must change before the reload.
+    /// The time without changes before a reload.
     #[serde(with = "humantime_serde")]
     pub(crate) debounce: Duration,
-    /// How often files are looked at where the system does not tell of changes; `off` where it does.
+    /// The interval of looking at files where the system does not report changes; `off` where it does.
     pub(crate) poll: PollAfter,
 }
 

@@ -1,7 +1,7 @@
-//! `SERVER_MODE`: which listeners there are, as ToolDock v1 says it (K-27).
+//! `SERVER_MODE`: the listeners of a process, in the words of ToolDock v1 (K-27).
 //!
-//! A listener that the configuration file has for the profile is taken as it stands there. One that it does not have
-//! listens where the core's listener does, at the profile's own port.
+//! A listener that the configuration file has for the profile is taken as it stands there. A missing listener is made
+//! at the address of the core's listener, with the profile's own port.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ use super::{ConfigError, Environment, Settings};
 /// The variable.
 const NAME: &str = "SERVER_MODE";
 
-/// One mode: its name, what it serves, and the half of the gateway where it is one.
+/// A mode: its name, its profiles, and the half of the gateway that it runs.
 type Mode = (&'static str, &'static [ProfileName], Role);
 
 const MODES: &[Mode] = &[
@@ -58,7 +58,7 @@ fn named(text: &str) -> Result<&'static Mode, String> {
     })
 }
 
-/// The half of the gateway that a process is: what the command line says, or the mode.
+/// The half of the gateway that a process runs: by the command line, or by the mode.
 pub(super) fn role(environment: &Environment, said: Role) -> Result<Role, ConfigError> {
     match (of(environment)?, said) {
         (None, said) => Ok(said),
@@ -71,7 +71,7 @@ pub(super) fn role(environment: &Environment, said: Role) -> Result<Role, Config
     }
 }
 
-/// Puts the listeners of the mode in the place of those there are.
+/// Replaces the listeners by those of the mode.
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     let (_, profiles, _) = named(text)?;
     let before = std::mem::take(&mut settings.config.listeners);
@@ -90,7 +90,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
             .filter(|it| it.profile == *profile)
             .cloned()
             .collect();
-        // Metrics are never asked for: they are there where the file has them.
+        // A listener for metrics is never made: it exists where the file has one.
         if known.is_empty() && *profile != ProfileName::Metrics {
             known.push(made(*profile));
         }

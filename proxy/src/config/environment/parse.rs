@@ -1,4 +1,4 @@
-//! From the text of a variable to its value. An error says what is wrong; the variable's name is put before it.
+//! From the text of a variable to its value. An error is the fault alone; the variable's name is put before it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ pub(super) fn token(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// The fewest characters of a session key: who guesses it can make session ids.
+/// The fewest characters of a session key: a client that guesses the key can make session ids.
 const SESSION_KEY_MIN: usize = 32;
 
 /// A key for session ids. The message never shows it.
@@ -104,7 +104,7 @@ fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no number above 0"))
 }
 
-/// How much is logged.
+/// The log level.
 pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
     LogLevel::from_name(text).ok_or_else(|| "expected error, warn, info, debug or trace".to_owned())
 }
@@ -131,7 +131,7 @@ pub(super) fn container(text: &str) -> Result<String, String> {
     }
 }
 
-/// One of some words.
+/// A word out of a list.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let mut all = words.iter();
     let chosen = all.find(|(word, _)| word.eq_ignore_ascii_case(text));

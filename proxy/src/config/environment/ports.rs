@@ -7,7 +7,7 @@ use super::{ConfigError, Environment, Settings};
 const PREFIX: &str = "TOOLDOCK_";
 const SUFFIX: &str = "_PORT";
 
-/// The variable of a listener: its name in capitals, with `_` for what is neither letter nor digit.
+/// The variable of a listener: its name in capitals, with `_` for characters that are neither letters nor digits.
 pub(in crate::config) fn variable_of(listener: &str) -> String {
     let spelled = listener.chars().map(|letter| match letter {
         letter if letter.is_ascii_alphanumeric() => letter.to_ascii_uppercase(),
@@ -16,7 +16,7 @@ pub(in crate::config) fn variable_of(listener: &str) -> String {
     format!("{PREFIX}{}{SUFFIX}", spelled.collect::<String>())
 }
 
-/// Whether a variable could be that of a listener.
+/// Returns true if a variable could be that of a listener.
 pub(super) fn is_variable(name: &str) -> bool {
     let inner = name.strip_prefix(PREFIX);
     inner.is_some_and(|inner| inner.strip_suffix(SUFFIX).is_some_and(|it| !it.is_empty()))

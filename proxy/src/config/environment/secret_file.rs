@@ -1,5 +1,6 @@
-//! Secrets out of files. Each variable that holds a secret has a second one, with `_FILE` behind its name, which says
-//! where the secret is: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change while we run.
+//! Secrets out of files. Each variable that holds a secret has a second variable, with `_FILE` behind its name, for the
+//! path of a file with the secret: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change
+//! while we run.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,12 +25,12 @@ pub(super) fn variable_of(secret: &str) -> Option<&'static str> {
     found.map(|(_, file)| *file)
 }
 
-/// Whether a variable names a file with a secret.
+/// Returns true if a variable names a file with a secret.
 pub(super) fn is_variable(name: &str) -> bool {
     SECRETS.iter().any(|(_, file)| *file == name)
 }
 
-/// The secret in a file, without the newline that an editor leaves at its end. The message never shows what it holds.
+/// The secret in a file, without the newline that an editor leaves at its end. The message never shows the content.
 pub(super) fn read(file: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     // Reading a pipe would hold the start up until a writer comes, and a reload would find it empty.

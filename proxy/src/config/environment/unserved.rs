@@ -4,15 +4,15 @@
 use super::ports;
 use super::{Environment, Settings};
 
-/// The variables of features that are not built yet. Whoever builds a feature removes its line.
+/// The variables of features that are not built yet. To be removed with the feature.
 const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 
-/// What Kubernetes and Docker set for a service that has our name; nobody chose those.
+/// Endings of variables that Kubernetes and Docker set for a service that has our name; no operator chose those.
 const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
 
-/// Whether a variable is ours, as far as its name tells.
+/// Returns true if a variable is ours, as far as its name tells.
 pub(super) fn is_variable(name: &str) -> bool {
     let is_ours = name.strip_prefix(PREFIX).is_some_and(|rest| {
         let rest = format!("_{rest}");
