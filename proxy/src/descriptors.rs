@@ -1,7 +1,7 @@
-//! How many connections the limit on open files leaves room for.
+//! The number of connections that the limit on open files leaves room for.
 //!
-//! A connection costs a descriptor. If they could take all, a worker could not be started, the audit log not be opened
-//! and the metrics not be read, just when it matters. So a part is kept for everything else.
+//! A connection costs a descriptor. If connections could take all, starting a worker, opening the audit log and reading
+//! the metrics would fail just when they matter. So a part is kept for everything else.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use tooldock_workers::process::open_files;
 /// Below this many open files the gateway does not start: there would be no room beside the reserve.
 const LIMIT_MIN: u64 = 128;
 
-/// What is kept for workers, logs and management under limits like 1024, and the part of larger ones.
+/// The reserve for workers, logs and management: a minimum for limits like 1024, and a part of larger limits.
 const RESERVE_MIN: u64 = 256;
 const RESERVE_PART: u64 = 32;
 
 /// Connections of the metrics listener, part of the reserve.
 const MANAGEMENT_MAX: usize = 64;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
     /// On all listeners but the metrics listener.
@@ -26,16 +26,16 @@ pub(crate) struct Connections {
     /// On the metrics listener.
     pub(crate) management: usize,
     configured: usize,
-    /// The limit on open files and what of it is kept. None: there is no limit.
+    /// The limit on open files, and the reserve. `None` without a limit.
     files: Option<(u64, u64)>,
 }
 
 impl Connections {
-    /// For this process, whose limit on open files is raised as far as it goes.
+    /// The limits for this process, whose limit on open files is raised as far as possible.
     ///
     /// # Errors
     ///
-    /// One line that says how many open files are needed.
+    /// A line of text with the number of open files that are needed.
     pub(crate) fn raised(configured: usize) -> anyhow::Result<Self> {
         let connections = Self::under(configured, open_files::raise());
         if let Some((limit, _)) = connections.files {
@@ -47,7 +47,7 @@ impl Connections {
         Ok(connections)
     }
 
-    /// For a gateway that is started as this process was.
+    /// The limits for a gateway that is started as this process was.
     pub(crate) fn expected(configured: usize) -> Self {
         Self::under(configured, open_files::highest())
     }

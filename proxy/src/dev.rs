@@ -24,7 +24,7 @@ const MANAGER_TOKEN_FILE: &str = "dev.manager-token";
 /// The file of the data directory that keeps the key of the secrets store.
 const SECRETS_KEY_FILE: &str = "dev.secrets-key";
 
-/// The examples that work without a key of somebody else: a namespace each, with its files.
+/// The examples that work without a key of another provider: a namespace each, with its files.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "basic-tool",
@@ -150,7 +150,7 @@ fn kept(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
     let bytes = kept_file::read_or_make(file, length + 1, made)?;
     let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     match str::from_utf8(token) {
-        // Nothing else is printed into lines for a shell.
+        // Only such texts are printed into lines for a shell.
         Ok(text) if token.len() == length && token.iter().all(u8::is_ascii_hexdigit) => {
             Ok(Secret::new(text))
         }
@@ -184,7 +184,7 @@ fn copy_examples(tools: &Path) -> io::Result<()> {
     File::open(tools)?.sync_all()
 }
 
-/// What to paste next.
+/// The lines to paste next.
 pub(crate) fn announce(effective: &Effective) -> String {
     let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
     let Some(listener) = listeners.find(|listener| listener.profile == ProfileName::Core) else {
@@ -261,7 +261,7 @@ fn shown(token: Option<&Secret>, generated: bool, variable: &str) -> String {
     }
 }
 
-/// curl, told to trust the listener's own certificate: nobody else's would vouch for a loopback name.
+/// curl, told to trust the listener's own certificate: no public authority vouches for a loopback name.
 fn curl(listener: &ListenerConfig) -> String {
     let quoted = |path: &Path| path.display().to_string().replace('\'', r"'\''");
     let mut curl = "curl -s".to_owned();

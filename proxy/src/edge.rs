@@ -1,4 +1,4 @@
-//! The listening side around Pingora's proxy: what a connection may cost before and between its requests.
+//! The listening side around Pingora's proxy: bounds the cost of a connection before and between its requests.
 //!
 //! ```text
 //! accept ─▶ counted ─▶ TLS handshake ─▶ head gathered ─▶ Pingora's phases ─▶ kept, or closed
@@ -54,7 +54,7 @@ use crate::request_id::RequestIds;
 use crate::respond;
 use crate::tls::TlsConnection;
 
-/// What is left of a request when Pingora has let go of it.
+/// The part of a request that goes on when Pingora has let go of the request.
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 tokio::task_local! {
@@ -62,14 +62,14 @@ tokio::task_local! {
     static REST: Arc<Mutex<Option<Rest>>>;
 }
 
-/// The connection of the current request or handshake, to be held by what outlives the request. None for a request of
-/// HTTP/2, whose connection outlives it anyway.
+/// The connection of the current request or handshake, for holders that outlive the request. `None` for a request of HTTP/2,
+/// whose connection outlives it anyway.
 pub(crate) fn open_connection() -> Option<Arc<OpenConnection>> {
     CONNECTION.try_with(Arc::clone).ok()
 }
 
-/// Notes of the current connection whether a credential has admitted its last request. False where the task of the
-/// current request knows no connection, see [`open_connection`].
+/// Notes at the current connection if a credential has admitted its last request. Returns false where the task of the current
+/// request knows no connection, see [`open_connection`].
 pub(crate) fn note_admitted(admitted: bool) -> bool {
     let noted = CONNECTION.try_with(|open| open.admitted(admitted));
     noted.is_ok()
@@ -89,11 +89,11 @@ pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// No connection comes from this port. A proxy that has introduced a connection without its client's address is noted by
-/// it, because the address of the peer is all that Pingora hands on of a connection.
+/// The port of a proxy that has introduced a connection without its client's address. No connection comes from this port; it
+/// is used as a mark, because Pingora hands on only the address of the peer.
 const NO_CLIENT_PORT: u16 = 0;
 
-/// Whether the peer is a proxy that has introduced its connection without an address of its client.
+/// Returns true if the peer is a proxy that has introduced its connection without an address of its client.
 pub(crate) fn names_no_client(peer: &LocalAddress) -> bool {
     let peer = peer.as_inet();
     peer.is_some_and(|peer| peer.port() == NO_CLIENT_PORT)
@@ -105,7 +105,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(5);
 /// Limits of a connection; swapped on reload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// For a TLS handshake, and from the first byte to the last one of a head.
+    /// Limit for a TLS handshake, and from the first byte of a head to its last.
     pub(crate) header: Duration,
     /// How long a connection may idle between two requests.
     pub(crate) keepalive: Duration,
@@ -119,24 +119,24 @@ pub(crate) struct Limits {
 pub(crate) struct Accepted {
     socket: Socket,
     peer: SocketAddr,
-    /// Where its listener is bound.
+    /// The address of its listener.
     address: Arc<LocalAddress>,
-    /// It begins with a header of the PROXY protocol.
+    /// True when the connection begins with a header of the PROXY protocol.
     proxy_protocol: bool,
 }
 
-/// Pingora's proxy and what it is limited by.
+/// Pingora's proxy, with limits, rules and counters.
 pub(crate) struct Edge {
     pub(crate) proxy: Arc<HttpProxy<Gateway>>,
     pub(crate) limits: Arc<ArcSwap<Limits>>,
-    /// Asked for the proxies that are trusted.
+    /// The rules, which name the trusted proxies.
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) access_log: Option<AccessLog>,
 }
 
-/// How Pingora comes back with the requests of an HTTP/2 connection. Those of HTTP/1 do not come this way.
+/// Requests of HTTP/2 connections, handed back by Pingora. Requests of HTTP/1 do not come this way.
 #[async_trait]
 impl HttpServerApp for Edge {
     async fn process_new_http(
@@ -204,7 +204,7 @@ impl Listening {
     ) {
         let limits = **self.edge.limits.load();
         let Some(open) = self.connections.admit(&limits, accepted.peer.ip()) else {
-            // Closed without a word: an answer would cost what the cap is there to save.
+            // Closed without an answer: an answer would have the cost that the cap avoids.
             self.edge.metrics.refused("connections");
             return;
         };
@@ -216,23 +216,23 @@ impl Listening {
         });
     }
 
-    /// Waits a little while so many connections give way that the next one would be refused.
+    /// Waits a little while so many connections are about to close that the next one would be refused.
     async fn way_out(&self) {
         self.connections.way_out().await;
     }
 
-    /// Whether the next connection is served only if another gives way.
+    /// Returns true if the next connection is served only if another gives way.
     fn is_full(&self) -> bool {
         self.connections.is_full()
     }
 
-    /// An idle connection gives way, where there is one.
+    /// Closes an idle connection, if there is one.
     fn make_room(&self) {
         self.connections.make_room();
     }
 
-    /// No more connections are accepted: those without a request end. Where a successor accepts connections, they are answered
-    /// for a while first: their clients did not look for an end, and a request may be on its way.
+    /// Ends the connections without a request, after the last accept. Where a successor accepts connections, they are answered
+    /// for a while first: their clients expect no end, and a request may be on its way.
     async fn stopped(&self) {
         if *self.handed_over.borrow() {
             let _ = timeout(LINGER, self.connections.emptied()).await;
@@ -284,7 +284,7 @@ impl Listening {
         ServerApp::process_new(&self.edge, wire, shutdown).await;
     }
 
-    /// Takes the client's address from the header of the PROXY protocol that a connection begins with. False where the
+    /// Takes the client's address from the header of the PROXY protocol that a connection begins with. Returns false where the
     /// connection is to be closed: its peer is no trusted proxy, or has sent no header.
     ///
     /// The header shares the time of the first head with the TLS handshake, see [`Listening::until_it_is_late`].
@@ -297,9 +297,9 @@ impl Listening {
         }
         match proxy_protocol::read(&mut accepted.socket).await {
             Ok(Some(client)) => accepted.peer = client,
-            // What counts is the proxy's own address, and nothing that only the client can have written.
+            // The proxy's own address counts, since everything else may be written by the client alone.
             Ok(None) => accepted.peer.set_port(NO_CLIENT_PORT),
-            // A look whether somebody listens, as health checks take it.
+            // A probe for an open port, as health checks send it.
             Err(NoHeader::Ended { read: 0 }) => return false,
             Err(error) => {
                 self.edge.metrics.refused("proxy_protocol_malformed");
@@ -326,7 +326,7 @@ impl Listening {
             let Head { bytes, end, coded } = match gathered {
                 Gathered::Whole(head) => head,
                 Gathered::Refused(refusal) => return self.refuse(wire, refusal).await,
-                // Nobody is there who could be told.
+                // The client is gone and cannot be told.
                 Gathered::Closed => return,
             };
             let mut chunks = coded.then(Chunks::default);
@@ -337,7 +337,7 @@ impl Listening {
             }
             wire.follow(chunks);
             let mut session = ServerSession::new_http1(wire);
-            // What was read here is what Pingora reads first.
+            // The bytes read here are the first that Pingora reads.
             session.set_pipelined_prefix(bytes);
             let ended = self.edge.proxy.process_new_http(session, shutdown).await;
             let Some((stream, _)) = ended.map(ReusedHttpStream::consume) else {
@@ -350,7 +350,7 @@ impl Listening {
         }
     }
 
-    /// Answers a head that Pingora is not given.
+    /// Answers a head that is not handed to Pingora.
     async fn refuse(&self, stream: Stream, refusal: Refusal) {
         let mut rejection = refusal.rejection();
         self.edge.metrics.refused(rejection.code());
@@ -383,10 +383,10 @@ impl Listening {
         logged.answered(rejection.status().as_u16(), 0, Duration::ZERO);
     }
 
-    /// Serves a connection until it ends, is late with what is awaited of it, or gives way to another.
+    /// Serves a connection until it ends, until its client is late, or until it gives way to another.
     ///
-    /// One timer for all of its requests. It never sleeps for longer than a head may take, so whatever is awaited
-    /// meanwhile is not due before the timer looks again. Limits a reload has shortened are kept from the next time on.
+    /// A single timer serves all requests. It never sleeps for longer than a head may take, so a wait that begins meanwhile is
+    /// not due before the timer looks again. Limits a reload has shortened are kept from the next time on.
     async fn until_it_is_late(&self, open: &OpenConnection, served: impl Future<Output = ()>) {
         let header = || self.edge.limits.load().header;
         let waiting = &open.waiting;

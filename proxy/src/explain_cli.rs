@@ -79,11 +79,11 @@ fn json_text(json: &str) -> String {
     text
 }
 
-/// The configuration with its tokens, and where its gateway is.
+/// The configuration with its tokens, and the address of its gateway.
 struct Asker {
     effective: Effective,
     at: CoreAddress,
-    /// Whether BEARER_TOKEN or its file is set.
+    /// True when BEARER_TOKEN or its file is set.
     is_set: bool,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn reach(config: Option<&Path>, data_dir: Option<&Path>, key: &str) -
     asked(&asker, &ReachQuestion { who }).ok()
 }
 
-/// A configuration with the tokens that the running gateway has, and whether BEARER_TOKEN or its file is set.
+/// A configuration with the tokens of the running gateway, and true if BEARER_TOKEN or its file is set.
 fn with_tokens(
     config: Option<&Path>,
     data_dir: Option<&Path>,
@@ -154,7 +154,7 @@ fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
     })
 }
 
-/// Where the core of a configuration listens, or what `CORE_URL` says.
+/// The address of the core, by `CORE_URL` or by the listeners of the configuration.
 fn core_of(effective: &Effective) -> Result<CoreAddress, String> {
     if effective.core_url != CoreUrl::default() {
         return Ok(effective.core_url.clone().into());
@@ -188,7 +188,7 @@ fn core_of(effective: &Effective) -> Result<CoreAddress, String> {
     })
 }
 
-/// A host that a listener answers to where it does not answer to its address. Listeners on loopback always do.
+/// A host that the listener answers to, where it does not answer to its address. Loopback listeners always do.
 fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
     if address.ip().is_loopback() {
         return None;
@@ -303,7 +303,7 @@ fn reached(answer: &Reach) -> String {
     lines.0
 }
 
-/// The answer for people.
+/// The answer as text for people.
 fn told(answer: &Explanation) -> String {
     let mut lines = Lines::default();
     let may = if answer.allowed { "may" } else { "may not" };

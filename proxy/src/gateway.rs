@@ -55,11 +55,12 @@ use crate::respond::{self, ClientGone, Envelope};
 use crate::tls::TlsConnection;
 use crate::web;
 
-/// What Pingora is told when a client left: nothing is written to it any more, and the connection is dropped.
+/// The error by which Pingora learns that a client left: nothing is written to it any more, and the connection is
+/// dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 
-/// What Pingora is told when a long stream has left with its connection: there is nothing to write to, and nothing to
-/// keep. Its session is a shell that holds no request.
+/// The error by which Pingora learns that a long stream has left with its connection: there is nothing to write to, and
+/// nothing to keep. Its session is a shell that holds no request.
 const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
 
 /// The status a request without an answer is counted under, as nginx does.
@@ -67,23 +68,23 @@ const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A listener as the gateway sees it.
 pub(crate) struct Listener {
-    /// Its name in the configuration.
+    /// The listener's name in the configuration.
     pub(crate) name: Arc<str>,
-    /// Where it is bound; decides which listener a request came in by.
+    /// The address it is bound to, by which a request finds its listener.
     pub(crate) address: ListenAddress,
-    /// What it changes of headers.
+    /// The listener's changes to headers.
     pub(crate) headers: Option<Arc<HeaderEdits>>,
-    /// Its switches for the filters.
+    /// The listener's rules for the filters.
     pub(crate) rules: ListenerRules,
-    /// Its switches for the service.
+    /// The listener's switches for the service.
     pub(crate) profile: Arc<Profile>,
 }
 
-/// What a reload may change while requests run.
+/// Settings that a reload may change while requests run.
 pub(crate) struct Rules {
     pub(crate) admission: Admission,
     pub(crate) listeners: Vec<Listener>,
-    /// Whether one of the listeners changes headers.
+    /// True when one of the listeners changes headers.
     pub(crate) edits_headers: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) write_timeout: Duration,
@@ -92,7 +93,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Whether a listener admits requests without a credential.
+    /// Returns true if a listener admits requests without a credential.
     pub(crate) fn admits_anonymous(&self) -> bool {
         let mut listeners = self.listeners.iter();
         listeners.any(|listener| matches!(listener.rules.auth, Auth::None | Auth::Optional))
@@ -113,44 +114,44 @@ pub(crate) struct Gateway {
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) issuers: Arc<Issuers>,
     pub(crate) keys: Arc<KeyStore>,
-    /// None where none is wanted.
+    /// `None` where the access log is off.
     pub(crate) access_log: Option<AccessLog>,
-    /// The other replicas; None for a gateway without.
+    /// The other replicas; `None` for a gateway without any.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
 }
 
-/// One request on its way through the phases.
+/// A request on its way through the phases.
 pub(crate) struct Passage {
     started: Instant,
-    /// There from the moment its head has been read.
+    /// Set when the head has been read.
     request_id: Option<Arc<str>>,
     /// The service's count when `rules` were taken.
     readmissions: u64,
-    /// The registry's, before its namespace was looked up.
+    /// The registry's generation before the namespace was looked up.
     generation: u64,
     rules: Arc<Rules>,
     admitted: Option<Admitted>,
-    /// What the service is told of the head, where the request speaks MCP.
+    /// The head of an MCP request, as the service takes it.
     head: McpHead,
     profile: Option<Arc<Profile>>,
-    /// What its listener changes of headers.
+    /// The listener's changes to headers.
     headers: Option<Arc<HeaderEdits>>,
-    /// What the limits that count it have left; None where no limit does.
+    /// The rest of the limits that count the request; `None` where no limit does.
     budget: Option<Arc<BudgetNote>>,
-    /// Its place among the requests that run at once.
+    /// The permit among the requests that run at once.
     permit: Option<Arc<Permit>>,
     route: &'static str,
-    /// What its namespace leads to.
+    /// The kind of server behind the namespace.
     leads_to: LeadsTo,
-    /// For how long the credential that admitted it counts, where that has an end.
+    /// The validity of the credential that admitted the request, where it has an end.
     lasting: Option<Lasting>,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     /// See [`Envelope::newline`].
     newline: bool,
-    /// Which errors its client reads.
+    /// The error bodies that the client reads.
     shape: ErrorShape,
-    /// What the access log is told of it, where there is one.
+    /// The request's entry in the access log, where there is one.
     logged: Option<Pending>,
     in_flight: InFlight,
     /// Listener and client of a request that another replica has forwarded.
@@ -163,7 +164,7 @@ impl Passage {
         self.request_id.as_deref().unwrap_or_default()
     }
 
-    /// Changes what the listener changes of a request's headers, and remembers what it changes of the answer's.
+    /// Applies the listener's changes to the request's headers, and remembers its changes to the answer's.
     fn edit_request(&mut self, session: &mut Session) -> Result<()> {
         self.headers = self.listener(session)?.headers.clone();
         if let Some(headers) = &self.headers {
@@ -197,7 +198,7 @@ impl Gateway {
 ///
 /// # Errors
 ///
-/// It has none that counts.
+/// There is no valid passport.
 fn arrive(
     replicas: &ReplicaLink,
     session: &mut Session,
@@ -211,7 +212,8 @@ fn arrive(
     Ok(())
 }
 
-/// Where the limits that count a request note what is left: begun with what the edge found, None where no limit counts.
+/// The note in which the limits that count a request write the rest of their budgets: begun with the budget found at
+/// the edge, `None` where no limit counts.
 fn budget_note(admission: &Admission, admitted: &mut Admitted) -> Option<Arc<BudgetNote>> {
     let found = admitted.budget.take();
     let principal = admitted.principal.as_ref();
@@ -270,7 +272,7 @@ impl ProxyHttp for Gateway {
             Some(replicas) => arrive(replicas, session, passage),
             None => Ok(()),
         };
-        // A forwarded request was edited where it came in.
+        // A forwarded request was edited at the replica that took it.
         if passage.rules.edits_headers && arrived.is_ok() && passage.arrival.is_none() {
             passage.edit_request(session)?;
         }
@@ -297,7 +299,7 @@ impl ProxyHttp for Gateway {
                 .rules
                 .admission
                 .client_address(passage.peer(session), &fields);
-            // Boxed: few requests wait, and none of the others carries the room for it.
+            // Boxed: few requests wait, and the others need no room for it.
             let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;
         }
@@ -318,7 +320,7 @@ impl ProxyHttp for Gateway {
             Verdict::Answered(_) | Verdict::Pending(_) | Verdict::Starting(_) => {}
         }
         let headers = passage.headers.clone();
-        // A terminal shows JSON; messages of MCP are for programs.
+        // JSON is shown in terminals; messages of MCP are for programs.
         passage.newline = passage.shape == ErrorShape::Rest && lists_any_type(&fields);
         let envelope = Envelope {
             request_id: &request_id,
@@ -346,7 +348,7 @@ impl ProxyHttp for Gateway {
                     headers: answer.headers.into(),
                     ..Head::new(answer.status)
                 };
-                // Boxed, as is the other answer: a request that is admitted does not carry the room for them.
+                // Boxed, as the other answer is: an admitted request needs no room for them.
                 Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
                     .await
                     .map(|()| true)

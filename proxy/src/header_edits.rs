@@ -1,8 +1,8 @@
 //! `listeners[].headers:` — headers that a listener sets and removes, on requests before anything looks at them, and on
 //! every answer.
 //!
-//! What the gateway itself goes by cannot be changed here: how messages are framed, who sends a request, which session and
-//! page it belongs to. The configuration refuses those names.
+//! Headers that the gateway itself relies on cannot be changed here: framing, credentials, the session and the page of a
+//! request. The configuration refuses those names.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
@@ -24,7 +24,7 @@ const PROTECTED: &[&str] = &[
     "upgrade",
 ];
 
-/// Further names of requests: who sends one, from where, and what its body is.
+/// Further protected names of requests: the client, its address, and the body.
 const PROTECTED_IN_REQUESTS: &[&str] = &[
     "authorization",
     "content-type",
@@ -39,7 +39,7 @@ const PROTECTED_IN_REQUESTS: &[&str] = &[
     "x-manager-token",
 ];
 
-/// Further names of answers: what their bodies are, and what the edge tells clients.
+/// Further protected names of answers: the body, and the edge's messages to clients.
 const PROTECTED_IN_RESPONSES: &[&str] = &[
     "allow",
     "content-type",
@@ -50,24 +50,24 @@ const PROTECTED_IN_RESPONSES: &[&str] = &[
     "x-request-id",
 ];
 
-/// What answers to web pages carry follows from `admission.origins`.
+/// Prefix of headers that follow from `admission.origins` in answers to web pages.
 const CORS_PREFIX: &str = "access-control-";
 
-/// What a browser asks about a page before its request.
+/// Prefix of the headers of a browser's preflight.
 const PREFLIGHT_PREFIX: &str = "access-control-request-";
 
-/// Headers that repeat a tool's arguments (MCP 2026-07-28), and must be what the body says.
+/// Prefix of headers that repeat a tool's arguments (MCP 2026-07-28), and must equal the body.
 const ARGUMENT_PREFIX: &str = "mcp-param-";
 
-/// How many headers one list may have.
+/// Maximum number of headers in one list.
 const EDITS_MAX: usize = 64;
 
-/// What a listener changes of the headers of its requests and answers.
+/// A listener's changes to the headers of its requests and answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeaderEdits {
-    /// Before a request is looked at.
+    /// Changes to requests, before admission.
     pub(crate) request: Edits,
-    /// Of every answer, refusals and streams included.
+    /// Changes to every answer, refusals and streams included.
     pub(crate) response: Edits,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Edits {
     remove: Vec<HeaderName>,
 }
 
-/// A change that cannot be made: the key below `headers`, and what is wrong.
+/// A change that cannot be made: the key below `headers`, and the fault.
 pub(crate) type InvalidEdit = (String, String);
 
 impl HeaderEdits {
@@ -160,7 +160,7 @@ impl Edits {
             head.remove_header(name);
         }
         for (name, value) in &self.set {
-            // Only too many headers make it fail, and those are refused.
+            // Fails only for too many headers, and those are refused.
             let _ = head.insert_header(name.clone(), value.clone());
         }
     }

@@ -1,10 +1,10 @@
 //! The gateway's control loop: the first scan, SIGHUP and SIGUSR1, session expiry, and the drain that ends
 //! the process.
 //!
-//! It has a small runtime of its own. Everything that owns children runs there, so installing packages or stopping a
-//! stubborn worker never takes a thread from requests; message I/O lives in the proxy's runtimes (DESIGN §4,
-//! *Processes*). It is not a Pingora background service because those begin only inside `Server::run`, and what is
-//! built before that, the reloader above all, needs this runtime already.
+//! It has a small runtime of its own. All owners of children run there, so installing packages or stopping a stubborn worker
+//! never takes a thread from requests; message I/O lives in the proxy's runtimes (DESIGN §4, *Processes*). It is not a
+//! Pingora background service because those begin only inside `Server::run`, and parts that are built before, the reloader
+//! above all, need this runtime already.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,23 +30,23 @@ use crate::upgrade::{Offer, Predecessor, Successor};
 /// How often expired sessions are swept.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// How often it is looked which keys have expired, whose sessions end then.
+/// Interval of looking for expired keys, whose sessions end then.
 const EXPIRED_KEYS_EVERY: Duration = Duration::from_secs(60);
 
-/// How often the drain looks whether the last request has been answered.
+/// Interval at which the drain looks if the last request has been answered.
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
 
 /// How long the drain waits for Pingora to close its listeners before it believes that nothing is in flight: a
 /// connection accepted in the last moment has not been counted yet.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// How long the drain waits for clients to take the end of their streams.
+/// How long the drain waits for clients to read the end of their streams.
 const STREAMS_END: Duration = Duration::from_secs(2);
 
 /// How long workers may take to end after the last request.
 const WORKERS_STOP: Duration = Duration::from_secs(5);
 
-/// What the control loop works on.
+/// The parts that the control loop runs.
 pub(crate) struct Hub {
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
@@ -62,9 +62,9 @@ pub(crate) struct Hub {
     /// The other replicas, where there may be some.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) succession: Succession,
-    /// Whether this process runs namespaces. A manager alone leaves them to the core.
+    /// True when this process runs namespaces. A manager alone leaves them to the core.
     pub(crate) serves_namespaces: bool,
-    /// Printed when the first scan is done and what it says works.
+    /// A text to print when the first scan is done and its lines work.
     pub(crate) announcement: Option<String>,
 }
 
@@ -123,7 +123,7 @@ impl Hub {
                     }
                     let outcome = self.reconfigure.apply();
                     let reloader = Arc::clone(&self.reloader);
-                    // One reload, one result: the worst of configuration, certificates and namespaces.
+                    // A reload has one result: the worst of configuration, certificates and namespaces.
                     reloader.note(outcome);
                     // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
                     if self.serves_namespaces {
@@ -155,14 +155,14 @@ impl Hub {
         self.drain(successor).await;
     }
 
-    /// Ends what runs: streams with a clean end, requests when they are answered or the grace period is over, workers
+    /// Ends all running work: streams with a clean end, requests when they are answered or the grace period is over, workers
     /// last, since requests need them. A successor is told as soon as it may accept connections.
     async fn drain(self, successor: Option<Successor>) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
-        // A reload that installs packages must not hold the stop of whoever asked for it.
+        // A reload that installs packages must not delay the stop.
         self.reloader.close();
-        // Those that are opened from now on end at once, too.
+        // Streams that are opened from now on end at once, too.
         self.service.replicas().leave().await;
         // Idle connections linger where a successor accepts new ones.
         let linger = successor.as_ref().map(|_| Instant::now() + LINGER);
@@ -194,7 +194,7 @@ impl Hub {
         {
             tokio::time::sleep(DRAIN_CHECK).await;
         }
-        // Streams have been told to end; who does not take the last bytes by now does not read.
+        // Streams have been told to end; a client that has not taken the last bytes by now does not read.
         let patience = deadline.min(Instant::now() + STREAMS_END);
         while self.metrics.streams_open() > 0 && Instant::now() < patience {
             tokio::time::sleep(DRAIN_CHECK).await;
@@ -206,7 +206,7 @@ impl Hub {
                 "the grace period is over, ending requests that still run"
             );
         }
-        // Calls that outlived the grace period get no other one.
+        // Calls that outlived the grace period get no further time.
         let patience = if left > 0 {
             Duration::ZERO
         } else {
@@ -215,7 +215,7 @@ impl Hub {
         self.service.end_servers(patience).await;
         self.reloader.shutdown(patience).await;
         self.service.replicas().farewell().await;
-        // Writes what is queued.
+        // Writes the queued lines.
         drop((self.audit, self.access_log));
         tracing::info!("stopped");
     }

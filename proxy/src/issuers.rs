@@ -1,5 +1,5 @@
 //! The issuers of access tokens, as seen over the network: fetches their keys in the background, and asks them about opaque
-//! tokens. The filters judge tokens ([`tooldock_filters::oauth`]); what they need is put there from here.
+//! tokens. The filters judge tokens ([`tooldock_filters::oauth`]), with the keys and answers that this module gives them.
 //!
 //! ```text
 //! run ── every second: whose keys are due? ──────┐
@@ -39,17 +39,17 @@ use self::schedule::Schedule;
 use crate::gateway::Rules;
 use crate::remote::{Fetcher, SystemNames};
 
-/// How often it is looked whose keys are due.
+/// Interval of looking for keys that are due.
 const TICK: Duration = Duration::from_secs(1);
 
 /// How long a request waits for newer keys, or for an answer about its token.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// Opaque tokens of all issuers that are asked about, or wait for a place, at once. Each has a request of its own, or counted
-/// before.
+/// Maximum number of opaque tokens, of all issuers, that are asked about or wait for a place at once. Each has a request of its
+/// own, or counted before.
 const QUESTIONS_MAX: usize = 16_384;
 
-/// Times that one request may wait: once for each issuer that could know its token, and once more.
+/// Maximum number of times that one request may wait: once for each issuer that could know its token, and once more.
 const WAITS_MAX: usize = 17;
 
 /// The issuers of the configuration in force.
@@ -57,31 +57,31 @@ pub(crate) struct Issuers {
     rules: Arc<ArcSwap<Rules>>,
     fetcher: Fetcher,
     metrics: IssuerMetrics,
-    /// Where fetches run.
+    /// The runtime of fetches.
     control: Handle,
-    /// Plain data. By issuer; those that are gone are forgotten.
+    /// Plain data. Schedules by issuer; removed issuers are dropped.
     schedules: Mutex<HashMap<String, Schedule>>,
-    /// How often an issuer's keys have lost one.
+    /// The number of times that an issuer's keys have lost one.
     losses: watch::Sender<u64>,
     /// Plain data. Questions on their way, by issuer and token.
     questions: Mutex<HashMap<(String, TokenDigest), Flight>>,
-    /// Plain data. By issuer; those that are gone are forgotten.
+    /// Plain data. Places by issuer; removed issuers are dropped.
     places: Mutex<HashMap<String, Arc<Places>>>,
     patience: Patience,
 }
 
-/// Something on its way; over when its sender is gone.
+/// A fetch on its way; over when its sender is gone.
 type Flight = watch::Receiver<()>;
 
-/// How a token by an unknown key comes to be judged.
+/// The way to newer keys for a token by an unknown key.
 enum NewerKeys {
-    /// They are on their way.
+    /// The keys are on their way.
     Flight(Flight),
-    /// They can be fetched from then on.
+    /// The keys can be fetched from then on.
     From(Instant),
     /// The known keys are the newest.
     AreThere,
-    /// They could not be fetched a moment ago.
+    /// The keys could not be fetched a moment ago.
     Unreachable,
 }
 
@@ -104,7 +104,7 @@ impl Issuers {
         })
     }
 
-    /// Keeps the keys of all issuers and the answers about tokens in use fresh. Runs until it is dropped.
+    /// Keeps the keys of all issuers and the answers about tokens in use fresh. Runs until its future is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -134,8 +134,8 @@ impl Issuers {
         }
     }
 
-    /// Gets the keys or the answer that the token of a client needs to be judged, within a short wait. Says how the request
-    /// is to be judged again.
+    /// Gets the keys or the answer that a client's token needs to be judged, within a short wait. Returns the way in which the
+    /// request is to be judged again.
     pub(crate) async fn settle(
         self: &Arc<Self>,
         pending: &Pending,
@@ -157,7 +157,7 @@ impl Issuers {
         let Some(mut flight) = flight else {
             return Asked::Last;
         };
-        // Ends with an error when the flight is over, which is what is waited for.
+        // Ends with an error when the flight is over, and that is the end of the wait.
         let over = timeout(WAIT, flight.changed()).await.is_ok();
         match over && waited < WAITS_MAX {
             true => Asked::Again,
@@ -165,24 +165,24 @@ impl Issuers {
         }
     }
 
-    /// How often the keys of an issuer have lost one.
+    /// The number of times that the keys of an issuer have lost one.
     pub(crate) fn losses(&self) -> u64 {
         *self.losses.borrow()
     }
 
-    /// Waits until the keys of an issuer have lost one since that count: a token that was verified then may have been by
-    /// that key, and its client comes back to be admitted again.
+    /// Waits until the keys of an issuer have lost one since that count: a token that was verified then may have been by that
+    /// key, and its client comes back to be admitted again.
     pub(crate) async fn lose_keys_after(&self, count: u64) {
         let mut losses = self.losses.subscribe();
         // The sender is `self`.
         let _ = losses.wait_for(|now| *now != count).await;
     }
 
-    /// Waits for as long as an opaque token counts for the principal of that name: the issuer is asked again whenever its
-    /// answer is old. Ends when the token is judged and does not count any more; a token that cannot be judged goes on to
-    /// count until its own end, which the caller knows.
+    /// Waits for as long as an opaque token counts for the principal of that name: the issuer is asked again whenever its answer
+    /// is old. Ends when the token is judged and does not count any more; a token that cannot be judged goes on to count until
+    /// its own end, which the caller knows.
     pub(crate) async fn outlive(self: Arc<Self>, token: Secret, principal: Arc<str>) {
-        /// How often an open stream's token is looked up again. A stream lasts so much longer than the issuer's answer says.
+        /// Interval of looking up an open stream's token again. A stream may outlast the issuer's answer by this time.
         const AGAIN: Duration = Duration::from_secs(2);
         /// Pause between two looks while the token cannot be judged.
         const AGAIN_UNJUDGED: Duration = Duration::from_secs(5);
@@ -234,8 +234,8 @@ impl Issuers {
         }
     }
 
-    /// How a token by an unknown key comes to be judged: by the flight that fetches its issuer's keys, the one there is or a
-    /// new one. Where the newest keys are there, its client may wait for newer ones once in a while.
+    /// The way to newer keys for a token by an unknown key: the running flight that fetches its issuer's keys, or a new flight.
+    /// Where the newest keys are there, the client may wait for newer ones once in a while.
     fn newer_keys(
         self: &Arc<Self>,
         issuer: &Arc<Issuer>,
@@ -309,8 +309,8 @@ impl Issuers {
         }
     }
 
-    /// The flight that asks about a token of a client: the one there is, or a new one. None where the client has as many
-    /// unknown tokens on their way as it may.
+    /// The flight that asks about a client's token: the running one, or a new one. `None` where the client has too many unknown
+    /// tokens on their way.
     fn question(self: &Arc<Self>, pending: &Pending, client: IpAddr) -> Option<Flight> {
         let name = pending.issuer.config().issuer.clone();
         let key = (name, pending.digest);
@@ -345,7 +345,7 @@ impl Issuers {
         }
     }
 
-    /// Asks an issuer about a token, and notes what it says.
+    /// Asks an issuer about a token, and notes the answer.
     async fn ask_about(&self, pending: &Pending, name: &str) {
         let issuer = &pending.issuer;
         let answer = ask(&self.fetcher, issuer, pending.token.expose()).await;
@@ -378,7 +378,7 @@ fn schedule_of<'a>(
     schedule
 }
 
-/// Plain data: what a thread that panicked left behind can be used.
+/// Locks plain data, which stays usable after a thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! A secret of this gateway that is made once and kept in a small file of the data directory.
 //!
-//! The file is readable by its owner alone, and there as a whole or not at all. Tools run as the same user: what is kept
-//! so is hidden from other users of the machine, not from them.
+//! The file is readable by its owner alone, and exists as a whole or not at all. Tools run as the same user: the secret
+//! is hidden from other users of the machine, not from them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tooldock_workers::regular_file;
 
-/// What stands behind a staged file's name, before some digits.
+/// The text behind a staged file's name, before some digits.
 const STAGED: &str = ".new.";
 
-/// What the file holds, at most one byte more than `bytes_max`; without a file, what `make` makes for it. Of several
-/// processes that make it at once (the core and the manager on a new volume), all get what the first one made.
+/// Reads the file, at most one byte more than `bytes_max`; a missing file is made with the bytes of `make`. If several
+/// processes make it at once (the core and the manager on a new volume), all get the bytes of the first.
 ///
 /// # Errors
 ///
@@ -83,17 +83,17 @@ fn keep(file: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the staged file its name. A link, other than a rename, takes that name from nobody.
+/// Gives the staged file its name. A link, unlike a rename, never replaces a file of that name.
 fn publish(staged: &Path, file: &Path) -> io::Result<()> {
     match fs::hard_link(staged, file) {
         Ok(()) => Ok(()),
         Err(_) if file.symlink_metadata().is_ok() => Ok(()),
-        // Not every volume has links.
+        // Some volumes have no links.
         Err(_) => fs::rename(staged, file),
     }
 }
 
-/// Removes staged files: this process's own, and what crashes left behind. The file exists, so nobody misses them.
+/// Removes staged files: this process's own, and leftovers of crashes. The file exists, so no process needs them.
 fn sweep(file: &Path) {
     let (Some(directory), Some(name)) =
         (file.parent(), file.file_name().and_then(|it| it.to_str()))

@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: KeysArgs) -> ExitCode {
     }
 }
 
-/// Loads the configuration that `serve` would use: it says where the keys are and which scopes there are.
+/// Loads the configuration that `serve` would use: it names the file of keys and the scopes.
 fn load(arguments: &KeysArgs) -> Result<Effective, String> {
     config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())
 }
@@ -43,7 +43,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
         KeysCommand::Create(new) => {
             let made = store.create(wanted(new))?;
             tell_of_gateways_behind(&store);
-            // Without a running gateway nothing at its address is shown tokens.
+            // Without a running gateway, the program at its address is shown no tokens.
             if store.has_running_gateway() {
                 let (config, data) = (arguments.config.as_deref(), arguments.data_dir.as_deref());
                 let reach = explain_cli::reach(config, data, &made.record.id.to_string());
@@ -66,7 +66,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
             }
         }
         KeysCommand::Revoke { id } => {
-            // Parsed here: clap would repeat the text, and somebody may have given the key in place of its id.
+            // Parsed here: clap would repeat the text, which may be the key, given in place of its id.
             let id: KeyId = id
                 .parse()
                 .map_err(|error: InvalidKeyId| KeysError::Invalid(error.to_string()))?;
@@ -136,7 +136,7 @@ impl<'a> Made<'a> {
     }
 }
 
-/// What is shown of a record.
+/// The columns of a record.
 #[derive(Serialize)]
 struct Listed<'a> {
     id: String,

@@ -35,7 +35,8 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
         .with_writer(|| Indented(std::io::stderr()))
-        // Standard error may be a file on a full disk. To complain about that there would be a panic of whoever logged.
+        // Standard error may be a file on a full disk. A complaint about that would be a panic of the thread that
+        // logged.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let lines = match config.format {
@@ -49,7 +50,7 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter.and(calm)));
     tracing::subscriber::set_global_default(subscriber).context("cannot start logging")?;
     log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
-    // Libraries are heard at `warn` at most, whatever our own level is or becomes.
+    // Records of libraries are taken at `warn` at most, whatever our own level is or becomes.
     log::set_max_level(log::LevelFilter::Warn);
     FILTER.get_or_init(|| handle);
     Ok(())
@@ -79,12 +80,12 @@ impl Log for Libraries {
     }
 }
 
-/// Whether a line of Pingora's, an error to it, only says that a client broke off or does not speak the protocol. A load
-/// balancer that looks whether a port is open does so every few seconds.
+/// Returns true if a line of Pingora's, an error to it, only says that a client broke off or does not speak the
+/// protocol. A load balancer that probes for an open port causes a line every few seconds.
 fn is_a_clients_doing(text: &str) -> bool {
     [
         "H2 handshake error",
-        // A head that was cut off. What fails later is told by us.
+        // A head that was cut off. Later failures are logged by us.
         "Fail to proxy:",
         "failed to send error response to downstream",
     ]
@@ -92,8 +93,8 @@ fn is_a_clients_doing(text: &str) -> bool {
     .any(|beginning| text.starts_with(beginning))
 }
 
-/// Whether a line may be written now. Pingora logs what clients do to their connections, and anyone can do as much of
-/// that as they like: its lines are limited to a few per second.
+/// Returns true if a line may be written now. Pingora logs what clients do to their connections, and any client can
+/// cause as many lines as it likes: they are limited to a few per second.
 fn calm(target: &str) -> bool {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     if !target.starts_with("pingora") {
@@ -121,12 +122,12 @@ fn calm(target: &str) -> bool {
 /// Changes the level of the log that was started.
 pub(crate) fn set_level(level: LogLevel) {
     if let Some(handle) = FILTER.get() {
-        // The only failure is a log that is gone, and then nobody could be told.
+        // Fails only when the log is gone, and then no log can report it.
         let _ = handle.reload(filter(level));
     }
 }
 
-/// Our crates at the level asked for; libraries at `warn` at most, since Pingora tells much at `info`.
+/// Our crates at the level asked for; libraries at `warn` at most, since Pingora logs much at `info`.
 fn filter(level: LogLevel) -> Targets {
     let ours = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -139,7 +140,7 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new()
         .with_default(ours.min(LevelFilter::WARN))
         .with_target("tooldock", ours)
-        // What tools print; see `tooldock_workers::process::output`.
+        // The output of tools; see `tooldock_workers::process::output`.
         .with_target("worker_output", ours)
 }
 

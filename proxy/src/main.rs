@@ -60,7 +60,7 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     tooldock_workers::process::hide_from_tools();
-    // Before anything else: one of these runs beside every child, and must stay as small as it is.
+    // Before anything else: a guard runs beside every child, and must stay as small as it is.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == "__guard" => {

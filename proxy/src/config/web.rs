@@ -1,4 +1,5 @@
-//! What the web UI is told by variables alone: the user name of browsers, and where the data directory is on the host.
+//! Settings of the web UI that have variables alone: the user name of browsers, and the data directory's path on the
+//! host.
 
 /// The settings of the web UI that have no key in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]

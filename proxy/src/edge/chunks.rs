@@ -1,18 +1,18 @@
 //! The framing of a chunked body, followed beside Pingora's reader, which takes a bare line feed in chunk extensions.
 //!
-//! Whatever stands before this gateway may see the end of a line where Pingora sees none, and with it another request
-//! (RFC 9112 §2.2). So every line of the framing ends in CR LF or the body cannot be read.
+//! A proxy in front of this gateway may see the end of a line where Pingora sees none, and with it another request (RFC
+//! 9112 §2.2). So every line of the framing ends in CR LF or the body cannot be read.
 
 use std::io;
 
 /// More digits than any body's size has.
 const SIZE_DIGITS_MAX: u8 = 15;
 
-/// Where in its framing a body is.
+/// The position of a body in its framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Chunks {
     place: Place,
-    /// The last byte of the line so far was a carriage return.
+    /// True when the last byte of the line so far was a carriage return.
     returned: bool,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Chunks {
 enum Place {
     /// In the line before a chunk.
     Size { bytes: u64, digits: u8, ended: bool },
-    /// In a chunk, so many bytes before its end.
+    /// In a chunk, with the number of bytes before its end.
     Data(u64),
     /// In the line's end after a chunk.
     AfterData,
@@ -41,7 +41,7 @@ impl Default for Place {
 }
 
 impl Chunks {
-    /// Takes the next bytes of the connection. What follows the body is not looked at.
+    /// Takes the next bytes of the connection. Bytes behind the body are not looked at.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! How many connections there are, which of them wait, and which gives way when there may be no more.
+//! The open connections: their number, those that wait, and the choice of the one that gives way when the cap is reached.
 //!
-//! A connection counts from the moment it is accepted, TLS handshake included, until its socket is closed. One that
-//! waits for a request costs its client nothing, so a client that only opens connections must not keep out those that
-//! have something to ask: where the cap is reached, a connection without a request is closed for the new one, and the
-//! new one is refused only where none is found.
+//! A connection counts from the moment it is accepted, TLS handshake included, until its socket is closed. A connection
+//! that waits for a request costs its client nothing, so a client that only opens connections must not keep out clients
+//! with requests: where the cap is reached, a connection without a request is closed for the new one, and the new one is
+//! refused only where none is found.
 //!
 //! A connection gives way before others if its last request was not admitted, or it has sent none; then the address counts
 //! that has the most such connections. A new connection stays rather than one that has had its turn.
@@ -24,16 +24,16 @@ use tokio::time::{Instant, timeout};
 
 use super::Limits;
 
-/// How many connections are looked at, at most, to find one that gives way.
+/// Maximum number of connections that are looked at to find one that gives way.
 const LOOKS: usize = 256;
 
-/// So many above the cap may be on their way out.
+/// Maximum number of connections above the cap that are about to close.
 const LEAVING_MAX: usize = 32;
 
-/// How long the next connection waits for those to leave, before it is refused.
+/// How long the next connection waits for connections to close, before it is refused.
 const LEAVING_TIME: Duration = Duration::from_millis(20);
 
-/// The open connections of some listeners, under one cap.
+/// The open connections of the listeners that share a cap.
 pub(crate) struct Connections {
     max: usize,
     gauge: IntGauge,
@@ -45,7 +45,7 @@ pub(crate) struct Connections {
 #[derive(Default)]
 struct Table {
     open: Slab<Arc<Waiting>>,
-    /// Connections of each address that no credential has admitted.
+    /// The number of connections without an admitted request, by address.
     strangers: HashMap<ClientNetwork, usize>,
     /// Where the next search begins, so that all take their turn.
     hand: usize,
@@ -67,7 +67,7 @@ impl From<IpAddr> for ClientNetwork {
     }
 }
 
-/// A connection, counted while this lives.
+/// A counted connection. Dropping it ends the count.
 pub(crate) struct OpenConnection {
     pub(super) waiting: Arc<Waiting>,
     connections: Arc<Connections>,
@@ -84,7 +84,7 @@ impl Connections {
         })
     }
 
-    /// Counts a new connection from an address, unless there are too many. From now on its client is waited for.
+    /// Counts a new connection from an address, unless there are too many. Its time to send a request begins now.
     pub(super) fn admit(
         self: &Arc<Self>,
         limits: &Limits,
@@ -111,7 +111,7 @@ impl Connections {
         })
     }
 
-    /// Waits a little while so many connections are on their way out that the next one would be refused.
+    /// Waits a little while so many connections are about to close that the next one would be refused.
     pub(super) async fn way_out(&self) {
         let most = self.max + LEAVING_MAX;
         let leaving = async {
@@ -139,18 +139,18 @@ impl Connections {
         }
     }
 
-    /// Whether the next connection is admitted only if another gives way.
+    /// Returns true if the next connection is admitted only if another gives way.
     pub(super) fn is_full(&self) -> bool {
         self.table().open.len() >= self.max
     }
 
-    /// Closes a connection that waits for a request. False where there is none.
+    /// Closes a connection that waits for a request. Returns false if there is none.
     pub(super) fn make_room(&self) -> bool {
         self.table().make_room()
     }
 
-    /// Closes all connections that wait for a request, but for those of HTTP/2 that were used: Pingora takes leave of
-    /// them.
+    /// Closes all connections that wait for a request, but for those of HTTP/2 that were used: Pingora closes them in
+    /// order.
     pub(super) fn dismiss_waiting(&self) {
         for (_, connection) in &self.table().open {
             if !connection.multiplexed.load(Ordering::Relaxed) {
@@ -165,8 +165,8 @@ impl Connections {
 }
 
 impl Table {
-    /// Dismisses one of the next connections that wait: a stranger's, rather one of the address with the most, and rather
-    /// one whose request was refused.
+    /// Closes one of the next waiting connections without an admitted request: preferably of the address with the most of
+    /// them, and preferably one whose request was refused.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
         let mut found: Option<(_, usize)> = None;
@@ -206,7 +206,7 @@ impl Table {
 }
 
 impl OpenConnection {
-    /// Whether a credential has admitted the request that came last.
+    /// Notes if a credential has admitted the last request.
     pub(crate) fn admitted(&self, admitted: bool) {
         if self.waiting.admitted.load(Ordering::Relaxed) != admitted {
             let mut table = self.connections.table();
@@ -216,7 +216,7 @@ impl OpenConnection {
         }
     }
 
-    /// A proxy has named the address of its client.
+    /// Sets the address of the client, which a proxy has named.
     pub(super) fn comes_from(&self, address: IpAddr) {
         let client = ClientNetwork::from(address);
         let mut table = self.connections.table();
@@ -227,7 +227,7 @@ impl OpenConnection {
         }
     }
 
-    /// A request of HTTP/2 has arrived. The connection waits again when the last of its requests has ended.
+    /// Notes the arrival of a request of HTTP/2. The connection waits again when the last of its requests has ended.
     pub(crate) fn request_arrived(self: &Arc<Self>, limits: &Limits) -> MultiplexedRequest {
         let waiting = &self.waiting;
         let mut running = waiting.running();
@@ -273,31 +273,32 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What a connection waits for, and by when it has to be there. Its own task writes this, and those of its requests;
-/// all others read.
+/// The wait of a connection for its client, with its deadline. Written by the connection's own task and those of its
+/// requests; all others read.
 pub(super) struct Waiting {
     opened: Instant,
-    /// By when the client has to have sent what is awaited, in milliseconds after `opened`; [`Waiting::NOTHING`] while a
-    /// request is answered.
+    /// Deadline for the client's next bytes, in milliseconds after `opened`; [`Waiting::NOTHING`] while a request is
+    /// answered.
     due: AtomicU64,
-    /// Its [`ClientNetwork`].
+    /// The client's [`ClientNetwork`].
     client: AtomicU64,
-    /// A credential has admitted the last request.
+    /// True when a credential has admitted the last request.
     admitted: AtomicBool,
-    /// No head has been seen yet.
+    /// True until a head has been seen.
     first: AtomicBool,
-    /// Nothing of the next head is there.
+    /// True while no byte of the next head has arrived.
     idle: AtomicBool,
     dismissed: AtomicBool,
-    /// There were requests of HTTP/2.
+    /// True when there were requests of HTTP/2.
     multiplexed: AtomicBool,
-    /// Those that are being answered. Held while one begins or ends, so that the others agree on what is awaited.
+    /// The number of requests that are being answered. Locked while a request begins or ends, so that all agree on the
+    /// deadline.
     running: Mutex<usize>,
     task: AtomicWaker,
 }
 
 impl Waiting {
-    /// A request is being answered.
+    /// The value of `due` while a request is being answered.
     const NOTHING: u64 = u64::MAX;
 
     fn new(now: Instant, client: ClientNetwork) -> Self {
@@ -315,7 +316,7 @@ impl Waiting {
         }
     }
 
-    /// The head of a request is awaited from now on: the first one right away, a later one after idle time.
+    /// Sets the deadline for the next head: short for the first head, idle time for later ones.
     pub(super) fn awaited(&self, limits: &Limits, now: Instant) {
         self.idle.store(true, Ordering::Relaxed);
         self.until(if self.is_first() {
@@ -325,7 +326,7 @@ impl Waiting {
         });
     }
 
-    /// A part of the head is there. The rest has its own time, which for the first one runs already.
+    /// Notes that a part of the head has arrived. The rest has its own time, which for the first head runs already.
     pub(super) fn begun(&self, limits: &Limits, now: Instant) {
         self.idle.store(false, Ordering::Relaxed);
         if !self.is_first() {
@@ -333,7 +334,7 @@ impl Waiting {
         }
     }
 
-    /// The head is complete: a request is answered from now on.
+    /// Notes that the head is complete: a request is answered from now on.
     pub(super) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);
@@ -353,12 +354,12 @@ impl Waiting {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// Nothing was ever asked on this connection.
+    /// Returns true if the connection has had no request yet.
     pub(super) fn is_first(&self) -> bool {
         self.first.load(Ordering::Relaxed)
     }
 
-    /// A client that is late has left a request unfinished, or sent none at all.
+    /// Returns true if a late client has left a request unfinished, or sent none at all.
     pub(super) fn is_overdue_request(&self) -> bool {
         self.is_first() || !self.idle.load(Ordering::Relaxed)
     }
@@ -372,7 +373,7 @@ impl Waiting {
         self.due().is_some() && !self.dismissed.load(Ordering::Acquire)
     }
 
-    /// Asks the connection to end, if it waits for a request. Says whether it was asked now.
+    /// Asks the connection to end, if it waits for a request. Returns true if it was asked now.
     fn dismiss(&self) -> bool {
         let asked = self.can_be_dismissed() && !self.dismissed.swap(true, Ordering::AcqRel);
         if asked {

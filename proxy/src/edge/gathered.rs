@@ -1,5 +1,5 @@
-//! What is written, gathered until it is flushed or more than one segment: a head leaves together with its body, in one
-//! call of the kernel, however long the body is.
+//! Writes that are gathered until a flush or until they exceed one segment: a head leaves together with its body, in
+//! one call of the kernel, however long the body is.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,16 +8,17 @@ use std::task::{Context, Poll, ready};
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Parts of one vectored write that are passed on together with what is held. Pingora writes chunks in three.
+/// Maximum number of parts of one vectored write that are passed on together with the held bytes. Pingora writes chunks
+/// in three.
 const PARTS: usize = 4;
 
 /// A stream whose writes are gathered. Reads are the stream's own.
 #[derive(Debug)]
 pub(super) struct Gathered<C> {
     inner: C,
-    /// What was not written yet.
+    /// The bytes that were not written yet.
     held: Vec<u8>,
-    /// So much of what is held was written.
+    /// The number of held bytes that were written.
     gone: usize,
     /// The most that is held, in bytes.
     limit: usize,
@@ -37,13 +38,13 @@ impl<C> Gathered<C> {
         &self.inner
     }
 
-    /// The stream alone. What is held is lost.
+    /// The stream alone. Held bytes are lost.
     pub(super) fn into_inner(self) -> C {
         self.inner
     }
 
     fn hold(&mut self, parts: &[IoSlice<'_>]) {
-        // As much as it will ever hold, at once; before the first write nothing.
+        // Reserves the whole limit at once, so that nothing is reserved before the first write.
         self.held.reserve_exact(self.limit - self.held.len());
         for part in parts {
             self.held.extend_from_slice(part);
@@ -54,7 +55,7 @@ impl<C> Gathered<C> {
         &self.held[self.gone..]
     }
 
-    /// Counts off what was written of what is held.
+    /// Removes written bytes from the held ones.
     fn wrote(&mut self, bytes: usize) {
         self.gone += bytes;
         if self.gone == self.held.len() {
@@ -74,7 +75,7 @@ impl<C: AsyncWrite + Unpin> Gathered<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes parts, and before them what is held.
+    /// Writes parts, and before them the held bytes.
     fn poll_parts(
         &mut self,
         context: &mut Context<'_>,
@@ -87,7 +88,7 @@ impl<C: AsyncWrite + Unpin> Gathered<C> {
         }
         if !self.inner.is_write_vectored() {
             if let [_, _, ..] = parts {
-                // One after the other: those that are short are held.
+                // Parts in turn: short parts are held.
                 let part = parts.iter().find(|part| !part.is_empty());
                 let part = part.map_or(&[][..], |part| &**part);
                 return self.poll_parts(context, &[IoSlice::new(part)]);
@@ -114,7 +115,7 @@ impl<C: AsyncWrite + Unpin> Gathered<C> {
     }
 }
 
-/// What a write took, which is something.
+/// The number of bytes of a write, which must not be 0.
 fn some(wrote: usize) -> io::Result<usize> {
     match wrote {
         0 => Err(io::ErrorKind::WriteZero.into()),

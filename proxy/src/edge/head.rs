@@ -1,9 +1,8 @@
 //! Gathers the head of a request of HTTP/1 before Pingora sees any of it.
 //!
-//! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and takes a bare line feed for
-//! the end of a line. Here a head is looked at once as it arrives: it never grows beyond the limit, and a line that does not
-//! end in CR LF is refused. What Pingora is then given is a complete head and whatever came with it, as if all of it
-//! had come at once.
+//! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and takes a bare line feed for the
+//! end of a line. Here a head is looked at once as it arrives: it never grows beyond the limit, and a line that does not end
+//! in CR LF is refused. Pingora is given a complete head with the bytes behind it, as if all had arrived at once.
 
 use bytes::BytesMut;
 use http::request::Parts;
@@ -19,22 +18,22 @@ const TRANSFER_ENCODING: &[u8] = b"transfer-encoding:";
 /// A head that is complete.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// The head, and what came with its last segment.
+    /// The head, and the bytes behind it in its last segment.
     pub(crate) bytes: BytesMut,
-    /// Where the head ends.
+    /// The end of the head in `bytes`.
     pub(crate) end: usize,
-    /// There is a Transfer-Encoding.
+    /// True when there is a Transfer-Encoding.
     pub(crate) coded: bool,
 }
 
-/// How the wait for a head ended.
+/// The outcome of the wait for a head.
 #[derive(Debug)]
 pub(crate) enum Gathered {
-    /// It is there.
+    /// The head is complete.
     Whole(Head),
     /// The client has left, or its connection broke.
     Closed,
-    /// It cannot be served.
+    /// The head cannot be served.
     Refused(Refusal),
 }
 
@@ -42,20 +41,20 @@ pub(crate) enum Gathered {
 #[derive(Debug)]
 pub(crate) struct Refusal {
     fault: Fault,
-    /// Of what arrived.
+    /// The bytes that arrived.
     bytes: BytesMut,
     limit: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// It has more bytes than the limit, and is not complete.
+    /// The head has more bytes than the limit, and is not complete.
     TooLarge,
     /// A line does not end in CR LF.
     LineFeed,
-    /// It does not begin as a request of HTTP/1 does.
+    /// The head does not begin as a request of HTTP/1 does.
     NotHttp,
-    /// The body that came with it is not framed as its Transfer-Encoding says.
+    /// The body behind the head is not framed as its Transfer-Encoding says.
     Chunks,
 }
 
@@ -69,7 +68,7 @@ impl Refusal {
         }
     }
 
-    /// What the client is told.
+    /// The answer to the client.
     pub(crate) fn rejection(&self) -> Rejection {
         match self.fault {
             Fault::TooLarge => Rejection::new(
@@ -94,7 +93,7 @@ impl Refusal {
         }
     }
 
-    /// What can be made out of the request: its method and target, a `-` and `*` where there are none.
+    /// The method and target of the request as far as they can be read, a `-` and `*` where there are none.
     pub(crate) fn parts(&self) -> Parts {
         let mut lines = self.bytes[..].split(|byte| matches!(byte, b'\r' | b'\n'));
         let line = lines.find(|line| !line.is_empty());
@@ -110,14 +109,14 @@ impl Refusal {
     }
 }
 
-/// Reads until a head of at most `limit` bytes is complete. `begun` is told when a part of one is there and has to be
-/// waited for.
+/// Reads until a head of at most `limit` bytes is complete. `begun` is called when a part of a head has arrived and the rest
+/// has to be waited for.
 pub(crate) async fn gather<C: AsyncRead + Unpin>(
     connection: &mut C,
     limit: usize,
     begun: impl FnOnce(),
 ) -> Gathered {
-    // Holds nothing while nothing comes.
+    // Empty until bytes arrive.
     let mut bytes = BytesMut::new();
     let mut scan = Scan::default();
     let mut begun = Some(begun);
@@ -150,20 +149,20 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
     }
 }
 
-/// How far a head has been looked at.
+/// The progress of scanning a head.
 #[derive(Debug, Default)]
 struct Scan {
-    /// So many bytes are never looked at again.
+    /// The number of bytes that are never looked at again.
     seen: usize,
-    /// Where the line begins that is not complete yet.
+    /// The beginning of the line that is not complete yet.
     line: usize,
-    /// The request line has been seen.
+    /// True when the request line has been seen.
     begun: bool,
     coded: bool,
 }
 
 impl Scan {
-    /// Looks at what has arrived since the last time. Gives the end of the head once it is there.
+    /// Scans the bytes that have arrived since the last call. Returns the end of the head when it is complete.
     fn look(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
         if self.seen == 0
             && let Some(first) = bytes.first()
@@ -197,14 +196,14 @@ impl Scan {
     }
 }
 
-/// Whether a method, or an empty line before one, can begin so.
+/// Returns true if a method, or an empty line before one, can begin with this byte.
 fn may_begin(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'\r' | b'\n')
         || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether a request line ends in ` HTTP/1.1` or the like.
+/// Returns true if a request line ends in ` HTTP/1.1` or the like.
 fn names_a_version(line: &[u8]) -> bool {
     line.len() > 9 && line[line.len() - 9..].starts_with(b" HTTP/")
 }

@@ -1,7 +1,7 @@
-//! The header of the PROXY protocol, versions 1 and 2: a load balancer says on whose behalf a connection is made.
+//! The header of the PROXY protocol, versions 1 and 2: a load balancer names the client of a connection.
 //!
-//! Who may say so, and how long the header may take, is decided by the caller. Exactly the header is read, so that what
-//! follows it, TLS for example, finds the connection at its first byte.
+//! The caller decides which peers may send a header, and how long it may take. Exactly the header is read, so that the
+//! protocol behind it, TLS for example, finds the connection at its first byte.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ const SHORTEST: usize = 15;
 /// The longest header of version 1 that the protocol knows, in bytes.
 const V1_MAX: usize = 107;
 
-/// The bytes of a header of version 2 before what it is about; the last two say how many follow.
+/// The bytes of a header of version 2 before its addresses; the last two are the length of the rest.
 const V2_FIXED: usize = 16;
 
 /// The byte for version 2 and the command LOCAL.
@@ -29,16 +29,16 @@ pub(super) enum NoHeader {
     /// The connection ended before the header did.
     #[error("the connection ended after {read} bytes of its PROXY protocol header")]
     Ended {
-        /// How much of it there was.
+        /// The number of header bytes that were read.
         read: usize,
     },
-    /// What came is no header.
+    /// The bytes are no header.
     #[error("not a PROXY protocol header: {0}")]
     Malformed(String),
 }
 
-/// Reads a header. Gives the client's address, or nothing where the client has none that counts here: the proxy speaks for
-/// itself, does not know, or has the client from a Unix socket of its own.
+/// Reads a header. Returns the client's address, or `None` where the client has none that counts here: the proxy has
+/// opened the connection itself, does not know the client, or has it from a Unix socket of its own.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ async fn binary<C: AsyncRead + Unpin>(
         (v2::Protocol::Stream, v2::Addresses::IPv6(it)) => {
             client((it.source_address, it.source_port).into())
         }
-        // Not a client of our Unix sockets, whose rights it must not have.
+        // Not a client of our own Unix sockets, whose rights it must not have.
         (v2::Protocol::Stream, v2::Addresses::Unix(_)) => Ok(None),
     }
 }
@@ -109,7 +109,7 @@ async fn text<C: AsyncRead + Unpin>(
 }
 
 fn client(address: SocketAddr) -> Result<Option<SocketAddr>, NoHeader> {
-    // Would pass for a client without an address.
+    // Such an address would pass for a client without an address.
     if address.ip().to_canonical().is_unspecified() {
         return Err(malformed("the client's address is unspecified"));
     }

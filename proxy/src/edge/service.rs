@@ -1,7 +1,7 @@
-//! How Pingora runs the listeners: a service accepts on its sockets until it is told to stop.
+//! The Pingora service that runs the listeners: it accepts on its sockets until it is told to stop.
 //!
-//! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, gives one 60 s, tells
-//! nobody its runtimes, and makes every broken handshake an error of ours.
+//! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, gives a handshake 60 s,
+//! does not reveal its runtimes, and logs every broken handshake as an error of ours.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,34 +21,34 @@ use super::{Accepted, Listening};
 use crate::sockets::BoundSocket;
 use crate::tls::TlsListener;
 
-/// Before the next attempt to accept where the process has no descriptor left.
+/// Pause before the next attempt to accept where the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often the log says that connections cannot be accepted.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// A listening socket of one service, and what is spoken on it.
+/// A listening socket of a service, with its protocol.
 pub(crate) struct Endpoint {
     pub(crate) socket: BoundSocket,
-    /// Where the socket is bound. Requests find their listener by it.
+    /// The address of the socket. Requests find their listener by it.
     pub(crate) address: Arc<LocalAddress>,
-    /// Connections begin with a header of the PROXY protocol.
+    /// True when connections begin with a header of the PROXY protocol.
     pub(crate) proxy_protocol: bool,
-    /// None on a plain listener.
+    /// `None` on a plain listener.
     pub(crate) tls: Option<Arc<TlsListener>>,
 }
 
-/// One edge on its sockets.
+/// An edge on its sockets.
 pub(crate) struct EdgeService {
     name: &'static str,
     listening: Arc<Listening>,
     endpoints: Vec<Endpoint>,
     threads: usize,
-    /// Told of the runtime the service finds itself in.
+    /// The list that the service adds its runtime to.
     runtimes: Option<Arc<Announced>>,
     /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
     lifetime: Option<ShutdownWatch>,
-    /// Connections are accepted when it is true: a successor waits until its predecessor accepts no more.
+    /// True when connections are accepted: a successor waits until its predecessor accepts no more.
     gate: watch::Receiver<bool>,
 }
 
@@ -72,7 +72,7 @@ impl EdgeService {
         }
     }
 
-    /// Has its runtime carry message I/O.
+    /// Adds the service's runtime to those that carry message I/O.
     pub(crate) fn announced_to(mut self, runtimes: Arc<Announced>) -> Self {
         self.runtimes = Some(runtimes);
         self
@@ -129,7 +129,7 @@ impl PingoraService for EdgeService {
     }
 }
 
-/// Registers a socket with this runtime. A listener that cannot be is not started without: the process ends.
+/// Registers a socket with this runtime. If a socket cannot be registered, the process ends.
 fn listen(socket: BoundSocket) -> Listener {
     Listener::new(socket).unwrap_or_else(|error| {
         tracing::error!(%error, "a listener cannot be started");
@@ -148,7 +148,7 @@ struct AcceptLoop {
 }
 
 impl AcceptLoop {
-    /// Runs until the service is to stop. Two things wake it: a connection, or that no more can be accepted; the stop.
+    /// Runs until the service is to stop. Two events wake it: a connection, or a failure to accept; the stop.
     async fn run(mut self) {
         let mut complained: Option<Instant> = None;
         loop {
@@ -168,7 +168,7 @@ impl AcceptLoop {
                     };
                     Arc::clone(&self.listening).take(accepted, tls, shutdown);
                     if self.listening.is_full() {
-                        // Those that give way are let go before the next one is taken.
+                        // Connections that give way are closed before the next one is accepted.
                         tokio::task::yield_now().await;
                         self.listening.way_out().await;
                     }
@@ -189,12 +189,12 @@ impl AcceptLoop {
     }
 }
 
-/// Resolves when the service is to stop, or nobody is there any more who could say so.
+/// Resolves when the service is to stop, or when the sender of that signal is gone.
 async fn stop(shutdown: &mut ShutdownWatch) {
     let _ = shutdown.wait_for(|stopped| *stopped).await;
 }
 
-/// Whether accepting failed because of the one connection that was next.
+/// Returns true if accepting failed because of the single connection that was next.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),

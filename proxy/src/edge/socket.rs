@@ -1,4 +1,4 @@
-//! What connections are accepted on, and what carries them: TCP, or Unix sockets of this machine.
+//! Sockets for accepting and carrying connections: TCP, or Unix sockets of this machine.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tooldock_filters::network::UNIX;
 
-/// What stands for the address of a Unix socket's client. Its port is not 0, see `edge::names_no_client`.
+/// Stands for the address of a Unix socket's client. Its port is not 0, see `edge::names_no_client`.
 const UNIX_CLIENT: SocketAddr = SocketAddr::new(UNIX, 1);
 
 use crate::sockets::BoundSocket;
@@ -26,7 +26,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub(super) fn new(socket: BoundSocket) -> io::Result<Self> {
         Ok(match socket {
             BoundSocket::Tcp(socket) => Self::Tcp(TcpListener::from_std(socket)?),
@@ -38,7 +38,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub(super) async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         match self {
             Self::Tcp(socket) => {
@@ -61,8 +61,8 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Has what is written leave at once: an answer that is complete must not wait for the acknowledgement of the one
-    /// before. Without it everything works.
+    /// Sends written bytes at once: a complete answer must not wait for the acknowledgement of the one before. A
+    /// failure is harmless.
     pub(super) fn without_delay(&self) {
         if let Self::Tcp(socket) = self {
             let _ = socket.set_nodelay(true);
@@ -72,7 +72,7 @@ impl Socket {
 
 #[cfg(test)]
 impl Socket {
-    /// The descriptor, to be looked at.
+    /// The descriptor, for inspection.
     pub(crate) fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
         use std::os::fd::AsFd;
         match self {

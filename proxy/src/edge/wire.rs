@@ -1,11 +1,11 @@
-//! A client's connection as Pingora is given it: the socket, or TLS over it, with what Pingora's own streams lack.
+//! A client's connection as Pingora uses it: the socket, or TLS over it, with features that Pingora's own streams lack.
 //!
-//! - **Every write has a time limit**, whoever writes: an answer, `100 Continue`, a refusal of Pingora's own, a frame of
-//!   HTTP/2, the last words of TLS. A client that takes nothing for so long has left.
+//! - **Every write has a time limit**, whatever writes: an answer, `100 Continue`, a refusal of Pingora's own, a frame of
+//!   HTTP/2, the last words of TLS. A client that takes nothing for that time has left.
 //! - The framing of a chunked body is followed as it is read (see [`Chunks`]).
 //!
-//! Written bytes are gathered until they are flushed, so that head and body leave together. Reads have no buffer here:
-//! everybody above reads into a larger one.
+//! Written bytes are gathered until they are flushed, so that head and body leave together. Reads have no buffer here: all
+//! layers above read into a larger one.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -31,16 +31,16 @@ use super::chunks::Chunks;
 use super::gathered::Gathered;
 use super::socket::Socket;
 
-/// How much of what is written waits for the flush, in bytes: one segment. What is longer is not copied: it leaves at once,
-/// behind what waits.
+/// The size of the write buffer, in bytes: one segment. A longer write is not copied: it leaves at once, behind the
+/// buffered bytes.
 const WRITE_BUFFER: usize = 1460;
 
-/// What carries the bytes of a connection.
+/// Byte stream of a connection.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static {
     /// A number no other open connection has.
     fn id(&self) -> UniqueIDType;
 
-    /// What TLS knows of the connection.
+    /// The TLS state of the connection.
     fn tls(&self) -> Option<Arc<SslDigest>> {
         None
     }
@@ -98,13 +98,13 @@ impl Wire<Socket> {
         Self::new(socket, Arc::new(digest), WRITE_BUFFER, write_limit)
     }
 
-    /// The socket, to be looked at.
+    /// The socket, for inspection.
     #[cfg(test)]
     pub(crate) fn socket(&self) -> &Socket {
         self.carrier.get_ref()
     }
 
-    /// The socket alone. What was not flushed is lost.
+    /// The socket alone. Bytes that were not flushed are lost.
     pub(crate) fn into_socket(self) -> Socket {
         self.carrier.into_inner()
     }
@@ -131,12 +131,12 @@ impl<C: AsyncRead + AsyncWrite> Wire<C> {
         }
     }
 
-    /// Sets what follows the next body, if it is chunked.
+    /// Sets the framing to follow for the next body, if that is chunked.
     pub(crate) fn follow(&mut self, chunks: Option<Chunks>) {
         self.chunks = chunks;
     }
 
-    /// Holds the result of a step of a write against its time limit.
+    /// Applies the time limit to the result of a step of a write.
     fn in_time<T>(
         &mut self,
         context: &mut Context<'_>,

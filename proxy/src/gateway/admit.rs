@@ -1,4 +1,4 @@
-//! Asks the filters about a request head: whose listener it came in by, and what the live state says.
+//! Asks the filters about a request head, with the rules of its listener and the live state.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::edge;
 use crate::replicas::Arrival;
 use crate::tls::{ShownCertificate, TlsConnection};
 
-/// What the granted namespace leads to, as far as it counts here.
+/// The kind of server behind the granted namespace, as far as it counts here.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LeadsTo {
-    /// What this process runs.
+    /// Processes of this gateway.
     #[default]
     Processes,
     /// A remote server, which may be sent headers of the client.
     RemoteServer,
-    /// All namespaces at once, or an aggregate: other namespaces, each of which asks who the client is and may be a remote server.
+    /// All namespaces at once, or an aggregate: other namespaces, each of which checks the client and may be a remote server.
     OtherNamespaces,
 }
 
@@ -44,10 +44,10 @@ impl LeadsTo {
     }
 }
 
-/// The live state behind the edge, as the filters ask about it.
+/// The live state behind the edge, in the form in which the filters ask for it.
 struct Live<'a> {
     gateway: &'a Gateway,
-    /// Of the namespace that was granted.
+    /// The kind of server behind the granted namespace.
     leads_to: Cell<LeadsTo>,
 }
 
@@ -106,7 +106,7 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// When the request came in by no listener of this configuration, whose rules nobody can know.
+    /// When the request came in at a listener that this configuration does not have, and whose rules are unknown.
     pub(super) fn admit(
         &self,
         session: &Session,
@@ -126,7 +126,7 @@ impl Gateway {
         let verdict = rules.admission.admit(&tooldock_filters::Request {
             parts: header,
             fields,
-            // A passport, which the client has not sent, is in the bytes of a forwarded request.
+            // The bytes of a forwarded request contain a passport, which the client has not sent.
             header_bytes: session
                 .as_http1()
                 .filter(|_| passage.arrival.is_none())
@@ -161,8 +161,8 @@ impl Gateway {
         Ok(verdict)
     }
 
-    /// Whether a request would be judged by something else than when it was admitted: by other rules or namespaces, or as
-    /// to a credential that counts no more.
+    /// Returns true if the verdict on a request may differ from the one it was admitted by: rules or namespaces have changed, or
+    /// its credential counts no more.
     fn is_outdated(&self, passage: &Passage) -> bool {
         let same_rules = self.service.readmissions() == passage.readmissions
             && self.registry.load().generation == passage.generation;
@@ -170,8 +170,8 @@ impl Gateway {
         !same_rules || !lasting.is_none_or(|it| it.counts(self))
     }
 
-    /// Asks again for a request whose body took its time, if its client may have lost a right meanwhile: the answer
-    /// is judged by one state, the newest. None where nothing has changed.
+    /// Judges a request again whose body took its time, if its client may have lost a right meanwhile: the answer follows one
+    /// state, the newest. `None` where nothing has changed.
     pub(super) fn admit_after_body(
         &self,
         session: &Session,
@@ -183,8 +183,8 @@ impl Gateway {
         }
     }
 
-    /// Asks again for a long stream that has just been opened, if the rules have changed since its request was admitted:
-    /// the streams there were have been ended meanwhile.
+    /// Judges a long stream again that has just been opened, if the rules have changed since its request was admitted: the
+    /// streams open at the change have been ended meanwhile.
     pub(super) fn admit_again(
         &self,
         session: &Session,
@@ -196,7 +196,7 @@ impl Gateway {
         self.admit_anew(session, passage).map(|_| ())
     }
 
-    /// Judges a request whose namespace is on its way up when that is served, or has taken too long: by the rules and
+    /// Judges a request whose namespace is on its way up, when the namespace is served or has taken too long: by the rules and
     /// namespaces of that moment.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl Gateway {
         passage: &mut Passage,
     ) -> std::result::Result<Admitted, Rejection> {
         self.renew(passage);
-        // Given back first, or it would stand in its own way.
+        // Given back first, or the request would count twice.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
         match self.admit(session, &fields, passage, Asked::Last) {
@@ -243,7 +243,7 @@ impl Gateway {
         }
     }
 
-    /// Counts a refusal and tells the log what the client is not told.
+    /// Counts a refusal and logs the cause that the client is not told.
     pub(super) fn refused(&self, rejection: &Rejection, passage: &mut Passage) {
         self.metrics.refused(rejection.code());
         if let Some(failure) = &rejection.failure {
@@ -262,7 +262,7 @@ impl Gateway {
         );
     }
 
-    /// Counts a wrong credential, and tells the log when wrong credentials begin to be slowed.
+    /// Counts a wrong credential, and logs when wrong credentials begin to be slowed.
     pub(super) fn credential_failed(&self, failure: &CredentialFailure) {
         self.metrics.credential_failed(failure.delayed);
         if failure.spell_began {
@@ -274,7 +274,7 @@ impl Gateway {
     }
 }
 
-/// Who is connected, a proxy perhaps.
+/// The other end of the connection, a proxy perhaps.
 fn peer_of(session: &Session) -> Peer {
     let address = session.client_addr().and_then(|address| address.as_inet());
     let address = address.map_or(network::UNIX, |address| address.ip());
@@ -284,14 +284,14 @@ fn peer_of(session: &Session) -> Peer {
     }
 }
 
-/// What is known of the request's connection, where it is TLS.
+/// The state of the request's connection, where it is TLS.
 pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
     let tls = session.digest()?.ssl_digest.as_ref()?;
     tls.extension.get::<TlsConnection>()
 }
 
 impl Passage {
-    /// The listener that the client asked: here, or at the replica that forwarded its request.
+    /// The listener that the client used: here, or at the replica that forwarded its request.
     pub(super) fn listener(&self, session: &Session) -> Result<&Listener> {
         asked_listener(&self.rules, self.arrival.as_deref(), session)
     }
@@ -321,7 +321,7 @@ impl Passage {
         }
     }
 
-    /// For how long the client certificate counts; None where there is none.
+    /// The time for which the client certificate counts; `None` where there is none.
     pub(super) fn certificate_counts_for(&self, session: &Session) -> Option<Duration> {
         match &self.arrival {
             Some(arrival) => Some(arrival.certificate.as_ref()?.counts_for()),
@@ -348,7 +348,7 @@ fn asked_listener<'a>(
     })
 }
 
-/// The listener a request came in by. With one listener there is nothing to look up.
+/// The listener of a request. With a single listener there is nothing to look up.
 fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
     if let [only] = listeners {
         return Ok(only);
@@ -370,7 +370,7 @@ pub(crate) fn listener_at<'a>(
     listeners.iter().find(|it| is_bound_to(&it.address, local))
 }
 
-/// Whether a connection that was accepted at `local` came in by this address. Connections carry the address of their
+/// Returns true if a connection that was accepted at `local` belongs to this address. Connections carry the address of their
 /// listener, see `edge`.
 fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
     match (address, local) {

@@ -1,4 +1,4 @@
-//! From an admitted request to its answer: the body, the caller, the call of the service, its reply written.
+//! From an admitted request to its answer: reads the body, makes the caller, calls the service, writes its reply.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
 
-/// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more
-/// than a tenth of a call.
+/// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more than a tenth
+/// of a call.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 impl Gateway {
@@ -62,8 +62,8 @@ impl Gateway {
         })
     }
 
-    /// Reads the body where the route takes one, calls the service, gives back its reply, or nothing for a client that
-    /// left; an `Err` is a refusal.
+    /// Reads the body where the route takes one, calls the service and returns its reply, or nothing for a client that left; an
+    /// `Err` is a refusal.
     pub(super) async fn hand_over(
         &self,
         session: &mut Session,
@@ -109,7 +109,7 @@ impl Gateway {
                 .take()
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
-            // A copy, made only where somebody may want it.
+            // A copy, made only where a remote server may receive them.
             headers: (passage.leads_to != LeadsTo::Processes)
                 .then(|| Arc::new(headers_for_servers(session, &admitted))),
             visibility: visibility(&admitted, passage.leads_to),
@@ -189,7 +189,7 @@ impl Gateway {
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
             logged.entry.because(code);
         }
-        // What is answered runs no more: a client that goes on at once finds its place free.
+        // An answered request runs no more: a client that sends its next request at once finds the permit free.
         if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
             passage.permit = None;
         }
@@ -207,7 +207,7 @@ impl Gateway {
                 opened.delivered();
             }
             Reply::Body { head, body } => {
-                // A stream of another replica's session is none of the requests that run at once.
+                // A stream of another replica's session does not count among the requests that run at once.
                 if session.req_header().method == Method::GET {
                     passage.permit = None;
                 }
@@ -249,7 +249,7 @@ impl Gateway {
                 Box::pin(stream.start(session, envelope, &request_id, logged, &self.metrics))
                     .await?;
                 passage.left_with = Some(status);
-                // From here on it is a stream, and those have a limit of their own.
+                // From here on it is a stream, and streams have a limit of their own.
                 passage.permit = None;
                 return Ok(Written::Left);
             }
@@ -263,7 +263,7 @@ fn may_be_elsewhere(request: &AdmittedRequest) -> bool {
     matches!(request.route, RouteId::Mcp | RouteId::Messages)
 }
 
-/// The listener of a forwarded request went with a reload while the request was on its way.
+/// The refusal of a forwarded request whose listener went with a reload while the request was on its way.
 fn gone() -> Rejection {
     Rejection::new(Reason::NotFound, "The listener of this request is gone.")
 }
@@ -273,8 +273,8 @@ fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     [one, other].into_iter().flatten().min()
 }
 
-/// A request's headers for remote servers that are sent some of them. Those that open the gateway stay here, whatever the
-/// configuration passes on. An access token of an issuer may go up, where a server has `credentials: pass`.
+/// A request's headers for remote servers that receive some of them. Credentials for the gateway are removed, whatever the
+/// configuration passes on. An access token of an issuer may be kept, where a server has `credentials: pass`.
 fn headers_for_servers(session: &Session, admitted: &Admitted) -> HeaderMap {
     let mut headers = session.req_header().headers.clone();
     let grant = admitted.principal.as_ref().and_then(|it| it.grant());
@@ -290,7 +290,7 @@ fn headers_for_servers(session: &Session, admitted: &Admitted) -> HeaderMap {
     headers
 }
 
-/// What the web UI's handlers read of a request.
+/// The parts of a request that the web UI's handlers read.
 fn web_request(session: &Session, passage: &Passage) -> WebRequest {
     let header = session.req_header();
     let text = |name| header.headers.get(name).and_then(|it| it.to_str().ok());
@@ -300,19 +300,19 @@ fn web_request(session: &Session, passage: &Passage) -> WebRequest {
         content_type: text(CONTENT_TYPE).unwrap_or_default().to_owned(),
         wants_events: text(ACCEPT).is_some_and(|accept| accept.contains("text/event-stream")),
         is_tls: tls_of(session).is_some(),
-        // A balancer that should name its clients and does not speaks for others.
+        // A balancer that names no clients, although it should, speaks for others.
         is_local: (peer.address.is_loopback() || peer.address == network::UNIX)
             && !peer.names_no_client,
     }
 }
 
-/// What the client has already, as it says.
+/// The entity tags of the client's `If-None-Match`.
 fn known(headers: &HeaderMap) -> Option<String> {
     let known = headers.get(IF_NONE_MATCH)?.to_str().ok()?;
     Some(known.to_owned())
 }
 
-/// Whether a client asks for the shapes of version 1 (K-21).
+/// Returns true if a client asks for the shapes of version 1 (K-21).
 fn accepts_v1(headers: &HeaderMap) -> bool {
     const V1: &str = "application/vnd.tooldock.v1+json";
     let names = |value: &HeaderValue| {
@@ -323,8 +323,8 @@ fn accepts_v1(headers: &HeaderMap) -> bool {
     headers.get_all(ACCEPT).iter().any(names)
 }
 
-/// The handle of a toolset that an address names: `/mcp/toolman?toolset=…`, `/tools?toolset=…`. It is plain text in an
-/// address. Only routes of one namespace take it. OpenAPI documents do not: their paths would lead to other tools.
+/// The handle of a toolset in a query: `/mcp/toolman?toolset=…`, `/tools?toolset=…`. It is plain text there. Only routes of one
+/// namespace take it. OpenAPI documents do not: their paths would lead to other tools.
 fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
     let is_of_one = matches!(
         namespace,
@@ -335,8 +335,8 @@ fn toolset(namespace: RouteNamespace, query: Option<&str>) -> Option<Arc<str>> {
     found.filter(|handle| !handle.is_empty()).map(Into::into)
 }
 
-/// Whether a message asks for something. Notifications and answers do not: running calls may wait for them. Nor does
-/// `ping`, by which a client learns that the server is there while its calls run. What cannot be read counts.
+/// Returns true if a message is a request that has to wait. Notifications and answers are none: running calls may wait for them.
+/// Nor is `ping`, by which a client checks the server while its calls run. An unreadable message counts as a request.
 fn waits_for_an_answer(body: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Message<'a> {
@@ -358,16 +358,16 @@ fn waits_for_an_answer(body: &[u8]) -> bool {
     asks.unwrap_or(true)
 }
 
-/// How a request ended inside Pingora.
+/// The end of a request inside Pingora.
 pub(super) enum Written {
-    /// It is answered.
+    /// The answer is written.
     Whole,
-    /// Its head is written; the rest leaves as a long stream.
+    /// The head is written; the rest leaves as a long stream.
     Left,
 }
 
-/// Runs a call and drops it when its client leaves first, which is `None`. What dropping means is the engine's business: a call in a
-/// legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
+/// Runs a call and drops it when its client leaves first, which is `None`. The engine decides what happens to a dropped call: a
+/// call in a legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
 ///
 /// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
 /// are no departure: they end the watch, and the connection after this answer.
@@ -388,7 +388,7 @@ async fn while_client_stays(
     Some(call.await)
 }
 
-/// Which namespaces a token opens. Asked only where it is about more than the one that was admitted.
+/// The namespaces that a token opens. Asked only for requests that concern more than the admitted namespace.
 fn visibility(admitted: &Admitted, leads_to: LeadsTo) -> Visibility {
     let one_was_admitted = matches!(
         admitted.route.namespace,
@@ -403,7 +403,7 @@ fn visibility(admitted: &Admitted, leads_to: LeadsTo) -> Visibility {
     }
 }
 
-/// What the service is told of an MCP request's head.
+/// The head of an MCP request, as the service takes it.
 pub(super) fn mcp_head(
     header: &RequestHeader,
     fields: &Fields<'_>,
@@ -411,7 +411,7 @@ pub(super) fn mcp_head(
 ) -> McpHead {
     let text = |value: &HeaderValue| {
         let value = value.as_bytes();
-        // Only what is no text takes the slow way.
+        // Only values that are not UTF-8 take the slow way.
         match std::str::from_utf8(value) {
             Ok(text) => text.to_owned(),
             Err(_) => String::from_utf8_lossy(value).into_owned(),
@@ -427,7 +427,7 @@ pub(super) fn mcp_head(
             json_acceptable: admitted.accept.json_acceptable,
             sse_acceptable: admitted.accept.sse_acceptable,
         },
-        // Only a stream is resumed.
+        // Resumption exists for streams only.
         last_event_id: (header.method == Method::GET)
             .then(|| fields.last_event_id().map(text))
             .flatten(),

@@ -2,7 +2,7 @@
 
 use prometheus::IntGauge;
 
-/// Counts one request while it lives; the drain waits for the last one.
+/// A counted request. Dropping it ends the count; the drain waits for the last request.
 pub(super) struct InFlight(IntGauge);
 
 impl InFlight {

@@ -1,6 +1,6 @@
-//! For how long the credential of a request admits a long stream: until its own end, until somebody takes it back, or until
-//! what it was verified by counts no more. The streams of an API key end alone; those of JWTs end together when an issuer
-//! drops a key, and whoever still has a token that counts opens them again.
+//! The time for which the credential of a request admits a long stream: until the credential's own end, until it is
+//! revoked, or until the key that verified it counts no more. The streams of an API key end alone; those of JWTs end
+//! together when an issuer drops a key, and clients whose tokens still count open them again.
 //!
 //! | credential | ends by itself | taken back |
 //! |---|---|---|
@@ -20,7 +20,7 @@ use tooldock_workers::keys::KeyStore;
 use super::Gateway;
 use crate::stream::End;
 
-/// What is remembered of the credential that admitted a request. Nothing for most tokens of the configuration.
+/// The credential that admitted a request. `None` for most tokens of the configuration.
 pub(super) struct Lasting {
     ends: Option<SystemTime>,
     principal: Arc<str>,
@@ -40,7 +40,8 @@ impl Lasting {
         })
     }
 
-    /// Whether the credential counts as it did when it admitted the request. An opaque token is not asked about again.
+    /// Returns true if the credential counts as it did when it admitted the request. An opaque token is not asked about
+    /// again.
     pub(super) fn counts(&self, gateway: &Gateway) -> bool {
         if self.ends.is_some_and(|end| end <= SystemTime::now()) {
             return false;
@@ -52,13 +53,13 @@ impl Lasting {
         }
     }
 
-    /// How long it is until the credential ends by itself.
+    /// The time until the credential ends by itself.
     pub(super) fn left(&self) -> Option<Duration> {
         let left = |end: SystemTime| end.duration_since(SystemTime::now());
         self.ends.map(|end| left(end).unwrap_or_default())
     }
 
-    /// Is over when the credential of the request counts no more.
+    /// Resolves when the credential of the request counts no more.
     pub(super) fn taken_back(&self, gateway: &Gateway, fields: &Fields<'_>) -> Option<End> {
         let grant = self.grant.as_ref()?;
         if grant.key_id().is_some() {
@@ -82,7 +83,7 @@ impl Lasting {
     }
 }
 
-/// Waits until the key with that grant counts no more, or opens something else.
+/// Waits until the key with that grant counts no more, or opens other tools.
 async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     let mut losses = keys.losses();
     loop {
@@ -96,7 +97,7 @@ async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     }
 }
 
-/// Whether the key with that grant is unchanged: a key that is still the same is compiled once.
+/// Returns true if the key with that grant is unchanged: a key that is still the same is compiled once.
 fn is_in_force(keys: &KeyStore, grant: &Arc<Grant>) -> bool {
     let id = grant.key_id().and_then(|id| id.parse().ok());
     let tables = keys.tables();

@@ -1,5 +1,5 @@
-//! What the gateway tells clients as a protected resource (RFC 9728): its metadata, and where these are when a call needs
-//! more scopes than its token has. The documents themselves are made by the filters.
+//! The gateway as a protected resource (RFC 9728): its metadata, and their address for clients whose tokens lack scopes
+//! for a call. The documents themselves are made by the filters.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
@@ -11,7 +11,7 @@ use tooldock_upstream::reply::{Head, Reply};
 
 use super::Passage;
 
-/// The metadata that a request is for; None for every other request, and where no access tokens are accepted.
+/// The metadata that a request asks for; `None` for every other request, and where no access tokens are accepted.
 pub(super) fn metadata(session: &Session, passage: &Passage, admitted: &Admitted) -> Option<Reply> {
     if admitted.route.id != RouteId::WellKnown {
         return None;
@@ -27,8 +27,8 @@ pub(super) fn metadata(session: &Session, passage: &Passage, admitted: &Admitted
     })
 }
 
-/// Completes the challenge of a reply that refuses a call for want of a scope: the service behind does not know by which
-/// address clients reach it.
+/// Completes the challenge of a reply that refuses a call for want of a scope: the service behind does not know the
+/// address that clients use.
 pub(super) fn with_metadata_url(session: &Session, passage: &Passage, mut reply: Reply) -> Reply {
     let Reply::Full { head, .. } = &mut reply else {
         return reply;

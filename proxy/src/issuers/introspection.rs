@@ -14,14 +14,14 @@ use crate::remote::{Fetch, Fetcher};
 /// The largest answer.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// How long it may take.
+/// Time limit for the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What the issuer says of a token.
+/// The answer of the issuer about a token.
 ///
 /// # Errors
 ///
-/// What went wrong, for the log. Neither the token nor the gateway's password is in it.
+/// The cause, for the log. Neither the token nor the gateway's password is in it.
 pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Result<Bytes, String> {
     let at = issuer
         .introspection()
@@ -49,7 +49,7 @@ pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Resu
     }
 }
 
-/// The password itself, where a variable of the environment has it.
+/// The password itself, read from the environment where it is a variable.
 pub(crate) fn password(secret: &ClientSecret) -> Result<String, String> {
     match secret.variable() {
         None => Ok(secret.written().expose().to_owned()),
@@ -60,7 +60,7 @@ pub(crate) fn password(secret: &ClientSecret) -> Result<String, String> {
     }
 }
 
-/// Encoded as a form's values are.
+/// Encodes a text as a value of a form.
 fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

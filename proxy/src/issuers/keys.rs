@@ -17,10 +17,10 @@ use crate::remote::{Fetch, Fetcher};
 /// The largest document: sets of keys and metadata are some KiB.
 const DOCUMENT_MAX: usize = 1024 * 1024;
 
-/// How long each document may take.
+/// Time limit for each document.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Keys, and where they were.
+/// Fetched keys, and their address.
 pub(super) struct Fetched {
     pub(super) keys: KeySet,
     pub(super) endpoint: String,
@@ -30,7 +30,7 @@ pub(super) struct Fetched {
 ///
 /// # Errors
 ///
-/// What went wrong, for the log.
+/// The cause, for the log.
 pub(super) async fn fetch(
     fetcher: &Fetcher,
     config: &OauthConfig,
@@ -86,14 +86,14 @@ async fn read(file: &Path) -> Result<Vec<u8>, String> {
     bytes.map_err(|error| wrong(&error.to_string()))
 }
 
-/// What of an issuer's metadata counts.
+/// The members of an issuer's metadata that are read.
 #[derive(Deserialize)]
 struct Metadata {
     issuer: String,
     jwks_uri: String,
 }
 
-/// Where the keys are by the issuer's metadata (RFC 8414, OpenID Connect Discovery).
+/// The address of the keys by the issuer's metadata (RFC 8414, OpenID Connect Discovery).
 async fn discover(fetcher: &Fetcher, config: &OauthConfig) -> Result<String, String> {
     let mut last = String::new();
     for url in metadata_urls(&config.issuer) {
@@ -129,7 +129,7 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
     urls
 }
 
-/// The address of the keys, if the metadata are this issuer's and name one that may be asked.
+/// The address of the keys, if the metadata are this issuer's and name an address that may be asked.
 fn keys_of(config: &OauthConfig, metadata: Metadata) -> Result<String, String> {
     if metadata.issuer != config.issuer {
         return Err("its issuer is not the configured one".into());
@@ -137,7 +137,7 @@ fn keys_of(config: &OauthConfig, metadata: Metadata) -> Result<String, String> {
     let keys = config.endpoint(&metadata.jwks_uri);
     let keys = keys.map_err(|error| format!("its jwks_uri {error}"))?;
     let own = config.endpoint(&config.issuer)?;
-    // The operator has written the issuer's own address, but not this one.
+    // The operator has written the issuer's own address, but not this address.
     if let Host::Address(address, _) = &keys.host
         && !config.allow_private
         && !is_public(*address)

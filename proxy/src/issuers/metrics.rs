@@ -1,4 +1,4 @@
-//! What can be seen of issuers from outside.
+//! Metrics of issuers.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl IssuerMetrics {
         self.ages.with_label_values(&[issuer]).set(seconds);
     }
 
-    /// The issuer is configured no more.
+    /// Removes an issuer that is configured no more.
     pub(super) fn forget(&self, issuer: &str) {
         let _ = self.ages.remove_label_values(&[issuer]);
     }

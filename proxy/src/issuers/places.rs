@@ -1,7 +1,7 @@
 //! Places for questions to an issuer about opaque tokens, and waits for its newer keys.
 //!
 //! Tokens that counted before have places of their own. Unknown tokens share theirs by client address, so that a client that
-//! makes tokens up takes no place that others need; what waits beyond the places waits in the order of its coming.
+//! makes tokens up takes no place that others need; further questions wait in the order of their arrival.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,31 +14,31 @@ use tooldock_filters::network::network_of;
 
 use super::lock;
 
-/// Questions about tokens that counted before, and about others, that one issuer is asked at once.
+/// Maximum numbers of questions that one issuer is asked at once: about tokens that counted before, and about others.
 const COUNTED_MAX: usize = 128;
 const UNKNOWN_MAX: usize = 128;
 
-/// Questions about unknown tokens of one client address, asked or waiting.
+/// Maximum number of questions about unknown tokens of one client address, asked or waiting.
 const SHARE: usize = 16;
 
 /// How long a question waits for a place: longer than a request waits for its answer.
 const PLACE_WAIT: Duration = Duration::from_secs(4);
 
-/// How often a client address may wait for keys that are newer than the newest ones.
+/// Interval at which a client address may wait for keys that are newer than the newest ones.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Client addresses that are remembered for that.
+/// Maximum number of client addresses that are remembered for that.
 const PATIENT_MAX: usize = 4_096;
 
 /// The places for questions at one issuer.
 pub(super) struct Places {
     counted: Arc<Semaphore>,
     unknown: Arc<Semaphore>,
-    /// Plain data. Questions about unknown tokens by client network; those without a question are gone.
+    /// Plain data. The number of questions about unknown tokens by client network; networks without a question are dropped.
     shares: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// A question's claim to a place, to be held until it is answered.
+/// A question's claim to a place, kept until the question is answered.
 pub(super) struct Claim {
     places: Arc<Semaphore>,
     _share: Option<Share>,
@@ -67,7 +67,7 @@ impl Places {
         }
     }
 
-    /// The claim of a question about an unknown token. None where its client address has as many.
+    /// The claim of a question about an unknown token. `None` where its client address has too many.
     pub(super) fn of_unknown(self: &Arc<Self>, client: IpAddr) -> Option<Claim> {
         let network = network_of(client);
         let mut shares = lock(&self.shares);
@@ -88,7 +88,7 @@ impl Places {
 }
 
 impl Claim {
-    /// A place, as soon as there is one. None where there was none in time.
+    /// A place, as soon as one is free; `None` after the time limit.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).acquire_owned();
         timeout(PLACE_WAIT, place).await.ok()?.ok()
@@ -112,7 +112,7 @@ impl Drop for Share {
 pub(super) struct Patience(Mutex<HashMap<IpAddr, Instant>>);
 
 impl Patience {
-    /// Whether a client may wait. A client that may not is told at once that its token is by an unknown key.
+    /// Returns true if a client may wait. A client that may not wait is refused at once, for a token by an unknown key.
     pub(super) fn take(&self, client: IpAddr, now: Instant) -> bool {
         let network = network_of(client);
         let mut waited = lock(&self.0);

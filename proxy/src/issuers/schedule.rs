@@ -1,5 +1,5 @@
-//! When the keys of one issuer are fetched: regularly, sooner after a failure, and soon after a token by an unknown key or with a wrong
-//! signature, but never twice at once and never in a row for clients that make up key ids.
+//! The schedule of fetching one issuer's keys: regularly, sooner after a failure, and soon after a token by an unknown key or
+//! with a wrong signature, but never twice at once and never in a row for clients that make up key ids.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use tooldock_filters::oauth::{Issuer, IssuerKeys};
 
 use super::Flight;
 
-/// How often keys are fetched anyway: over the network, and from a file.
+/// Interval of regular fetches: over the network, and from a file.
 const REFRESH: Duration = Duration::from_secs(300);
 const REFRESH_FILE: Duration = Duration::from_secs(15);
 
-/// How long fetched keys are the newest ones: a token by another key is refused without a fetch. So far two fetches are apart
-/// at least, whoever makes up key ids, and a new key counts within this time and that of one fetch.
+/// How long fetched keys are the newest ones: a token by another key is refused without a fetch. Two fetches are at least this
+/// far apart, even if clients make up key ids, and a new key counts within this time and that of one fetch.
 const NEWEST: Duration = Duration::from_secs(5);
 
-/// How long after a failure it is tried again: first, and at most.
+/// Pause before the next try after a failure: first, and at most.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -26,25 +26,25 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Schedule {
     keys: Arc<IssuerKeys>,
     flight: Option<Flight>,
-    /// The next fetch that is made anyway.
+    /// The next regular fetch.
     next: Instant,
     /// The next fetch for an unknown key.
     unknown_from: Instant,
-    /// A token by an unknown key waits for the next fetch.
+    /// True when a token by an unknown key waits for the next fetch.
     unknown: bool,
     failures: u32,
-    /// When the keys were fetched last.
+    /// The moment at which the keys were fetched last.
     fetched: Option<Instant>,
-    /// Until then the keys that were fetched last are the newest ones.
+    /// The end of the time in which the keys fetched last are the newest ones.
     newest_until: Option<Instant>,
-    /// When the flight there is, or the last one, began.
+    /// The moment at which the running flight, or the last one, began.
     departed: Instant,
-    /// Where the keys are, by the issuer's metadata.
+    /// The address of the keys, by the issuer's metadata.
     endpoint: Option<String>,
 }
 
 impl Schedule {
-    /// Due at once.
+    /// A schedule whose first fetch is due at once.
     pub(super) fn new(issuer: &Issuer) -> Self {
         let now = Instant::now();
         Self {
@@ -61,35 +61,35 @@ impl Schedule {
         }
     }
 
-    /// Whether these are the keys of that issuer.
+    /// Returns true if these are the keys of that issuer.
     pub(super) fn is_of(&self, issuer: &Issuer) -> bool {
         Arc::ptr_eq(&self.keys, issuer.keys())
     }
 
-    /// What is on its way.
+    /// The running fetch, if any.
     pub(super) fn flight(&self) -> Option<Flight> {
         self.flight.clone()
     }
 
-    /// How old the keys are.
+    /// The age of the keys.
     pub(super) fn age(&self) -> Option<Duration> {
         self.fetched.map(|at| at.elapsed())
     }
 
-    /// Until when the keys there are the newest ones, where they are that now.
+    /// The end of the time in which the known keys are the newest ones, if that lasts now.
     pub(super) fn newest_until(&self, now: Instant) -> Option<Instant> {
         self.newest_until.filter(|until| now < *until)
     }
 
-    /// Whether a fetch is to be made now.
+    /// Returns true if a fetch is to be made now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         self.unknown |= self.keys.take_wanted();
         let unknown = self.unknown && now >= self.unknown_from;
         self.flight.is_none() && (now >= self.next || unknown)
     }
 
-    /// Notes a fetch that begins. Gives the address of the keys, where that need not be asked for again: only the regular
-    /// fetches ask.
+    /// Notes a fetch that begins. Returns the address of the keys, where it need not be asked for again: only the regular fetches
+    /// ask.
     pub(super) fn take_off(&mut self, flight: Flight, now: Instant) -> Option<String> {
         self.flight = Some(flight);
         self.unknown = false;
@@ -99,7 +99,7 @@ impl Schedule {
         self.endpoint.clone().filter(|_| !regular)
     }
 
-    /// Notes the end of a fetch: where the keys were, or that it failed.
+    /// Notes the end of a fetch: the address of the keys, or a failure.
     pub(super) fn land(&mut self, endpoint: Option<String>, config: &OauthConfig, now: Instant) {
         self.flight = None;
         let pause = match endpoint {
@@ -119,7 +119,7 @@ impl Schedule {
                 (RETRY * 2_u32.pow(doublings)).min(RETRY_MAX)
             }
         };
-        // Replicas that started together do not stay together.
+        // Replicas that started together do not fetch together for long.
         self.next = now + pause.mul_f64(0.9 + 0.1 * fastrand::f64());
     }
 }

@@ -1,12 +1,12 @@
-//! Texts of several lines in the log: what an installer printed, or a traceback. Each further line is indented, so that
-//! none looks like a line of the gateway's own.
+//! Texts of several lines in the log: the output of an installer, or a traceback. Each further line is indented, so
+//! that none looks like a line of the gateway's own.
 
 use std::io::{self, Write};
 
 /// The beginning of each further line.
 const INDENT: &[u8] = b"    ";
 
-/// A writer that is given each event whole, with a line break at its end.
+/// A writer that receives each event whole, with a line break at its end.
 pub(super) struct Indented<W>(pub(super) W);
 
 impl<W: Write> Write for Indented<W> {
