@@ -170,7 +170,7 @@ fn check(arguments: CheckArgs) -> ExitCode {
         Some(Err(error)) => refuse(error),
         _ => printed,
     };
-    // The gateway would start without these servers: all of them are told at once.
+    // The gateway would start without these servers: all of them are reported at once.
     check::errors(&checked).fold(printed, |_, error| refuse(error))
 }
 

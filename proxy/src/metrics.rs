@@ -1,4 +1,4 @@
-//! What the edge counts (OBS-06): requests by route and status, refusals by reason, connections, time to answer.
+//! Metrics of the edge (OBS-06): requests by route and status, refusals by reason, connections, time to answer.
 //!
 //! Label values come from fixed lists, so the number of series is bounded whatever clients send (REQUIREMENTS Q-21).
 
@@ -46,12 +46,12 @@ const BUCKETS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0,
 ];
 
-/// How a long stream reaches its client.
+/// The way of a long stream to its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamTransport {
-    /// By a connection of its own, outside Pingora.
+    /// A connection of its own, outside Pingora.
     Direct,
-    /// As one stream of an HTTP/2 connection.
+    /// A stream of an HTTP/2 connection.
     Session,
 }
 
@@ -85,7 +85,7 @@ metric_table! {
             BUCKETS;
     }
     {
-        /// The counters of the filters' reasons; one is there from its first refusal on.
+        /// The counters of the filters' reasons; each is made with its first refusal.
         by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()] =
             Reason::ALL.map(|reason| (reason.code(), OnceLock::new()));
         routes: [RouteSeries; ROUTES.len()] = ROUTES.map(|route| RouteSeries {
@@ -93,12 +93,12 @@ metric_table! {
             by_status: Default::default(),
             seconds: seconds.with_label_values(&[route]),
         });
-        /// Of this process; they are read before they are shown.
+        /// Metrics of this process; read before they are shown.
         pub(crate) process: ProcessMetrics = ProcessMetrics::new(registry)?;
     }
 }
 
-/// The series of one route, resolved once.
+/// The series of a route, resolved once.
 struct RouteSeries {
     route: &'static str,
     by_status: [OnceLock<IntCounter>; STATUSES.len()],
@@ -130,7 +130,7 @@ impl EdgeMetrics {
         }
     }
 
-    /// How many long streams are open.
+    /// The number of open long streams.
     pub(crate) fn streams_open(&self) -> i64 {
         self.streams.iter().map(IntGauge::get).sum()
     }
@@ -161,14 +161,14 @@ impl EdgeMetrics {
     }
 }
 
-/// One long stream, counted while it lives.
+/// A counted long stream. Dropping it ends the count.
 pub(crate) struct OpenStream {
     gauge: IntGauge,
     ended: [IntCounter; Ending::ALL.len()],
 }
 
 impl OpenStream {
-    /// Notes why it ended.
+    /// Notes the reason of its end.
     pub(crate) fn ended(&self, ending: Ending) {
         self.ended[ending as usize].inc();
     }

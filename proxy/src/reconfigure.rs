@@ -1,11 +1,11 @@
 //! SIGHUP's part beside the namespaces: read the configuration again and put into force what can change while running.
 //!
-//! A configuration that does not pass its checks changes nothing of what it says. What cannot change live (addresses, threads,
-//! the data directory, …) is named in the log and waits for a restart. New HTTP/2 connections keep the head limit and
-//! idle time of the start: Pingora takes them once.
+//! A configuration that does not pass its checks changes nothing. Changed keys that cannot change live (addresses, threads,
+//! the data directory, …) are named in the log and wait for a restart. New HTTP/2 connections keep the head limit and idle
+//! time of the start: Pingora takes them once.
 //!
-//! Long streams outlive the rules that admitted them. When those change, all of them end so that their clients are
-//! admitted again; what the namespaces say of their principals is looked after by the service.
+//! Long streams outlive the rules that admitted them. When the rules change, all streams end so that their clients are
+//! admitted again; the service handles changes of the namespaces' own lists of principals.
 
 use std::sync::Arc;
 
@@ -29,9 +29,9 @@ use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
 use crate::tls::{Prepared, TlsListener};
 
-/// Everything a reload of the configuration may swap.
+/// The state that a reload of the configuration may swap.
 pub(crate) struct Reconfigure {
-    /// The configuration in force. It knows how it was found, and the same way finds the next one.
+    /// The configuration in force. It knows its sources, from which the next one is loaded.
     pub(crate) current: Effective,
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) connection_limits: Arc<ArcSwap<Limits>>,
@@ -47,7 +47,7 @@ pub(crate) struct Reconfigure {
     pub(crate) service: Service,
     /// The bound on the memory of all answers.
     pub(crate) answers: Arc<AnswerBudget>,
-    /// What `server_config` shows follows the configuration.
+    /// The management tools, whose `server_config` shows the configuration in force.
     pub(crate) management: Option<Arc<Management>>,
     /// Counts by tool and by principal, which the configuration turns on and off.
     pub(crate) breakdown: Arc<Breakdown>,
@@ -55,8 +55,8 @@ pub(crate) struct Reconfigure {
 }
 
 impl Reconfigure {
-    /// Reads the configuration and the certificates again, and says how that went. Certificates are read in any case: a
-    /// mistake in the configuration must not keep an expiring one in use.
+    /// Reads the configuration and the certificates again, and returns the outcome. Certificates are read in any case: a
+    /// mistake in the configuration must not keep an expiring certificate in use.
     pub(crate) fn apply(&mut self) -> ReloadOutcome {
         let mut next = self.next();
         let mut certificates = match &next {
@@ -73,7 +73,7 @@ impl Reconfigure {
         if next.is_err() {
             certificates.keep_authorities();
         }
-        // In this order nobody is judged by new entries and old authorities, nor the other way round: in between,
+        // In this order no client is judged by new entries and old authorities, nor the other way round: in between,
         // certificates of old authorities do not count at all.
         let retired = certificates.usable.iter().map(Prepared::retire_authorities);
         let other_authorities = retired.fold(false, |one, other| one | other);
@@ -96,7 +96,7 @@ impl Reconfigure {
         }
     }
 
-    /// The configuration as it is written now.
+    /// The configuration in its present files.
     fn next(&self) -> Result<(Effective, Admission), String> {
         let next = self.current.reload().map_err(|error| error.to_string())?;
         let admission = rules::admission(&next, self.keys.tables())?;
@@ -154,8 +154,8 @@ impl Reconfigure {
         }
     }
 
-    /// Why a configuration cannot be used while these listeners keep their certificates: one of them asks for client
-    /// certificates, and the configuration changes whose count or what they stand for.
+    /// The reason why a configuration cannot be used while these listeners keep their certificates: one of them asks for
+    /// client certificates, and the configuration changes their authorities or their principals.
     fn needs_its_authorities(
         &self,
         next: &Effective,
@@ -244,16 +244,17 @@ impl Reconfigure {
     }
 }
 
-/// The certificates of listeners as their files are now.
+/// The certificates of listeners in their present files.
 #[derive(Default)]
 struct Certificates {
     usable: Vec<Prepared>,
-    /// The listeners that keep theirs, and why.
+    /// The listeners that keep their certificates, each with the reason.
     unusable: Vec<(String, String)>,
 }
 
 impl Certificates {
-    /// Leaves out what has other authorities than are in force: the entries that go with these are not put in force.
+    /// Removes certificates with other authorities than those in force: the entries for these authorities are not put in
+    /// force.
     fn keep_authorities(&mut self) {
         let others = self.usable.extract_if(.., |it| it.has_other_authorities());
         let unusable = others.map(|prepared| {
@@ -264,15 +265,15 @@ impl Certificates {
     }
 }
 
-/// What a configuration says of a listener's TLS.
+/// The TLS settings of a listener in a configuration.
 fn tls_of<'a>(configured: &'a Effective, listener: &str) -> Option<&'a TlsConfig> {
     let mut served = configured.served_listeners();
     let (_, found) = served.find(|(_, it)| it.name == listener)?;
     found.tls.as_ref()
 }
 
-/// Whether two configurations let the same requests in. Sizes, rates and times are no part of it: they are not what a
-/// stream was admitted by.
+/// Returns true if two configurations admit the same requests. Sizes, rates and times are not compared: they did not decide
+/// the admission of a stream.
 fn admit_alike(one: &Effective, other: &Effective) -> bool {
     let (a, b) = (&one.config.admission, &other.config.admission);
     one.bearer == other.bearer

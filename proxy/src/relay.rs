@@ -1,12 +1,12 @@
-//! The relay's socket: binds the socket, accepts connections, and hands each to the service with the credentials that the
-//! kernel has of the process at the other end.
+//! The relay's socket: binds the socket, accepts connections, and hands each to the service with the kernel's credentials of the
+//! process at the other end.
 //!
 //! ```text
 //!   accept (control runtime) ──▶ room for one more? ──▶ a runtime of the message path ──▶ Service::serve_relay
 //! ```
 //!
-//! Nothing of Pingora and nothing of HTTP is here: what a connection carries is for the service to know. The socket's file
-//! stays when the gateway ends, as those of listeners do; the next start replaces the file if nobody listens there.
+//! Nothing of Pingora and nothing of HTTP is here: the service knows the protocol of a connection. The socket's file stays when
+//! the gateway ends, as those of listeners do; the next start replaces the file if no process listens there.
 
 use std::io;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
@@ -29,13 +29,13 @@ use tooldock_workers::runtimes::Runtimes;
 use crate::config::{ListenAddress, RelayConfig};
 use crate::sockets::{self, BoundSocket, PassedSockets};
 
-/// How long to wait after a connection could not be accepted: the cause, too many open files, goes by itself.
+/// Pause after a connection could not be accepted: the usual cause, too many open files, passes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often it is looked whether a client that writes no more is gone altogether, while its calls run.
+/// Interval of checking, while calls run, if a client that writes no more is gone altogether.
 const GONE_CHECK: Duration = Duration::from_millis(100);
-/// How long a client that is turned away may take to read why.
+/// Time limit for a refused client to read the reason.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
-/// What a client is told that finds no room.
+/// The message for a client that finds no room.
 const FULL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"too many connections: try again later\"}}\n";
 
 /// The socket, bound before anything else is built.
@@ -50,7 +50,7 @@ impl RelaySocket {
     ///
     /// # Errors
     ///
-    /// One line that names the key, the path and what to do.
+    /// A line of text that names the key, the path and the remedy.
     pub(crate) fn bind(
         config: &RelayConfig,
         passed: &mut PassedSockets,
@@ -81,7 +81,7 @@ impl RelaySocket {
     }
 }
 
-/// What to do about the usual causes.
+/// The remedy for the usual causes.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; make the folder first",
@@ -107,7 +107,7 @@ impl RelaySocket {
     }
 }
 
-/// The relay while it serves. Dropping it ends what is left of it.
+/// The running relay. Dropping it ends its connections.
 pub(crate) struct RelayServer {
     stop: watch::Sender<bool>,
     relay: Arc<Relay>,
@@ -140,7 +140,7 @@ impl RelayServer {
         };
         // Ends with the sender of `stop`, which this value owns.
         tokio::spawn(async move {
-            // Without a sender nothing is to be waited for.
+            // Without a sender there is nothing to wait for.
             let _ = gate.wait_for(|open| *open).await;
             accepting.run(listener).await;
         });
@@ -152,13 +152,13 @@ impl RelayServer {
         self.stop.send_replace(true);
     }
 
-    /// Connections that are open.
+    /// The number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.relay.connections()
     }
 }
 
-/// What the accept loop works with.
+/// The state of the accept loop.
 struct Accepting {
     path: PathBuf,
     relay: Arc<Relay>,
@@ -173,7 +173,7 @@ impl Accepting {
         let mut stopped = self.stopped.clone();
         loop {
             // - told to stop
-            // - a client, as soon as those that give way to it have somewhere to go
+            // - a client, as soon as connections that give way to it have ended
             let next = async {
                 self.relay.way_out().await;
                 listener.accept().await
@@ -203,11 +203,11 @@ impl Accepting {
         let peer = RelayPeer {
             uid: credentials.uid(),
             gid: credentials.gid(),
-            // 0 stands for a process that this PID namespace does not see.
+            // 0 stands for a process outside this PID namespace.
             pid: credentials.pid().filter(|pid| *pid > 0),
             project: None,
         };
-        // Registered anew in the runtime that serves it.
+        // Registered again in the runtime that serves it.
         let stream = stream.into_std()?;
         let connection = Connection {
             relay: Arc::clone(&self.relay),
@@ -223,12 +223,12 @@ impl Accepting {
     }
 }
 
-/// Tells a client that there is no room.
+/// Refuses a client for want of room.
 async fn turn_away(mut stream: UnixStream) {
     let _ = timeout(REFUSAL_TIME, stream.write_all(FULL)).await;
 }
 
-/// One more connection in the gauge, for as long as this value lives.
+/// A connection counted in the gauge. Dropping it ends the count.
 struct Counted(IntGauge);
 
 impl Counted {
@@ -278,7 +278,7 @@ impl Connection {
     }
 }
 
-/// Waits until the client has closed the connection, and not only its writing end: nothing that is written now would be read.
+/// Waits until the client has closed the connection, and not only its writing end: bytes that are written now would not be read.
 async fn gone(stream: &UnixStream) {
     while let Ok(ready) = stream.ready(Interest::WRITABLE).await {
         if ready.is_write_closed() {
@@ -288,7 +288,7 @@ async fn gone(stream: &UnixStream) {
     }
 }
 
-/// A connection that is read and written at once, and asked whether its client is gone.
+/// A connection that is read and written at once, and checked for its client's departure.
 struct Shared(Arc<UnixStream>);
 
 impl AsyncRead for Shared {

@@ -11,8 +11,8 @@
 //! another one.
 //!
 //! Left out on purpose: redirects that change more than a slash ([`redirect`]), repeated requests except with a new
-//! token after the server refused the old one, and all of MCP. A connection that turns out to be closed before anything
-//! was written to it is no request that was sent: then another one is opened.
+//! token after the server refused the old one, and all of MCP. If a connection turns out to be closed before anything
+//! was written to it, no request was sent: then another connection is opened.
 
 mod balance;
 mod client;
@@ -46,7 +46,7 @@ pub(crate) use names::SystemNames;
 pub(crate) use oauth::authorize;
 pub(crate) use tls::Material;
 
-/// Plain data: what a thread that panicked left behind can be used.
+/// Locks plain data, which stays usable after a thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,18 +8,20 @@ use http::HeaderValue;
 /// The longest id taken from a client, in bytes. It appears in every log and audit line of the request.
 const MAX_LENGTH: usize = 128;
 
-/// The length of what tells this process from others.
+/// The length of the part that distinguishes this process from others.
 const PREFIX: usize = 9;
 
 /// Makes ids that do not repeat: a random start per process, then a count.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
-    /// What all ids begin with: eight digits and a dash.
+    /// The beginning of all ids: eight digits and a dash.
     process: [u8; PREFIX],
     next: AtomicU64,
 }
 
 impl RequestIds {
+    /// Starts the count of ids.
+    ///
     /// # Errors
     ///
     /// When the operating system has no randomness to give.
@@ -30,7 +32,7 @@ impl RequestIds {
         })
     }
 
-    /// The id of a request that came with `given` as its `X-Request-Id`.
+    /// The id of a request with `given` as its `X-Request-Id`.
     pub(crate) fn of(&self, given: Option<&HeaderValue>) -> Arc<str> {
         given
             .and_then(|value| value.to_str().ok())
@@ -41,7 +43,7 @@ impl RequestIds {
     /// An id of ours.
     pub(crate) fn mint(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // One is made for every request, so the digits are written by hand: formatting costs several times as much.
+        // Every request needs an id, so the digits are written by hand: formatting costs several times as much.
         let mut text = [0; PREFIX + 16];
         text[..PREFIX].copy_from_slice(&self.process);
         let digits = 16 - (number | 1).leading_zeros() as usize / 4;

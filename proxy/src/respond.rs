@@ -1,4 +1,4 @@
-//! Writing answers: the service's replies and the edge's refusals, and when the connection lives on afterwards.
+//! Writes answers: the service's replies and the edge's refusals. Decides if the connection lives on afterwards.
 //!
 //! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. So does a
 //! streamed body that is short and over before its head is written. Any other leaves piece by piece, each flushed, with a
@@ -35,23 +35,23 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// The largest body worth reading just to keep the connection of a request it does not belong to.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// How much of an unread body is thrown away behind the answer to a stream of HTTP/2, in bytes, and for how long.
+/// Bounds of the part of an unread body that is thrown away behind the answer to a stream of HTTP/2: bytes, and time.
 const STREAM_BYTES: usize = 1024 * 1024;
 const STREAM_TIME: Duration = Duration::from_secs(2);
 
-/// How much of a large answer or event is written under one time limit, in bytes.
+/// The part of a large answer or event that is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
-/// Pieces of an answer up to this size together leave in one write where they are there at once, in bytes.
+/// The size, in bytes, up to which pieces that are available at once leave in one write.
 const TOGETHER: usize = 16 * 1024;
 
-/// The headers an answer is given: request id, length or coding of the body, what limits have left, and Pingora's date and
-/// connection.
+/// The number of headers that are added to an answer: request id, length or coding of the body, rest of limits, and
+/// Pingora's date and connection.
 const OWN_HEADERS: usize = 6;
-/// The headers of an answer to a page.
+/// The number of headers that are added to an answer to a page.
 const CORS_HEADERS: usize = 3;
 
-/// The client is not there any more. Nothing can be done about it and nobody needs to be told.
+/// The client is gone. Nothing can be done, and nothing needs to be reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientGone;
 
@@ -62,20 +62,20 @@ impl From<pingora_core::BError> for ClientGone {
     }
 }
 
-/// What is the same for every answer to one request.
+/// The parts that all answers to one request share.
 pub(crate) struct Envelope<'a> {
     pub(crate) request_id: &'a str,
     /// CORS headers, where the request came from an allowed origin.
     pub(crate) cors: Option<&'a CorsHeaders>,
     /// Time limit of each write of a stream.
     pub(crate) write_timeout: Duration,
-    /// Whether JSON ends with a newline: a terminal shows it.
+    /// True when JSON ends with a newline, for display in a terminal.
     pub(crate) newline: bool,
-    /// What the listener changes of the headers.
+    /// The listener's changes to the headers.
     pub(crate) edits: Option<&'a Edits>,
-    /// What limits have left for its client.
+    /// The rest of the limits for the client.
     pub(crate) budget: Option<&'a BudgetNote>,
-    /// Counts what its client has not taken; None for refusals, which are short.
+    /// Counts the bytes that the client has not taken; `None` for refusals, which are short.
     pub(crate) answers: Option<&'a AnswerAccount>,
     /// Claim on the answers' total that already counts this answer.
     pub(crate) claim: Option<AnswerClaim>,
@@ -104,7 +104,7 @@ impl Envelope<'_> {
         Ok(reply)
     }
 
-    /// The head as Pingora writes it. `framing` says how long the body is, where it has one.
+    /// The head for Pingora. `framing` is the length or coding of the body, if it has one.
     fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
         let cors = self.cors.map_or(0, |_| CORS_HEADERS);
         // Put into the map here, because Pingora reads the name of each header that is added to its own.
@@ -134,7 +134,7 @@ impl Envelope<'_> {
     }
 }
 
-/// Writes an answer whose body is there as a whole.
+/// Writes an answer whose body is complete.
 ///
 /// # Errors
 ///
@@ -158,7 +158,7 @@ async fn write_full(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    // A HEAD is told the length of what GET answers, which is not known here, or nothing.
+    // The answer to HEAD names the length of the answer to GET, which is not known here, or none.
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
     let body = match envelope.newline && !body.is_empty() && is_json(&head) {
@@ -174,7 +174,7 @@ async fn write_full(
     }
     let size = body.len();
     if size <= WRITE_STEP * 2 {
-        // Pinned where it is made: otherwise it would be moved on its way into the limit.
+        // Pinned here: otherwise it would be moved on its way into the limit.
         let written = pin!(async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
@@ -191,7 +191,7 @@ fn is_json(head: &Head) -> bool {
     headers.any(|(name, value)| name == CONTENT_TYPE && value == "application/json")
 }
 
-/// The body with a newline at its end. It is copied where somebody else holds it, too.
+/// The body with a newline at its end. It is copied if it has other holders.
 fn with_newline(body: Bytes) -> Bytes {
     if body.ends_with(b"\n") {
         return body;
@@ -216,8 +216,8 @@ async fn write_steps(
     Ok(())
 }
 
-/// One write under the time limit. Pingora's own covers bodies only: a head, and the flush of an answer that fits its
-/// buffer, would wait for ever for a client that does not read. `size` is what the answer still has in memory, in bytes.
+/// A write under the time limit. Pingora's own limit covers bodies only: a head, and the flush of an answer that fits its
+/// buffer, would wait for ever for a client that does not read. `size` is the size of the answer in memory, in bytes.
 async fn within<F>(
     envelope: &Envelope<'_>,
     size: usize,
@@ -263,9 +263,9 @@ pub(crate) async fn stream_head(
     within(envelope, 0, pin!(head)).await
 }
 
-/// Writes an answer piece by piece, each as soon as it is there.
+/// Writes an answer piece by piece, each as soon as it is available.
 ///
-/// Two things end it: there are no more pieces; the client left, which is seen at once because its connection is read
+/// Two events end it: the last piece; the departure of the client, which is noticed at once because its connection is read
 /// meanwhile, and drops the body.
 ///
 /// # Errors
@@ -292,7 +292,7 @@ async fn write_body(
 ) -> Result<(), ClientGone> {
     let mut ready = Ready::of(&mut body);
     if ready.is_all() {
-        // Nothing is left to wait for: it leaves as any answer of known length, in one write.
+        // Nothing is left to wait for: it leaves in one write, as any answer of known length.
         return write_full(session, head, ready.bytes, envelope).await;
     }
     stream_head(session, head, envelope).await?;
@@ -327,10 +327,10 @@ async fn write_body(
     within(envelope, 0, pin!(session.write_response_body(None, true))).await
 }
 
-/// What of a body is there without waiting, so that short pieces that came together leave together.
+/// The available part of a body, so that short pieces that came together leave together.
 struct Ready {
     bytes: Bytes,
-    /// What came behind these bytes and does not go with them: `Some(None)` is the end of the body.
+    /// The piece behind these bytes that does not go with them: `Some(None)` is the end of the body.
     behind: Option<Option<Result<Bytes, BodyError>>>,
 }
 
@@ -339,7 +339,7 @@ impl Ready {
         Self::from(Bytes::new(), body)
     }
 
-    /// A piece, and what is there behind it.
+    /// A piece, with the available pieces behind it.
     fn from(piece: Bytes, body: &mut BodyStream) -> Self {
         let mut bytes = piece;
         while bytes.len() < TOGETHER {
@@ -357,13 +357,13 @@ impl Ready {
         }
     }
 
-    /// Whether the body is over with these bytes.
+    /// Returns true if the body is over with these bytes.
     fn is_all(&self) -> bool {
         matches!(self.behind, Some(None))
     }
 }
 
-/// Bytes with more behind them. They are copied where somebody else holds them, too.
+/// Bytes with more behind them. They are copied if they have other holders.
 fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     let mut joined = bytes.try_into_mut().unwrap_or_else(|shared| {
         let mut copy = BytesMut::with_capacity(shared.len() + more.len());
@@ -374,14 +374,14 @@ fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     joined.freeze()
 }
 
-/// Whether a look at an idle connection found bytes of a next request. A byte of it is gone with the look, so the
-/// connection must not carry one; it is no departure.
+/// Returns true if a look at an idle connection found bytes of a next request. The look consumes a byte of it, so the
+/// connection must not carry a next request; the client has not left.
 pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
     *error.etype() == ErrorType::ConnectError
 }
 
-/// Writes an answer to a request whose body nobody reads. The connection is kept where what is left of the request is
-/// small enough to be read past.
+/// Writes an answer to a request whose body is not read. The connection is kept if the rest of the request is small enough
+/// to be read past.
 pub(crate) async fn unread(
     session: &mut Session,
     head: Head,
@@ -394,7 +394,7 @@ pub(crate) async fn unread(
     Ok(())
 }
 
-/// Writes a refusal, and keeps the connection where that is safe: the request's body is small enough to be read past.
+/// Writes a refusal, and keeps the connection where that is safe: if the request's body is small enough to be read past.
 pub(crate) async fn rejection(
     session: &mut Session,
     rejection: &Rejection,
@@ -420,7 +420,7 @@ fn refusal(rejection: &Rejection) -> Head {
     head
 }
 
-/// Writes a refusal where there is no request yet, or none that could be trusted, and closes the connection.
+/// Writes a refusal without a trustworthy request, and closes the connection.
 pub(crate) async fn without_a_request(
     stream: Stream,
     rejection: &Rejection,
@@ -430,9 +430,9 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // Not asked here: Pingora writes this answer, and the connection (`edge/wire.rs`) limits each of its writes.
+        // Not needed here: Pingora writes this answer, and the connection (`edge/wire.rs`) limits each of its writes.
         write_timeout: Duration::MAX,
-        // What such a client accepts was not read.
+        // The client's Accept was not read.
         newline: false,
         edits,
         budget: None,
@@ -452,7 +452,7 @@ pub(crate) async fn without_a_request(
     }
 }
 
-/// Answers a request that failed inside the gateway. What failed is in the log under the request's id.
+/// Answers a request that failed inside the gateway. The log has the cause under the request's id.
 pub(crate) async fn internal_error(
     session: &mut Session,
     shape: ErrorShape,
@@ -482,12 +482,12 @@ pub(crate) async fn internal_error(
 /// The unread rest of a request body, and the way in which it is discarded behind the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyRest {
-    /// There is none, or Pingora reads past it before the next request of the connection.
+    /// There is no rest, or Pingora reads past it before the next request of the connection.
     LeftAlone,
     /// The rest of a stream of HTTP/2. A stream that ends before its request is complete is reset, and clients take the
     /// reset for a broken answer, even one that says `NO_ERROR`.
     OfStream,
-    /// The connection ends with the answer, which the rest must not make it lose.
+    /// The connection ends with the answer; the rest must not reset it before the client has the answer.
     OfConnection,
 }
 
@@ -513,9 +513,8 @@ impl BodyRest {
     }
 }
 
-/// Prepares an answer to a request with an unread body: the connection is kept where what is left of
-/// the request is small enough to be read past. To be called before the head of the answer, whose end
-/// [`BodyRest::discard`] follows.
+/// Prepares an answer to a request with an unread body: the connection is kept if the rest of the request is small enough
+/// to be read past. To be called before the head of the answer, whose end [`BodyRest::discard`] follows.
 pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     if session.is_http2() {
         return match session.is_body_done() {
@@ -532,8 +531,8 @@ pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     BodyRest::OfConnection
 }
 
-/// Reads past the body of a request that is answered with a long stream, which nothing may precede. False where it is
-/// too large or does not arrive; the connection then ends.
+/// Reads past the body of a request that is answered with a long stream, which nothing may precede. Returns false if the
+/// body is too large or does not arrive; the connection then ends.
 pub(crate) async fn read_past(session: &mut Session) -> bool {
     let past = body::read_past(&mut session.downstream_session, DRAIN_BYTES, DRAIN).await;
     if !past {
@@ -542,7 +541,7 @@ pub(crate) async fn read_past(session: &mut Session) -> bool {
     past
 }
 
-/// Whether the rest of the request is so small that reading it is cheaper than a new connection.
+/// Returns true if the rest of the request is so small that reading it is cheaper than a new connection.
 fn can_read_past(session: &mut Session) -> bool {
     if session.is_body_done() {
         return true;

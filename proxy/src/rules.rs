@@ -1,4 +1,4 @@
-//! What the gateway goes by per request, made from a configuration: at the start, and again on every SIGHUP.
+//! Rules for requests, made from a configuration: at the start, and again on every SIGHUP.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::header_edits::HeaderEdits;
 ///
 /// # Errors
 ///
-/// One line that names the key.
+/// A line of text that names the key.
 pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admission, String> {
     let hashed = |variable: &str, token: &Secret| {
         SecretToken::new(token.expose()).map_err(|error| format!("{variable}: {error}"))
@@ -42,7 +42,7 @@ pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admiss
     })
 }
 
-/// What the gateway reads per request, from a configuration.
+/// The rules for requests, by a configuration.
 pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     let admission_config = &effective.config.admission;
     let listeners = listeners(effective);
@@ -76,7 +76,7 @@ fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
-/// The limits of connections, from a configuration.
+/// The limits of connections, by a configuration.
 pub(crate) fn connection_limits(effective: &Effective) -> Limits {
     let admission = &effective.config.admission;
     Limits {
@@ -87,7 +87,7 @@ pub(crate) fn connection_limits(effective: &Effective) -> Limits {
     }
 }
 
-/// The listeners as requests meet them.
+/// The listeners in the form that requests use.
 fn listeners(effective: &Effective) -> Vec<Listener> {
     let admission = &effective.config.admission;
     let of_tokens = admission.tokens.iter().map(|token| &token.namespaces);
@@ -95,7 +95,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
     let scoped_tokens = of_tokens
         .chain(certificates.map(|certificate| &certificate.namespaces))
         .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"))
-        // Keys come and go while the process runs, and most of them open less than everything.
+        // Keys come and go while the process runs, and most of them open only some namespaces.
         || effective.keys_file().exists();
     let public_url = effective.config.admission.public_url.origin();
     let overrides = effective.config.namespaces.overrides.iter();
@@ -130,7 +130,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
         answers.initialized_wait = effective.config.sessions.initialized_wait;
         Listener {
             name: listener.name.as_str().into(),
-            // Validation has refused what cannot be made.
+            // Validation has refused impossible changes.
             headers: HeaderEdits::of(&listener.headers)
                 .ok()
                 .flatten()

@@ -1,11 +1,11 @@
-//! Reading by way of memory that each thread has once.
+//! Reads by way of memory that each thread has once.
 //!
-//! Whoever waits for bytes of unknown number would set memory aside for as long as the wait takes: too much for the many
-//! connections that are idle, and too little for a message of some KiB, which then needs a second read and a copy. Here a
-//! read has room for much, and what came is kept in a buffer that is as large as that.
+//! A reader that waits for bytes of unknown number would set memory aside for as long as the wait takes: too much for the
+//! many connections that are idle, and too little for a message of some KiB, which then needs a second read and a copy.
+//! Here a read has much room, and the bytes are kept in a buffer of their own size.
 //!
-//! Copying what came costs little while it is short. Long messages seldom come alone: after one of them, the thread reads
-//! into a buffer that is kept as it is, if what came fills half of it.
+//! Copying costs little for short messages. Long messages seldom come alone: after one of them, the thread reads into a
+//! buffer that is kept as it is, if the bytes fill half of it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,25 +16,26 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
-/// Bytes that one read has room for.
+/// The room of a read, in bytes.
 const ROOM: usize = 64 * 1024;
-/// Bytes of a buffer that is kept as it is: as many as the allocator keeps at hand for each thread.
+/// Bytes of a buffer that is kept as it is: the size that the allocator keeps at hand for each thread.
 const KEPT: usize = 32 * 1024;
-/// A read of at least so many bytes has left some for the next one, as a rule.
+/// A read of at least this size has usually left bytes for the next read.
 pub(crate) const MUCH: usize = KEPT;
 
 thread_local! {
-    /// Bytes of the last read stay here until the next one writes over them. Nobody sees more than what a read filled.
+    /// Bytes of the last read stay here until the next read overwrites them. A reader sees only the bytes of its own read.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; ROOM].into());
-    /// Whether the last read filled half of a buffer that is kept.
+    /// True when the last read filled half of a buffer that is kept.
     static LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads once and appends what came, at most 64 KiB. 0: the stream has ended. Dropped while it waits, it has read nothing.
+/// Reads once and appends the bytes, at most 64 KiB. 0: the stream has ended. If it is dropped while it waits, nothing was
+/// read.
 ///
 /// # Errors
 ///
-/// Those of the stream.
+/// Errors of the stream.
 pub(crate) async fn read<S: AsyncRead + Unpin>(
     stream: &mut S,
     bytes: &mut BytesMut,
@@ -63,8 +64,8 @@ fn poll_scratch<S: AsyncRead>(
     })
 }
 
-/// The same, where `bytes` are empty, into a buffer that takes their place. Each attempt makes one of its own, so that
-/// nothing is held while nothing comes.
+/// As [`poll_scratch`], for empty `bytes`, into a buffer that takes their place. Each attempt makes a buffer of its own,
+/// so that no memory is held during the wait.
 fn poll_kept<S: AsyncRead + Unpin>(
     stream: &mut S,
     context: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! `tooldock secrets`: how people put values into the store, and the only way there is.
+//! `tooldock secrets`: the command by which operators put values into the store, and the only way there is.
 //!
 //! A value comes from a prompt without echo, or from standard input where that is no terminal: never from an argument,
 //! which every user of the machine could read. No value is printed, except into the editor of `edit`.
@@ -26,14 +26,14 @@ use crate::cli::{SecretsArgs, SecretsCommand};
 use crate::config::{self, Effective, SecretsSettings};
 use crate::{print, refuse};
 
-/// Where a change is heard of.
+/// The remark about the moment at which a change takes effect.
 const TAKES_EFFECT: &str = "It takes effect at the next reload: `reload_core` of the management server, POST /reload, or SIGHUP.";
 
-/// Why a command did not do what it was told.
+/// The reason why a command failed.
 enum Failure {
     /// Bad usage, configuration or input.
     Usage(String),
-    /// Anything else.
+    /// Any other failure.
     Other(String),
 }
 
@@ -108,7 +108,7 @@ fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Fa
 }
 
 fn set(store: &SecretStore, data: &Path, key: &str, scope: &Scope) -> Result<String, Failure> {
-    // Before anything is typed in vain.
+    // Checked before the operator types the value.
     check_new_key(key)?;
     store.can_write()?;
     make(data)?;
@@ -143,7 +143,7 @@ fn rekey(store: SecretStore, settings: &SecretsSettings, data: &Path) -> Result<
     ))
 }
 
-/// Asks for the new key twice: a slip would lock everybody out.
+/// Asks for the new key twice: after a slip, the store could not be opened any more.
 fn new_key() -> Result<Secret, Failure> {
     let key = input::secret("New SECRETS_KEY: ")?;
     if input::is_terminal() && input::secret("The same again: ")? != key {
@@ -171,7 +171,7 @@ fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, Failure>
     ))
 }
 
-/// A first secret may come before the first start.
+/// Makes the data directory: a first secret may come before the first start.
 fn make(data: &Path) -> Result<(), Failure> {
     fs::create_dir_all(data).map_err(|error| Failure::Other(format!("{}: {error}", data.display())))
 }

@@ -1,5 +1,4 @@
-//! What Prometheus calls the process metrics, under the names every dashboard knows. They are read when they are asked
-//! for.
+//! The process metrics of Prometheus, under the names every dashboard knows. Their values are read at each scrape.
 //!
 //! The `prometheus` crate has such a collector, too: it counts CPU time in whole seconds and needs two crates more.
 
@@ -25,13 +24,13 @@ metric_table! {
     }
     {
         started: f64 = seconds_since_epoch();
-        /// What `cpu_seconds` counts so far; two scrapes may come at once.
+        /// The CPU time in `cpu_seconds` so far; two scrapes may come at once.
         counted: Mutex<f64> = Mutex::default();
     }
 }
 
 impl ProcessMetrics {
-    /// Reads all of them. What cannot be read keeps the value it had.
+    /// Reads all values. A value that cannot be read keeps its last state.
     pub(crate) fn read(&self) {
         self.start_time.set(self.started);
         let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -42,7 +41,7 @@ impl ProcessMetrics {
             *counted = counted.max(cpu);
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-            // Less the one this reads with.
+            // Without the descriptor that this reads with.
             self.open_fds.set(open.count().saturating_sub(1) as f64);
         }
         let max = getrlimit(Resource::Nofile).current;
@@ -65,7 +64,7 @@ impl ProcessMetrics {
     }
 }
 
-/// Now, as metrics tell times.
+/// The current time in the form of metrics.
 pub(super) fn seconds_since_epoch() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

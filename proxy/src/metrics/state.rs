@@ -1,4 +1,4 @@
-//! What alerts about the installation go by: which version runs, whether the last reload took, when certificates end.
+//! Metrics for alerts about the installation: its version, the success of the last reload, the ends of certificates.
 
 use prometheus::Registry;
 use tooldock_workers::metric_table;
@@ -6,7 +6,7 @@ use tooldock_workers::metric_table;
 use super::process::seconds_since_epoch;
 
 metric_table! {
-    /// Gauges of what is in force.
+    /// Gauges of the state in force.
     #[derive(Debug, Clone)]
     pub(crate) struct StateMetrics(registry) {
         build: GaugeVec["version", "os", "arch"] = "tooldock_build_info", "1; its labels say what runs";
@@ -20,7 +20,7 @@ metric_table! {
 }
 
 impl StateMetrics {
-    /// Registers the metrics. The configuration that was loaded at the start counts as a reload that took.
+    /// Registers the metrics. The configuration that was loaded at the start counts as a successful reload.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl StateMetrics {
         Ok(metrics)
     }
 
-    /// Notes whether configuration and certificates were put into force.
+    /// Notes the success or failure of putting configuration and certificates into force.
     pub(crate) fn reloaded(&self, successful: bool) {
         self.reload_successful.set(successful.into());
         if successful {
@@ -45,7 +45,7 @@ impl StateMetrics {
         }
     }
 
-    /// Notes when the certificate that a listener shows ends.
+    /// Notes the end of a listener's certificate.
     pub(crate) fn certificate(&self, listener: &str, not_after: i64) {
         self.certificate_not_after
             .with_label_values(&[listener])

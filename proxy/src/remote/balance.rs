@@ -1,7 +1,7 @@
-//! Which of the backends that can be used gets the next session or request.
+//! The choice of a usable backend for the next session or request.
 //!
 //! Turns, chance and hashing are Pingora's, over the backends that can be used now; when those change, the choice is
-//! built anew, so that the shares of what is left follow the weights. The least busy backend is found by counting.
+//! built anew, so that the remaining shares follow the weights. The least busy backend is found by counting.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -19,17 +19,17 @@ use tooldock_workers::remote::{BackendId, Balance};
 /// A backend to choose from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Its place in the pool.
+    /// Index of the backend in the pool.
     pub(super) index: usize,
     pub(super) id: BackendId,
     pub(super) weight: u32,
 }
 
-/// What is asked of a candidate while choosing.
+/// Facts about candidates, for choosing.
 pub(super) trait Facts {
-    /// Requests that it works on.
+    /// The number of requests that the candidate works on.
     fn in_flight(&self, index: usize) -> usize;
-    /// How much of its share it gets: less than 1 while it comes back.
+    /// The part of its share that the candidate gets: less than 1 while it comes back.
     fn share(&self, index: usize) -> f64;
 }
 
@@ -58,13 +58,13 @@ impl Choice {
         Self { among, by }
     }
 
-    /// The place of the chosen backend, which is none of `avoid`.
+    /// The index of the chosen backend, which is none of `avoid`.
     pub(super) fn pick(&self, avoid: &[BackendId], hash: u64, facts: &dyn Facts) -> Option<usize> {
         let key = hash.to_be_bytes();
         match &self.by {
             By::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
             By::Chance(chance) => self.first(chance.iter(&key), avoid, Some(facts)),
-            // The same hash leads to the same backend, also to one that has just come back.
+            // Equal hashes lead to the same backend, even if that has just come back.
             By::Hash(ring) => self.first(ring.iter(&key), avoid, None),
             By::LeastBusy(turn) => self.least_busy(turn, avoid, facts),
         }
@@ -76,7 +76,7 @@ impl Choice {
         avoid: &[BackendId],
         facts: Option<&dyn Facts>,
     ) -> Option<usize> {
-        // Twice round, as chance may draw one several times.
+        // Twice round, as chance may draw a backend several times.
         for _ in 0..2 * self.among.len() {
             let Some(&index) = order.next().and_then(|it| it.ext.get::<usize>()) else {
                 break;
@@ -95,7 +95,7 @@ impl Choice {
         !avoid.is_empty() && candidate.is_none_or(|it| avoid.contains(&it.id))
     }
 
-    /// The one with the fewest requests for its weight; of several, each in its turn.
+    /// The candidate with the fewest requests for its weight; if several are equal, each in its turn.
     fn least_busy(
         &self,
         turn: &AtomicUsize,
@@ -108,7 +108,7 @@ impl Choice {
         let left = in_turn.filter(|it| !avoid.contains(&it.id));
         let load = |it: &Candidate| {
             let capacity = f64::from(it.weight) * facts.share(it.index);
-            // Counts are far below what a float holds exactly.
+            // Counts are far below the largest integer that a float holds exactly.
             (facts.in_flight(it.index) + 1) as f64 / capacity.max(f64::MIN_POSITIVE)
         };
         left.min_by(|a, b| load(a).total_cmp(&load(b)))
@@ -116,8 +116,8 @@ impl Choice {
     }
 }
 
-/// A candidate as Pingora counts it. The address only stands for the id: it is never connected to, and as it depends on
-/// nothing but the id, hashing leads to the same backend in each replica and after each reload.
+/// A candidate as Pingora counts it. The address stands for the id alone: it is never connected to, and as it depends
+/// on nothing but the id, hashing leads to the same backend in each replica and after each reload.
 fn backend(candidate: &Candidate) -> Backend {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();

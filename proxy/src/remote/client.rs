@@ -1,7 +1,7 @@
 //! The pools of all servers: made when a server appears, swapped when it changes, left to end when it is gone.
 //!
-//! The pool of the version that is served is kept up, and no other. A request of before a reload, or one that is faster than
-//! the news of it, has a pool of its own version for as long as it lasts.
+//! Only the pool of the served version has an upkeep. A request from before a reload, or one that arrives before the reload
+//! is known here, has a pool of its own version for as long as it lasts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -28,17 +28,17 @@ use super::pool::{Core, Member, Pool};
 use super::tls::Material;
 use super::upkeep;
 
-/// Versions of one server that may be in use at once: those of requests that began before a reload.
+/// Maximum number of versions of one server in use at once: those of requests that began before a reload.
 const VERSIONS_MAX: usize = 16;
 
-/// Reaches remote servers.
+/// Client of all remote servers.
 pub(crate) struct RemoteClient {
     connector: Arc<Connector>,
     names: Arc<dyn Names>,
     metrics: Arc<RemoteMetrics>,
-    /// Where the upkeep of pools runs.
+    /// The runtime for the upkeep of pools.
     control: Handle,
-    /// The credentials that are not everybody's.
+    /// Personal credentials, by principal.
     personal: Arc<PersonalSecrets>,
     tokens: Arc<Tokens>,
     /// Plain data.
@@ -51,11 +51,11 @@ type Servers = HashMap<NamespaceName, Versions>;
 #[derive(Default)]
 struct Versions {
     served: Option<Served>,
-    /// Those of other versions, while a request holds them.
+    /// Pools of other versions, while a request holds them.
     others: Vec<Weak<Pool>>,
 }
 
-/// The pool of the version that is served. Dropped, it is not kept up any more, whoever holds the pool.
+/// The pool of the served version. Dropping this ends its upkeep, even if requests still hold the pool.
 struct Served {
     pool: Arc<Pool>,
     upkeep: AbortHandle,
@@ -92,7 +92,7 @@ impl RemoteClient {
         &self.tokens.client_auths
     }
 
-    /// Follows what is served: pools come and go with their servers. Runs until it is dropped.
+    /// Follows the registry: pools come and go with their servers. Runs until its future is dropped.
     pub(crate) async fn follow(&self, registry: &Registry) {
         let mut published = registry.subscribe();
         loop {
@@ -121,7 +121,7 @@ impl RemoteClient {
         }
     }
 
-    /// From now on that version is served.
+    /// Makes this version the served one.
     fn serve_by(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let pool = self.pool(servers, server);
         let versions = servers.entry(server.name.clone()).or_default();
@@ -175,7 +175,7 @@ impl RemoteClient {
         Pool::new(Arc::clone(server), members.collect())
     }
 
-    /// The certificates of a server. Those that cannot be used leave the ones before in use: connections go on.
+    /// The certificates of a server. If they cannot be used, the previous ones stay in use: connections go on.
     fn material(&self, server: &RemoteServer, before: Option<&Pool>) -> Material {
         match Material::new(&server.spec.tls) {
             Ok(material) => material,
@@ -231,7 +231,7 @@ fn member(
     })
 }
 
-/// Whether connections made for one version of a server may serve another.
+/// Returns true if connections made for one version of a server may serve another.
 fn same_connections(one: &RemoteServer, other: &RemoteServer) -> bool {
     let (one, other) = (&one.spec, &other.spec);
     one.tls == other.tls
@@ -239,7 +239,7 @@ fn same_connections(one: &RemoteServer, other: &RemoteServer) -> bool {
         && one.keepalive == other.keepalive
 }
 
-/// What works on at backends that a new version has not.
+/// Backends with running requests that a new version does not have.
 fn leaving(before: &Pool, members: &[Arc<Member>]) -> Vec<Arc<Member>> {
     let earlier = lock(&before.leaving);
     let all = before.members.iter().chain(&*earlier);
@@ -292,17 +292,17 @@ impl HttpClient for RemoteClient {
 
 #[cfg(test)]
 impl RemoteClient {
-    /// As if a reload had brought that version.
+    /// Acts as if a reload had brought that version.
     pub(super) fn serve(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
         self.serve_by(&mut lock(&self.servers), server)
     }
 
-    /// As if no server were configured any more.
+    /// Acts as if no server were configured any more.
     pub(super) fn forget_all(&self) {
         self.install(&Snapshot::default());
     }
 
-    /// What keeps the pool of a version up, if that is served.
+    /// The upkeep task of a version's pool, if the version is served.
     pub(super) fn upkeep(&self, server: &Arc<RemoteServer>) -> Option<AbortHandle> {
         let servers = lock(&self.servers);
         let served = servers.get(&server.name)?.served.as_ref()?;

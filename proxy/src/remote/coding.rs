@@ -1,9 +1,9 @@
 //! Decodes compressed bodies by their `Content-Encoding`.
 //!
 //! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers and
-//! front ends compress whatever was asked. The output comes in pieces of bounded size, each made when it is wanted, so that
-//! the bounds of a reader hold for the decoded body: a short body that would become an endless one costs no memory. What a
-//! decoder itself remembers, its window, is bounded, too: [`WINDOW_MAX`] for one body.
+//! front ends always compress. The output comes in pieces of bounded size, each made on demand, so that the bounds of a
+//! reader hold for the decoded body: a short body that would become an endless one costs no memory. The memory of a
+//! decoder, its window, is bounded, too: [`WINDOW_MAX`] for one body.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation 
 /// Bounds for the length of a piece of output, in bytes.
 const PIECE_MAX: usize = 64 * 1024;
 const PIECE_MIN: usize = 1024;
-/// Codings of one body, one around the other: two of gzip and deflate, whose windows are small, or one.
+/// Maximum number of codings of one body, one around the other: two of gzip and deflate, whose windows are small, or one.
 const STAGES_MAX: usize = 2;
 /// The widest window, in bytes, and its logarithm: 8 MiB, as RFC 9659 bounds that of zstd.
 const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
@@ -52,7 +52,7 @@ impl Coding {
         })
     }
 
-    /// True where its window may have megabytes. That of gzip and deflate has 32 KiB.
+    /// True if the coding's window may have megabytes. The window of gzip and deflate has 32 KiB.
     fn has_wide_window(self) -> bool {
         match self {
             Self::Gzip | Self::Deflate => false,
@@ -60,7 +60,7 @@ impl Coding {
         }
     }
 
-    /// Its name in error messages.
+    /// The coding's name in error messages.
     fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -162,7 +162,7 @@ pub(super) fn decoder<'a>(
         return Ok(None);
     };
     let coded = HeaderValue::from_static(first.name());
-    // It is the length of the compressed body.
+    // The header has the length of the compressed body.
     headers.remove(header::CONTENT_LENGTH);
     let is_accepted = codings.len() == 1 && accepts(accept, codings[0]);
     let stages = codings.into_iter().rev().map(DecodingStage::new);
@@ -214,8 +214,8 @@ impl BodyDecoder {
         self.stages.iter().all(DecodingStage::is_complete)
     }
 
-    /// The body as it came with the name of its coding, where it was short, ended with the coded data, and the client
-    /// accepts the coding. Clients differ in what they make of bytes behind the first member or frame.
+    /// The body as received, with the name of its coding, if it was short, ended with the coded data, and the client
+    /// accepts the coding. Clients treat bytes behind the first member or frame in different ways.
     pub(super) fn take_received(&mut self) -> Option<(HeaderValue, Bytes)> {
         let has_more = self.stages.iter().any(|it| it.has_more);
         let (coding, received) = self.received.take().filter(|_| !has_more)?;
@@ -248,11 +248,11 @@ struct DecodingStage {
     coding: Coding,
     engine: CodecState,
     input: Bytes,
-    /// Whether any input came.
+    /// True when any input has come.
     begun: bool,
-    /// Whether the coded data have ended. Further input is skipped.
+    /// True when the coded data have ended. Further input is skipped.
     ended: bool,
-    /// Bytes came behind the end of the first member or frame.
+    /// True when bytes came behind the end of the first member or frame.
     has_more: bool,
 }
 
@@ -270,12 +270,12 @@ enum CodecState {
         decoder: ZstdDecoder<'static>,
         open: bool,
         between: bool,
-        /// The window of a frame is wider than may be.
+        /// True when the window of a frame is too wide.
         too_wide: bool,
     },
 }
 
-/// Memory for the bytes of a brotli decoder. Its window is refused where it is too wide: the decoder then fails.
+/// Memory for the bytes of a brotli decoder. A window that is too wide is refused: the decoder then fails.
 #[derive(Default)]
 struct BoundedAlloc(StandardAlloc);
 
@@ -294,7 +294,7 @@ impl Allocator<u8> for BoundedAlloc {
     }
 }
 
-/// How far one step of an engine got.
+/// The progress of one step of an engine.
 #[derive(Default)]
 struct DecodeStep {
     read: usize,
@@ -426,7 +426,7 @@ impl CodecState {
         }
     }
 
-    /// Decodes as much as there is, and room for. `None`: it is not in that coding.
+    /// Decodes as much as input and room allow. `None`: the input is not in that coding.
     fn run(&mut self, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
         match self {
             Self::Gzip { member, between } => {
@@ -490,7 +490,7 @@ impl CodecState {
                 let mut from = InBuffer::around(input);
                 let mut to = OutBuffer::around(output);
                 let ran = decoder.run(&mut from, &mut to);
-                // The library names its errors in words alone.
+                // The library has no error codes, only texts.
                 let is_too_wide = |error: &io::Error| error.to_string().contains("too much memory");
                 *too_wide = ran.as_ref().is_err_and(is_too_wide);
                 let hint = ran.ok()?;

@@ -15,17 +15,17 @@ use super::failure::{failed, late, no_address, not_connected};
 use super::names::Addresses;
 use super::tls::Material;
 
-/// Opens connections. One for all servers: it holds the system's certificates, and keeps no connection itself.
+/// Opens connections. Shared by all servers: it holds the system's certificates, and keeps no connection itself.
 #[derive(Default)]
 pub(crate) struct Connector(OnceLock<TransportConnector>);
 
-/// What a connection is opened to, and how.
+/// The address of a new connection, with the settings for opening it.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) id: &'a BackendId,
     pub(crate) backend: &'a Backend,
     pub(crate) tls: &'a TlsSpec,
-    /// For all addresses together.
+    /// Time limit for all addresses together.
     pub(crate) limit: Duration,
     pub(crate) addresses: &'a Addresses,
     pub(crate) material: &'a Material,
@@ -77,7 +77,7 @@ impl Connector {
             if remaining.is_zero() {
                 break;
             }
-            // One address that does not answer must not use up the time of the others.
+            // An address that does not answer must not use up the time of the others.
             let share = remaining / u32::try_from(left).unwrap_or(1);
             left -= 1;
             let mut peer = peer(address, target);
@@ -93,7 +93,7 @@ impl Connector {
     async fn open(&self, peer: &mut HttpPeer, limit: Duration) -> pingora_core::Result<Stream> {
         peer.options.connection_timeout = Some(limit);
         peer.options.total_connection_timeout = Some(limit);
-        // Reads the system's certificates: not before a connection is wanted.
+        // Made here, since it reads the system's certificates: not before the first connection.
         let connector = || TransportConnector::new(Some(ConnectorOptions::new(1)));
         self.0.get_or_init(connector).new_stream(peer).await
     }

@@ -1,4 +1,4 @@
-//! The credentials of one request to a backend that are not the same in all requests: personal ones, and tokens.
+//! The credentials that differ between requests to a backend: personal ones, and tokens.
 
 use http::{HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
@@ -8,7 +8,7 @@ use super::failure::failed;
 use super::headers;
 use super::pool::Member;
 
-/// The credentials of one request. Most servers have none of this kind.
+/// The credentials of a request. Most servers have none of this kind.
 #[derive(Default)]
 pub(super) struct Credentials {
     pub(super) headers: SmallVec<[(HeaderName, HeaderValue); 1]>,
@@ -17,14 +17,14 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Whether another token may be accepted where this one is refused.
+    /// Returns true if another token may be accepted where this one is refused.
     pub(super) fn may_be_renewed(&self) -> bool {
         self.token.is_some()
     }
 }
 
-/// What is added to a request. Checks go without: they are nobody's, and have to say how the backend is, not its
-/// authorization server.
+/// The credentials that are added to a request. Checks have none: they belong to no principal, and must test the
+/// backend, not its authorization server.
 ///
 /// # Errors
 ///
@@ -36,7 +36,7 @@ pub(super) async fn of(
     with_token(member, request, None).await
 }
 
-/// The same after the backend refused a token. `None`: there is no other one.
+/// The credentials after the backend refused a token. `None`: there is no other token.
 ///
 /// # Errors
 ///
@@ -61,7 +61,7 @@ async fn with_token(
         let tokens = &member.core.tokens;
         let principal = request.on_behalf_of.as_deref();
         let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
-        // Boxed, so that a request without a token does not carry the room for it.
+        // Boxed: a request without a token needs no room for it.
         own.token = Box::pin(token).await?;
         let token = own.token.clone();
         own.headers

@@ -1,4 +1,4 @@
-//! One request at one backend: a connection, the request, the head of the response, and its body as it comes.
+//! A request at a backend: a connection, the request, the head of the response, and its body as it comes.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -24,19 +24,19 @@ use super::pool::{InFlight, Member};
 use super::response::{ReadError, Response};
 use crate::timeout::fast_timeout;
 
-/// How long a backend that closed the connection while a body was written may take to say why.
+/// How long a backend that closed the connection while a body was written may take to send an answer with the reason.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
 /// A body up to this size, in bytes, is copied behind its head: so both are one record of TLS.
 const ONE_RECORD: usize = 16 * 1024;
-/// The same where nothing is encrypted. Head and body leave in one call of the kernel however long the body is, and naming
-/// the body as a part of its own costs about what a copy of so many bytes does.
+/// As `ONE_RECORD`, where nothing is encrypted. Head and body leave in one call of the kernel however long the body is,
+/// and naming the body as a part of its own costs about as much as copying this number of bytes.
 const COPIED: usize = 2 * 1024;
 
-/// What became of a request, for health and metrics. Told once.
+/// The outcome of a request, for health and metrics. Reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A response with that status was read to its end, or given up by whoever read it.
+    /// A response with that status was read to its end, or dropped by its reader.
     Status(StatusCode),
     /// The response was cut.
     Cut,
@@ -48,7 +48,7 @@ pub(super) enum Outcome {
 struct Connection {
     response: Response,
     address: Option<SocketAddr>,
-    /// Whether all of the request was written. Otherwise the backend would take the next one for the rest of it.
+    /// True if the whole request was written. Otherwise the backend would take the next request for the rest of it.
     whole: bool,
 }
 
@@ -80,7 +80,8 @@ pub(super) async fn send(
         };
         match written {
             Ok(Ok(())) => break (Connection::of(open), None),
-            // A kept connection that the backend gave up. No whole request can have been read: another one is taken.
+            // A kept connection that the backend gave up. No whole request can have been read: another connection is
+            // taken.
             Ok(Err(_)) if reused && short => {}
             Ok(Err(Unwritten::Head)) if reused => {}
             Ok(Err(Unwritten::Head)) => {
@@ -88,7 +89,7 @@ pub(super) async fn send(
                 return Err(failed(id, SendErrorKind::Closed, true, what));
             }
             Ok(Err(Unwritten::Body)) => {
-                // It may have answered without reading all of it.
+                // The backend may have answered without reading the whole body.
                 let mut connection = Connection::of(open);
                 let early = timeout(EARLY_ANSWER, connection.response.read_head()).await;
                 if let Ok(Ok(head)) = early {
@@ -152,7 +153,7 @@ pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// Path and query of a request as the configuration and the request itself have them.
+/// Path and query of a request, by the configuration or by the request itself.
 pub(super) fn target<'a>(member: &'a Member, request: &'a BackendRequest) -> &'a str {
     let target = request.target.as_ref();
     target.unwrap_or(&member.spec.backend.target)
@@ -177,7 +178,7 @@ fn head(
     head.put_u8(b' ');
     head.put_slice(target.as_bytes());
     head.put_slice(b" HTTP/1.1\r\n");
-    // No name and no value can have a line's end in it.
+    // No name and no value can contain a line end.
     let line = |name: &HeaderName, value: &[u8]| {
         head.put_slice(name.as_str().as_bytes());
         head.put_slice(b": ");
@@ -203,7 +204,7 @@ fn goes_with_head(member: &Member, body: &Bytes) -> bool {
     body.len() <= most
 }
 
-/// A connection that nothing of this request was written to.
+/// A connection to which nothing of this request has been written.
 struct Open {
     stream: Stream,
     address: Option<SocketAddr>,
@@ -222,7 +223,7 @@ async fn connection(member: &Member) -> Result<Open, SendError> {
                 &core.addresses,
                 &core.material,
             );
-            // Boxed: with room for names, addresses and TLS in every request, the room would be moved with each.
+            // Boxed: with room for names, addresses and TLS, every request would be moved with it.
             (false, Box::pin(opening).await?)
         }
     };
@@ -234,7 +235,7 @@ async fn connection(member: &Member) -> Result<Open, SendError> {
 }
 
 impl Connection {
-    /// All of the request was written.
+    /// A connection to which the whole request has been written.
     fn of(open: Open) -> Self {
         Self {
             response: Response::new(open.stream),
@@ -244,16 +245,16 @@ impl Connection {
     }
 }
 
-/// How far a request got that could not be written.
+/// The extent to which a failed request was written.
 enum Unwritten {
-    /// Nothing of it was taken: no request can have been read.
+    /// Nothing was taken: no request can have been read.
     Head,
-    /// Some of it may be there, and its end is not: nothing is written behind what failed.
+    /// A part may have arrived, without its end: nothing is written behind it.
     Body,
 }
 
-/// Writes a request: head and body at once. Pingora's own client would send the head by itself, which costs both sides a
-/// call of the kernel more.
+/// Writes a request: head and body at once. Pingora's own client would send the head by itself, which costs both sides
+/// another call of the kernel.
 async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwritten> {
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     let taken = stream.write_vectored(&parts).await;
@@ -292,18 +293,18 @@ pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The body of a response. Dropped before its end, it closes the connection.
 struct Body {
-    /// Gone after the end.
+    /// `None` after the end.
     connection: Option<Connection>,
     member: Arc<Member>,
     status: StatusCode,
-    /// The response says where its body ends.
+    /// True when the response names the end of its body.
     is_framed: bool,
     decoding: Decoding,
     /// The first bytes of the body, until they are known to be no byte order mark.
     beginning: Option<Bytes>,
-    /// Of the whole body; a stream has none.
+    /// Deadline of the whole body; `None` for a stream.
     deadline: Option<Instant>,
-    /// Gone after the outcome was told.
+    /// `None` after the outcome was reported.
     in_flight: Option<InFlight>,
 }
 
@@ -420,7 +421,7 @@ impl Body {
         }
     }
 
-    /// Where the body is complete, its connection may serve another request.
+    /// Releases the connection of a complete body for another request.
     fn release_if_done(&mut self) {
         let Some(connection) = self.connection.take_if(|it| it.response.is_done()) else {
             return;

@@ -1,4 +1,4 @@
-//! What went wrong with a request, in the port's words.
+//! Errors of requests, in the port's words.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) fn failed(id: &BackendId, kind: SendErrorKind, unsent: bool, what: &s
     }
 }
 
-/// Why there is no address to connect to.
+/// The error for a missing address.
 pub(crate) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
     let what = match reason {
         NoAddress::NotFound(what) => what.clone(),
@@ -30,7 +30,7 @@ pub(crate) fn no_address(id: &BackendId, reason: &NoAddress) -> SendError {
     failed(id, SendErrorKind::Resolve, true, &what)
 }
 
-/// Why there is no connection.
+/// The error for a failed connection.
 pub(crate) fn not_connected(id: &BackendId, error: &Error) -> SendError {
     let (kind, what) = match error.etype() {
         ErrorType::ConnectRefused => (
@@ -51,13 +51,13 @@ pub(crate) fn not_connected(id: &BackendId, error: &Error) -> SendError {
     failed(id, kind, true, &what)
 }
 
-/// No connection came about in time.
+/// The error for a connection that was not opened in time.
 pub(crate) fn late(id: &BackendId) -> SendError {
     let what = "no connection came about in time (timeouts.connect)";
     failed(id, SendErrorKind::ConnectTimeout, true, what)
 }
 
-/// The head of the response did not come in time.
+/// The error for a response whose head did not come in time.
 pub(crate) fn no_head(id: &BackendId, limit: Duration) -> SendError {
     let what = format!(
         "no response came within {} s (timeouts.head)",
@@ -66,7 +66,8 @@ pub(crate) fn no_head(id: &BackendId, limit: Duration) -> SendError {
     failed(id, SendErrorKind::HeadTimeout, false, &what)
 }
 
-/// What Pingora says of the cause, or of the error itself. It quotes addresses and certificates, nothing of a request.
+/// Pingora's text about the cause, or about the error itself. It quotes addresses and certificates, nothing of a
+/// request.
 fn cause(error: &Error) -> String {
     match (&error.context, &error.cause) {
         (Some(context), _) => context.as_str().to_owned(),

@@ -1,5 +1,5 @@
-//! One request of the gateway itself to an address that the operator has configured, or that such an address has named: a
-//! connection, the request, and all of the response, each with a bound.
+//! A request of the gateway itself to an address that the operator has configured, or that such an address has named: a
+//! connection, the request, and the whole response, each with a bound.
 //!
 //! Redirects are not followed: the address that was configured answers, or none. Names lead to public addresses only, unless
 //! the operator says otherwise, by the rules of remote servers ([`super::names`]).
@@ -21,26 +21,26 @@ use super::names::{Addresses, Names};
 use super::response::{ReadError, Response};
 use super::tls::Material;
 
-/// How long a connection may take to come about.
+/// Time limit for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What is to be fetched.
+/// A request for a document or an answer.
 pub(crate) struct Fetch<'a> {
-    /// From where. Never a Unix socket.
+    /// The address. Never a Unix socket.
     pub(crate) from: &'a Backend,
-    /// Whether its name may lead to addresses that are not public.
+    /// True when the name may lead to addresses that are not public.
     pub(crate) allow_private: bool,
     /// Sent as a form; without one the request is a GET.
     pub(crate) form: Option<&'a str>,
     /// The value of `Authorization`.
     pub(crate) authorization: Option<&'a str>,
-    /// The most that the response's body may be.
+    /// The largest body of the response.
     pub(crate) bytes_max: usize,
-    /// For all of it.
+    /// Time limit for the whole exchange.
     pub(crate) deadline: Duration,
 }
 
-/// Fetches things. Keeps no connection.
+/// Client for documents and answers. Keeps no connection.
 pub(crate) struct Fetcher {
     connector: Arc<Connector>,
     names: Arc<dyn Names>,
@@ -58,7 +58,7 @@ impl Fetcher {
     ///
     /// # Errors
     ///
-    /// What went wrong, for the log. Nothing of the request is in it but the address.
+    /// The cause, for the log. It contains nothing of the request but the address.
     pub(crate) async fn fetch(&self, fetch: Fetch<'_>) -> Result<(StatusCode, Bytes), String> {
         let all = timeout(fetch.deadline, self.exchange(&fetch)).await;
         all.unwrap_or_else(|_| {

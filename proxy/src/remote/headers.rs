@@ -1,4 +1,4 @@
-//! Which headers a request has on its way up, and which of a response's come down.
+//! The headers of a request that go up to a backend, and the headers of a response that come down.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -17,17 +17,17 @@ const OF_THE_MESSAGE: [&str; 6] = [
     "user-agent",
 ];
 
-/// What the gateway calls itself.
+/// The gateway's own name.
 const USER_AGENT: &str = concat!("tooldock/", env!("CARGO_PKG_VERSION"));
 
-/// What a server's configuration makes of the headers of its requests, worked out once.
+/// The header rules of a server's configuration, prepared once.
 pub(crate) struct Headers {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
     pass: Vec<HeaderName>,
-    /// The gateway's id of the request goes up.
+    /// True when the gateway's id of the request goes up.
     forward_id: bool,
-    /// Headers whose values come with each request, such as personal credentials: what a client says there never goes up.
+    /// Headers whose values come with each request, such as personal credentials: a client's own value never goes up.
     of_request: Vec<HeaderName>,
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct Headers {
 pub(crate) type Own = [(HeaderName, HeaderValue)];
 
 impl Headers {
-    /// The rules of a configuration that was checked: what is no header all the same is left out. The values of `of_request`
-    /// come with each request.
+    /// The rules of a checked configuration; entries that are no header all the same are left out. The values of
+    /// `of_request` come with each request.
     pub(crate) fn new(
         rules: &HeaderRules,
         credentials: Option<&Secret>,
@@ -66,15 +66,15 @@ impl Headers {
         }
     }
 
-    /// The `Host` that the configuration sets in the place of the backend's own.
+    /// The `Host` that the configuration sets in place of the backend's own.
     pub(crate) fn host(&self) -> Option<&str> {
         let mut set = self.set.iter();
         let (_, host) = set.find(|(name, _)| *name == header::HOST)?;
         host.to_str().ok()
     }
 
-    /// Says the headers that go up, one after the other. `host` is the backend's; `length` is that of the body, where there
-    /// is one to be told.
+    /// Calls a function with each header that goes up. `host` is the backend's; `length` is that of the body, where it is to
+    /// be sent.
     pub(crate) fn up<'a>(
         &self,
         given: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
@@ -133,7 +133,7 @@ pub(crate) fn value(secret: &Secret) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// A response's headers without those that are about the connection.
+/// A response's headers without those of the connection.
 pub(crate) fn down(mut headers: HeaderMap) -> HeaderMap {
     let nominated: SmallVec<[HeaderName; 2]> = headers
         .get_all(header::CONNECTION)

@@ -1,4 +1,4 @@
-//! Whether a backend is used: what checks and requests say of it, as a state that needs neither a clock nor a connection.
+//! The health of a backend: the results of checks and requests, as a state that needs neither a clock nor a connection.
 //!
 //! ```text
 //!              failures in a row           eject is over
@@ -16,31 +16,31 @@ use tooldock_workers::remote::PassiveHealth;
 /// How long a backend that has come back gets less than its share.
 const SLOW_START: Duration = Duration::from_secs(10);
 
-/// The share it begins with.
+/// The first share of a backend that has come back.
 const FIRST_SHARE: f64 = 0.1;
 
-/// While no backend is healthy, each is tried this often.
+/// Interval at which each backend is tried while none is healthy.
 const TRIAL_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of a backend.
+/// The state of a backend.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failures: u32,
-    /// What the last failures were about, until it is over.
+    /// The end of the ejection, and the cause of the last failures.
     ejected: Option<(Instant, String)>,
-    /// What the last check said, where it did not pass.
+    /// The result of the last check, if it failed.
     down: Option<String>,
     recovered: Option<Instant>,
     tried: Option<Instant>,
     has_answered: bool,
 }
 
-/// What happened to a backend.
+/// An event at a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
     /// A request was answered.
     Answered,
-    /// A request was not answered, or by a fault of the server.
+    /// A request got no answer, or the answer was a fault of the server.
     Failed(String),
     /// A check passed.
     CheckPassed,
@@ -48,7 +48,7 @@ pub(super) enum Event {
     CheckFailed(String),
 }
 
-/// What an event changed.
+/// The effect of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -62,14 +62,14 @@ impl Health {
         self.down.is_none() && !self.is_ejected(now)
     }
 
-    /// Why the backend is not used.
+    /// The reason why the backend is not used.
     pub(super) fn problem(&self, now: Instant) -> Option<&str> {
         let ejected = self.ejected.as_ref().filter(|(until, _)| now < *until);
         let down = self.down.as_deref();
         down.or_else(|| ejected.map(|(_, problem)| problem.as_str()))
     }
 
-    /// How much of its share a backend gets: all of it, unless it has just come back.
+    /// The part of its share that a backend gets: all of it, unless it has just come back.
     pub(super) fn share(&self, now: Instant) -> f64 {
         let ejected = self.ejected.as_ref().map(|(until, _)| *until);
         let Some(since) = self.recovered.max(ejected) else {
@@ -79,12 +79,12 @@ impl Health {
         (passed / SLOW_START.as_secs_f64()).clamp(FIRST_SHARE, 1.0)
     }
 
-    /// True once the backend has answered a request or passed a check.
+    /// Returns true once the backend has answered a request or passed a check.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    /// Whether a backend that is not healthy may be tried now. The one who is told so tries it.
+    /// Returns true if a backend that is not healthy may be tried now. The caller then tries it.
     pub(super) fn may_be_tried(&mut self, now: Instant) -> bool {
         let due = self
             .tried
@@ -95,7 +95,7 @@ impl Health {
         due
     }
 
-    /// Takes notice of an event.
+    /// Applies an event.
     pub(super) fn on(&mut self, event: Event, now: Instant, rules: &PassiveHealth) -> Change {
         let before = self.is_healthy(now);
         self.has_answered |= matches!(event, Event::Answered | Event::CheckPassed);
@@ -110,7 +110,7 @@ impl Health {
                 self.failures = self.failures.saturating_add(1).min(rules.failures);
                 if self.failures >= rules.failures && !self.is_ejected(now) {
                     self.ejected = Some((now + rules.eject, problem));
-                    // Once it is over, one more failure is enough.
+                    // After the ejection, one more failure is enough.
                     self.failures = rules.failures - 1;
                     return Change::Ejected;
                 }

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// A connection that was idle for longer is closed, whatever the backend would allow.
+/// A connection that was idle for longer is closed, even if the backend would allow more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What a backend says of its patience is cut by this, so that a request does not meet the backend's closing.
+/// Subtracted from the idle time that a backend announces, so that a request does not meet the backend's closing.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one backend, over all runtimes.
@@ -60,7 +60,7 @@ impl Idle {
         }
     }
 
-    /// Keeps a connection whose response was read to its end. `patience` is what the backend said of it.
+    /// Keeps a connection whose response was read to its end. `patience` is the idle time that the backend announced.
     pub(crate) fn put(
         &self,
         stream: Stream,
@@ -79,7 +79,7 @@ impl Idle {
             return;
         }
         if all.len() >= self.max {
-            // The oldest: the one whose end is nearest.
+            // The oldest connection, whose end is nearest.
             all.remove(0);
         }
         all.push(kept);
@@ -90,7 +90,7 @@ impl Idle {
         lock(&self.kept).is_empty()
     }
 
-    /// Closes what is too old, was closed by the backend, or leads to an address that the name has left.
+    /// Closes connections that are too old, closed by the backend, or lead to an address that the name has left.
     pub(crate) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();
         lock(&self.kept).retain_mut(|kept| {
@@ -100,7 +100,7 @@ impl Idle {
     }
 }
 
-/// Whether a backend neither closed the connection nor sent something that nobody asked for.
+/// Returns true if a backend neither closed the connection nor sent unrequested bytes.
 fn is_open(stream: &mut Stream) -> bool {
     let mut byte = [0; 1];
     let read = tokio::task::unconstrained(stream.read(&mut byte));

@@ -1,4 +1,4 @@
-//! What can be seen of backends from outside.
+//! Metrics of backends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -25,7 +25,7 @@ metric_table! {
             "Authorizations of the gateway at a remote server that count no more: issuer (the server names another authorization server), configuration, unbound or refused";
     }
     {
-        /// The series there are, so that those of a backend go when the last who counts there does.
+        /// The series in use, so that those of a backend are removed with their last user.
         known: Mutex<HashMap<(NamespaceName, BackendId), Weak<Series>>> = Mutex::default();
     }
 }
@@ -41,7 +41,7 @@ pub(super) struct Series {
 }
 
 impl RemoteMetrics {
-    /// The series of a backend, shared by all who count there.
+    /// The series of a backend, shared by all its users.
     pub(super) fn series(
         self: &Arc<Self>,
         namespace: &NamespaceName,
@@ -73,7 +73,7 @@ impl RemoteMetrics {
         self.authorizations_ended.with_label_values(&labels).inc();
     }
 
-    /// Takes away what was counted for a namespace that is no remote server any more.
+    /// Removes the counts of a namespace that is no remote server any more.
     pub(super) fn forget_ends(&self, namespace: &NamespaceName, reasons: &[&'static str]) {
         for reason in reasons {
             let labels = [namespace.as_str(), reason];
@@ -82,7 +82,7 @@ impl RemoteMetrics {
     }
 }
 
-/// What a request can come to, as a label.
+/// The outcomes of a request, as labels.
 pub(super) const OUTCOMES: [&str; 15] = [
     "2xx",
     "3xx",
@@ -118,7 +118,7 @@ impl Drop for Series {
         };
         let key = (self.namespace.clone(), self.backend.clone());
         let mut known = lock(&metrics.known);
-        // Somebody may count there again already.
+        // The series may be in use again already.
         if known.get(&key).is_some_and(|it| it.strong_count() > 0) {
             return;
         }

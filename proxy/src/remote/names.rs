@@ -18,10 +18,10 @@ use super::lock;
 /// How long addresses of a name are used before the name is looked up again.
 pub(crate) const REFRESH: Duration = Duration::from_secs(15);
 
-/// Addresses of one name that are tried; the rest is ignored.
+/// Maximum number of addresses of one name that are tried; the rest is ignored.
 const ADDRESSES_MAX: usize = 16;
 
-/// Addresses of a name, on their way.
+/// A look-up of a name, in progress.
 pub(crate) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
 /// Looks names up.
@@ -42,10 +42,10 @@ impl Names for SystemNames {
     }
 }
 
-/// Why a backend has no address to connect to.
+/// The reason why a backend has no address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAddress {
-    /// The name is not known, or nobody could be asked.
+    /// The name is not known, or no name server could be asked.
     NotFound(String),
     /// The name leads to an address that is not public.
     NotPublic(String, SocketAddr),
@@ -60,7 +60,7 @@ pub(crate) struct Addresses {
     names: Arc<dyn Names>,
     /// Plain data.
     known: Mutex<Known>,
-    /// Held by whoever looks the name up, so that one does.
+    /// The permit to look the name up, so that a single request does.
     looking: Semaphore,
     turn: AtomicUsize,
 }
@@ -90,8 +90,8 @@ impl Addresses {
         }
     }
 
-    /// The addresses to try, in the order to try them. Each is checked here, which is right before it is used: nothing
-    /// looks the name up again in between.
+    /// The addresses to try, in the order to try them. Each is checked here, immediately before its use: nothing looks
+    /// the name up again in between.
     pub(crate) async fn to_try(&self, limit: Duration) -> Result<Vec<SocketAddr>, NoAddress> {
         if let Host::Name(name, port) = &self.host
             && self.age().is_none()
@@ -118,22 +118,22 @@ impl Addresses {
         Ok(addresses)
     }
 
-    /// Whether a connection that is already there may be used: its name still leads to its address.
+    /// Returns true if an open connection may be used: its name still leads to its address.
     pub(crate) fn still_has(&self, address: &SocketAddr) -> bool {
         !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
     }
 
-    /// No connection came about: the name is looked up again before the next one.
+    /// Has the name looked up again before the next connection, after no connection could be opened.
     pub(crate) fn doubt(&self) {
         lock(&self.known).at = None;
     }
 
-    /// Looks the name up again where that is due, within a limit. For the upkeep: requests do not wait for it.
+    /// Looks the name up again if that is due, within a limit. For the upkeep: requests do not wait for it.
     pub(crate) async fn refresh(&self, limit: Duration) {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)
         {
-            // A failure leaves what was known; the next one that finds no connection asks again.
+            // A failure leaves the known addresses; the next request without a connection asks again.
             let _ = tokio::time::timeout(limit, self.look_up(name, *port, true)).await;
         }
     }
@@ -147,10 +147,10 @@ impl Addresses {
     }
 
     async fn look_up(&self, name: &str, port: u16, again: bool) -> Result<(), NoAddress> {
-        // Never closed, so that this gives a permit.
+        // Never closed, so that a permit is always granted.
         let _looking = self.looking.acquire().await;
         if !again && self.age().is_some() {
-            // Somebody else did meanwhile.
+            // Another request has looked it up meanwhile.
             return Ok(());
         }
         let found = self.names.look_up(name, port).await;

@@ -6,13 +6,13 @@
 //!                                                                     └─ none, expired ────▶ one fetches, the others wait
 //! ```
 //!
-//! A token is old after four fifths of its lifetime. One that the server refuses is fetched anew once. What cannot be
-//! fetched is an error for all who wait, and is not tried again within [`PAUSE`]. Tokens that the gateway gets in its own
-//! name ([`fetch`]) are in memory alone: they are fetched again after a start. Those that somebody authorized ([`kept`]) are
-//! those of one server, or of one principal at one server.
+//! A token is old after four fifths of its lifetime. A token that the server refuses is fetched anew once. A failed fetch is
+//! an error for all callers that wait, and is not tried again within [`PAUSE`]. Tokens that the gateway gets in its own name
+//! ([`fetch`]) are in memory alone: they are fetched again after a start. Tokens that a person authorized ([`kept`]) belong
+//! to one server, or to one principal at one server.
 //!
-//! A token goes to the backends that it was fetched for, and what it is renewed with to the authorization server that it
-//! came from ([`binding`]): a configuration with another backend, issuer, client or scope starts anew.
+//! A token goes only to the backends that it was fetched for, and its refresh token to the authorization server that it came
+//! from ([`binding`]): a configuration with another backend, issuer, client or scope starts anew.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,22 +45,22 @@ mod renewal;
 mod token_endpoint;
 mod words;
 
-/// After a token could not be fetched, nobody asks again for so long.
+/// Pause after a failed fetch, in which the authorization server is not asked again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The lifetime of a token whose server does not say.
+/// The lifetime of a token without a stated one.
 const UNSAID: Duration = Duration::from_secs(300);
-/// The longest lifetime that counts: ten years. Endpoints write any number, and clocks end somewhere.
+/// The longest lifetime that counts: ten years. Endpoints write any number, and clocks have an end.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Of a token that cannot be sent.
+/// The error of a token that cannot be sent.
 const UNSENDABLE: &str = "the token has a character that no header can hold";
 
 /// The tokens of all servers.
 pub(super) struct Tokens {
     client: Weak<RemoteClient>,
-    /// Where tokens are fetched, whoever waits for them.
+    /// The runtime of fetches, which go on when their callers leave.
     control: Handle,
-    /// Where those are kept that somebody authorized.
+    /// The store of authorizations that persons gave.
     authorizations: Option<Arc<AuthorizationStore>>,
     metrics: Arc<RemoteMetrics>,
     pub(super) client_auths: ClientAuths,
@@ -72,7 +72,7 @@ pub(super) struct Tokens {
 #[derive(Default)]
 pub(super) struct ClientAuths(Mutex<HashMap<(NamespaceName, String), ClientAuth>>);
 
-/// The most clients whose form is remembered.
+/// Maximum number of clients whose form is remembered.
 const CLIENT_AUTHS_MAX: usize = 1024;
 
 impl ClientAuths {
@@ -90,23 +90,23 @@ impl ClientAuths {
     }
 }
 
-/// The namespace of the server, and who authorized the gateway there, where somebody has to.
+/// The namespace of the server, and the person that authorized the gateway there, where the server needs that.
 type EntryKey = (NamespaceName, Option<Authorizer>);
 
-/// One token.
+/// The token of a server or principal.
 struct Entry {
-    /// What it takes to get the token. Another configuration has another entry.
+    /// The settings for getting the token. Another configuration has another entry.
     spec: OAuthSpec,
     given: Option<Given>,
-    /// The hosts that the token may be sent to, and whether they are encrypted.
+    /// The hosts that the token may be sent to, each with true if it is encrypted.
     hosts: Vec<(Host, bool)>,
     /// Plain data.
     state: Mutex<State>,
-    /// Its one permit is held by whoever fetches.
+    /// Its one permit is held during a fetch.
     flight: Semaphore,
 }
 
-/// The authorization that an access token comes from. Each new authorization gives another value.
+/// The authorization that an access token comes from. Each new authorization has another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Given {
     authorizer: Authorizer,
@@ -116,32 +116,32 @@ struct Given {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    /// What the server did not take.
+    /// The token that the server refused.
     refused: Option<HeaderValue>,
-    /// When the last attempt failed, and why in words for clients.
+    /// The moment of the last failed attempt, and its reason in words for clients.
     failed: Option<(Instant, String)>,
     /// The end that was logged and counted.
     ended: Option<End>,
 }
 
-/// Why there is no token.
+/// The reason why there is no token.
 enum NoToken {
     /// The next attempt may have another outcome.
     Now(Reason),
-    /// The authorization counts no more, until an operator does something about it.
+    /// The authorization counts no more, until an operator acts.
     Ended(End, Reason),
 }
 
-/// Why an authorization counts no more.
+/// The reason why an authorization counts no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The remote server names another authorization server.
     Issuer,
     /// The configuration names another server, issuer, client, resource or scope.
     Configuration,
-    /// A record of before authorizations were bound to their authorization servers.
+    /// The record is older than the binding of authorizations to their authorization servers.
     Unbound,
-    /// The authorization server does not renew it.
+    /// The authorization server refuses to renew it.
     Refused,
 }
 
@@ -168,7 +168,7 @@ impl End {
 #[derive(Clone)]
 pub(super) struct Token {
     authorization: HeaderValue,
-    /// From then on it is renewed.
+    /// The moment from which on it is renewed.
     old_at: Instant,
     expires_at: Instant,
 }
@@ -180,18 +180,18 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A bearer token that lives so long from now on. `None`: no header can hold it.
+    /// A bearer token with this lifetime from now on. `None`: no header can hold it.
     fn new(bearer: &str, lifetime: Option<Duration>) -> Option<Self> {
         Self::aged(bearer, lifetime.unwrap_or(UNSAID), Duration::ZERO)
     }
 
-    /// One that has lived for a while.
+    /// A bearer token that was issued `age` ago.
     fn aged(bearer: &str, lifetime: Duration, age: Duration) -> Option<Self> {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {bearer}")).ok()?;
         authorization.set_sensitive(true);
         let lifetime = lifetime.min(LIFETIME_MAX);
         let now = Instant::now();
-        // A clock that ends before has the token fetched anew.
+        // If the clock ends before, the token is fetched anew.
         let after = |age_then: Duration| now.checked_add(age_then.saturating_sub(age));
         Some(Self {
             authorization,
@@ -227,7 +227,7 @@ impl Tokens {
         })
     }
 
-    /// Keeps the tokens of these namespaces alone.
+    /// Drops the tokens of all other namespaces.
     pub(super) fn retain(&self, keep: impl Fn(&NamespaceName) -> bool) {
         lock(&self.entries).retain(|(name, _), _| {
             let keeps = keep(name);
@@ -238,8 +238,7 @@ impl Tokens {
         });
     }
 
-    /// The `Authorization` of a request to a server that a principal makes; `refused` is the one that the server did not
-    /// take.
+    /// The `Authorization` of a request to a server that a principal makes; `refused` is the value that the server refused.
     pub(super) async fn authorization(
         self: &Arc<Self>,
         server: &Arc<RemoteServer>,
@@ -268,7 +267,7 @@ impl Tokens {
         token.map(Some).map_err(refuse)
     }
 
-    /// What a token for a server comes from, where somebody has to authorize the gateway.
+    /// The authorization that a token for a server comes from, where a person has to authorize the gateway.
     fn given(
         &self,
         server: &RemoteServer,
@@ -322,7 +321,7 @@ impl Tokens {
             if renews && entry.flight.available_permits() > 0 {
                 let (tokens, entry, server) =
                     (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-                // One for each server, and bounded by the time of a fetch.
+                // A task for each server, bounded by the time of a fetch.
                 self.control.spawn(async move {
                     let Ok(_flight) = entry.flight.try_acquire() else {
                         return;
@@ -333,7 +332,7 @@ impl Tokens {
             return Ok(token.authorization);
         }
         let (tokens, entry, server) = (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-        // A task of its own: a fetch that has begun is finished, whoever still waits.
+        // A task of its own: a fetch that has begun is finished, even if no caller waits for it.
         let fetching = self.control.spawn(async move {
             let Ok(_flight) = entry.flight.acquire().await else {
                 return Err("the gateway is shutting down".to_owned());
@@ -385,7 +384,7 @@ impl Tokens {
                 let Reason { logged, told } = reason.map(|it| server.without_secrets(it));
                 state.failed = Some((Instant::now(), told.clone()));
                 if end.is_some() {
-                    // Its time may not be over yet.
+                    // Its lifetime may not be over yet.
                     state.token = None;
                 }
                 let is_told = end.is_some() && state.ended == end;
@@ -401,7 +400,7 @@ impl Tokens {
 }
 
 impl Tokens {
-    /// Logs why there is no token, and counts an authorization that ended.
+    /// Logs the reason for a missing token, and counts an authorization that ended.
     fn tell(&self, server: &RemoteServer, end: Option<End>, reason: &str) {
         let name = &server.name;
         if let Some(end) = end {
@@ -435,7 +434,7 @@ impl Tokens {
 }
 
 impl Entry {
-    /// Whether the token may be sent to all backends of a server.
+    /// Returns true if the token may be sent to all backends of a server.
     fn covers(&self, server: &RemoteServer) -> bool {
         let mut backends = server.spec.backends.iter().map(|it| &it.backend);
         backends.all(|it| {
@@ -444,7 +443,7 @@ impl Entry {
         })
     }
 
-    /// The tokens that it had until now.
+    /// The tokens that the entry had until now.
     fn tokens(&self) -> Vec<Secret> {
         let state = lock(&self.state);
         let current = state.token.as_ref().map(|it| &it.authorization);
@@ -458,21 +457,21 @@ impl Entry {
         token.filter(|it| now < it.expires_at)
     }
 
-    /// Whether an attempt failed just now.
+    /// Returns true if an attempt failed just now.
     fn rests(&self, now: Instant) -> bool {
         let state = lock(&self.state);
         let failed = state.failed.as_ref();
         failed.is_some_and(|(at, _)| now.saturating_duration_since(*at) < PAUSE)
     }
 
-    /// Why an attempt failed that ended after a caller began to wait, or shortly before.
+    /// The reason of a failed attempt that ended after a caller began to wait, or shortly before.
     fn failed_since(&self, began: Instant) -> Option<String> {
         let state = lock(&self.state);
         let (at, reason) = state.failed.as_ref()?;
         (*at >= began || began.saturating_duration_since(*at) < PAUSE).then(|| reason.clone())
     }
 
-    /// Uses a token no more that the server refused. One that was fetched since stays.
+    /// Drops a token that the server refused. A token that was fetched since stays.
     fn forget(&self, refused: &HeaderValue) {
         let mut state = lock(&self.state);
         if state

@@ -27,7 +27,7 @@ use super::oauth::Tokens;
 use super::redirect;
 use super::tls::Material;
 
-/// What of a backend outlives a change of its server's configuration.
+/// The state of a backend that outlives changes of its server's configuration.
 pub(super) struct Core {
     /// Plain data.
     pub(super) health: Mutex<Health>,
@@ -39,22 +39,22 @@ pub(super) struct Core {
     pub(super) tokens: Arc<Tokens>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
-    /// The pool that is served, where the backend is one of it. Plain data.
+    /// The served pool, where the backend belongs to it. Plain data.
     pub(super) served_in: Mutex<Weak<Pool>>,
 }
 
-/// One backend, as one version of its server's configuration has it.
+/// A backend, by one version of its server's configuration.
 pub(super) struct Member {
     pub(super) spec: BackendSpec,
     pub(super) server: Arc<RemoteServer>,
     pub(super) headers: Headers,
     pub(super) authority: String,
     pub(super) core: Arc<Core>,
-    /// A reload took it out of the configuration.
+    /// True when a reload took the backend out of the configuration.
     pub(super) removed: bool,
-    /// Path and query in the place of the configured ones, while a redirect that was followed holds.
+    /// Path and query in place of the configured ones, while a redirect that was followed holds.
     pub(super) moved: ArcSwapOption<String>,
-    /// The log has named the target of a redirect that was not followed.
+    /// True when the log has named the target of a redirect that was not followed.
     pub(super) told_redirect: AtomicBool,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct Member {
 pub(super) struct Pool {
     pub(super) server: Arc<RemoteServer>,
     pub(super) members: Vec<Arc<Member>>,
-    /// Backends that a reload took out of the configuration and that still work on something.
+    /// Backends that a reload took out of the configuration and that still have running requests.
     pub(super) leaving: Mutex<Vec<Arc<Member>>>,
-    /// The choice among those that could be used when somebody last asked.
+    /// The choice among the backends that could be used at the last request.
     choice: ArcSwapOption<Choice>,
-    /// Held while a backend that was too slow is judged, so that two do not stand in for each other.
+    /// Locked while a backend that was too slow is judged, so that two do not stand in for each other.
     slow: Mutex<()>,
-    /// Whether the first checks are over.
+    /// True when the first checks are over.
     #[cfg(test)]
     pub(super) checked: std::sync::atomic::AtomicBool,
 }
@@ -116,8 +116,8 @@ impl Pool {
         Some(choice)
     }
 
-    /// Whether another backend would take a backend's work. A backup stands in for backups only: to begin with backups
-    /// because of a few slow tools is worse than to wait for the tools.
+    /// Returns true if another backend would take a backend's work. A backup stands in for backups only: to begin with
+    /// backups because of a few slow tools is worse than to wait for the tools.
     fn stands_in_for(&self, member: &Member, now: Instant) -> bool {
         let mut others = self.members.iter();
         others.any(|it| {
@@ -126,8 +126,8 @@ impl Pool {
         })
     }
 
-    /// While no backend is healthy: one that nobody tried within the last second. So a server that is back is found by
-    /// the next request, and one that is not holds up few.
+    /// A backend that was not tried within the last second, for the time in which none is healthy. So a server that is
+    /// back is found by the next request, and a server that is down delays few requests.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<Member>> {
         let mut left = self.members.iter().filter(|member| {
             member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
@@ -174,7 +174,7 @@ impl Backends for Pool {
     }
 }
 
-/// The members as they are now.
+/// The members at a moment.
 struct Now<'a> {
     members: &'a [Arc<Member>],
     now: Instant,
@@ -199,7 +199,7 @@ impl Member {
         lock(&self.core.health).is_healthy(now)
     }
 
-    /// True once the backend has answered a request or passed a check.
+    /// Returns true once the backend has answered a request or passed a check.
     pub(super) fn has_answered(&self) -> bool {
         lock(&self.core.health).has_answered()
     }
@@ -220,7 +220,7 @@ impl Member {
         }
     }
 
-    /// Takes notice of what happened, and tells the log and the metrics what that changed.
+    /// Applies an event to the health, and reports changes to the log and the metrics.
     pub(super) fn note(&self, event: Event) {
         let now = Instant::now();
         let (change, healthy, problem) = {
@@ -248,8 +248,8 @@ impl Member {
         }
     }
 
-    /// Takes notice of why there is no response. That none came in time may be the tool's doing: the last backend that is
-    /// left is not left out for that, and whether it answers at all is found by checks.
+    /// Applies a failed request to the health. A missing answer may be the tool's doing: the last remaining backend is
+    /// not ejected for that, and checks find out if it answers at all.
     fn note_error(&self, error: &SendError) {
         let failed = || self.note(Event::Failed(error.message.clone()));
         match error.kind {
@@ -289,7 +289,7 @@ impl Member {
     }
 }
 
-/// A member as the port has it.
+/// A member as the port uses it.
 struct Chosen(Arc<Member>);
 
 impl Chosen {
@@ -317,10 +317,10 @@ impl Backend for Chosen {
         let own = credentials::of(member, &request).await?;
         let mut sent =
             redirect::send(member, &request, &own.headers, || InFlight::new(member)).await;
-        // A token may have been taken back before its time: then another one is shown, once.
+        // A token may have been revoked before its end: then another token is sent, once.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
-            // Boxed, so that the usual request does not carry the room for it.
+            // Boxed: the usual request needs no room for it.
             let again = Box::pin(send_again(member, &request, own)).await?;
             sent = again.unwrap_or(sent);
         }
@@ -338,8 +338,8 @@ impl Backend for Chosen {
     }
 }
 
-/// Sends a request with another token than the one that was refused, if there is another. The inner result is that of the
-/// second request.
+/// Sends a request with another token than the refused one, if there is another. The inner result is that of the second
+/// request.
 async fn send_again(
     member: &Arc<Member>,
     request: &BackendRequest,
@@ -352,7 +352,7 @@ async fn send_again(
     Ok(Some(sent))
 }
 
-/// A request that a backend works on, until its outcome is known or nobody wants to know.
+/// A request that a backend works on, until its outcome is known or its caller has left.
 pub(super) struct InFlight(Option<Arc<Member>>);
 
 impl InFlight {
@@ -366,7 +366,7 @@ impl InFlight {
         Self(None)
     }
 
-    /// The response is over.
+    /// Notes the end of the response.
     pub(super) fn ended(self, outcome: Outcome) {
         let Some(member) = &self.0 else { return };
         let label = match &outcome {

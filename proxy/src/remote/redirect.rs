@@ -1,7 +1,7 @@
-//! Redirects of backends. One that only adds or takes the slash at the end of the path, at the same origin, is followed
-//! once, with the same method and body, and remembered for the backend, until its target is not found or leads back;
-//! frameworks answer so where a mounted path is asked for without its slash. No other redirect is followed: errors name its
-//! target, without query, user and secrets, and for servers with tokens or personal credentials its origin alone.
+//! Redirects of backends. A redirect that only adds or removes the slash at the end of the path, at the same origin, is
+//! followed once, with the same method and body, and remembered for the backend, until its target is not found or leads
+//! back; frameworks redirect so if a mounted path is requested without its slash. No other redirect is followed: errors
+//! name its target, without query, user and secrets, and for servers with tokens or personal credentials its origin alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::exchange;
 use super::headers::Own;
 use super::pool::{InFlight, Member};
 
-/// The most characters of a redirect's target in errors and the log.
+/// Maximum number of characters of a redirect's target in errors and the log.
 const TOLD_MAX: usize = 200;
 
 /// Sends a request, and once more where the backend's answer is a redirect that is followed. Where the target of an earlier
@@ -36,7 +36,7 @@ pub(super) async fn send(
     let is_gone = |status| moved.is_some() && status == StatusCode::NOT_FOUND;
     match sent {
         Ok(response) if response.status.is_redirection() || is_gone(response.status) => {
-            // Boxed, so that the usual request does not carry the room for it.
+            // Boxed: the usual request needs no room for it.
             Box::pin(redirected(member, request, own, in_flight, moved, response)).await
         }
         sent => sent,
@@ -56,7 +56,7 @@ async fn redirected(
         let target = followed(member, remembered, &response);
         let leads_back = target.as_deref() == Some(configured);
         if leads_back || response.status == StatusCode::NOT_FOUND {
-            // Unless another request has found another one meanwhile.
+            // Unless another request has found another target meanwhile.
             member.moved.compare_and_swap(&moved, None);
             drop(response);
             response = exchange::send(member, request, configured, own, in_flight()).await?;
@@ -64,7 +64,7 @@ async fn redirected(
                 return Ok(response);
             }
             if leads_back {
-                // In a circle.
+                // The redirects form a circle.
                 tell(member, &mut response);
                 return Ok(response);
             }
@@ -168,9 +168,9 @@ fn target_of(
 /// Removes secrets from the target of a redirect that is not followed, and logs the target once.
 fn tell(member: &Member, response: &mut BackendResponse) {
     let spec = &member.server.spec;
-    // A path may have a token or a personal credential in it that is in no configuration.
+    // A path may contain a token or a personal credential that is in no configuration.
     let origin_alone = spec.oauth.is_some() || spec.personal.is_needed();
-    // Cut last: of a secret no part stays.
+    // Cut last, so that no part of a secret stays.
     let shown = location(&response.headers).and_then(|it| {
         let told = match origin_alone {
             true => origin(it)?,
@@ -199,7 +199,7 @@ fn tell(member: &Member, response: &mut BackendResponse) {
     }
 }
 
-/// Scheme, host and port of a target. `None`: it is at the origin that was asked.
+/// Scheme, host and port of a target. `None`: the target has the origin of the request.
 fn origin(location: &str) -> Option<String> {
     let told = told(location);
     let (scheme, rest) = told.split_once("//")?;

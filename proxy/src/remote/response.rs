@@ -4,10 +4,10 @@
 //!   read_head ──▶ status, headers, Framing ──▶ next ──▶ piece, piece, … None ──▶ into_idle: the connection again
 //! ```
 //!
-//! Pingora's own reader sets 64 KiB aside for each body, and builds each head twice. This one reads into a buffer of a few
-//! KiB, which grows while a body is long, and hands out slices of what was read (RFC 9112 §4, §6, §7).
+//! Pingora's own reader sets 64 KiB aside for each body, and builds each head twice. This reader has a buffer of a few
+//! KiB, which grows while a body is long, and hands out slices of the buffer (RFC 9112 §4, §6, §7).
 //!
-//! Every future here may be dropped while it waits and asked for again: nothing that was read is lost.
+//! Every future here may be dropped while it waits and created again: no bytes that were read are lost.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -28,16 +28,16 @@ const HEAD_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 128;
 /// The longest line that announces a chunk, and all trailers together, in bytes.
 const LINES_MAX: usize = 16 * 1024;
-/// What a read has room for, in bytes: while little comes, and while much does.
+/// The room of a read, in bytes: while few bytes come, and while many do.
 const LITTLE: usize = 4 * 1024;
 const MUCH: usize = 64 * 1024;
 
-/// Why a response cannot be read on.
+/// The reason why a response cannot be read on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadError {
     /// The connection ended.
     Closed,
-    /// What came is no response of HTTP/1.1.
+    /// The bytes are no response of HTTP/1.1.
     Malformed(&'static str),
 }
 
@@ -48,10 +48,10 @@ pub(crate) struct ResponseHead {
     pub(crate) headers: HeaderMap,
 }
 
-/// Where the body ends.
+/// The end of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// After so many bytes.
+    /// After this number of bytes.
     Length(u64),
     /// After its last chunk.
     Chunks(Chunk),
@@ -61,30 +61,30 @@ enum Framing {
     Done,
 }
 
-/// What comes next of a body in chunks.
+/// The next part of a body in chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chunk {
-    /// The line with its size.
+    /// The line with the size of a chunk.
     Size,
-    /// So many bytes of it.
+    /// This number of bytes of the chunk.
     Data(u64),
-    /// The end of its line.
+    /// The end of the chunk's line.
     End,
-    /// A line behind the last chunk; so many bytes of such lines have come.
+    /// A line behind the last chunk, with the number of bytes of such lines so far.
     Trailer(usize),
 }
 
 /// A connection that a request was written to, and its response.
 pub(crate) struct Response {
     stream: Stream,
-    /// What was read and not handed out.
+    /// The bytes that were read and not handed out.
     buffer: BytesMut,
     framing: Framing,
-    /// The backend keeps the connection open.
+    /// True when the backend keeps the connection open.
     persistent: bool,
-    /// How long the backend says it keeps the connection while it is idle: `Keep-Alive: timeout=5`.
+    /// How long the backend keeps the idle connection, by its own words: `Keep-Alive: timeout=5`.
     patience: Option<Duration>,
-    /// The last read filled all the room there was.
+    /// True when the last read filled all the room.
     much: bool,
 }
 
@@ -138,19 +138,19 @@ impl Response {
         }
     }
 
-    /// Whether the body was read to its end.
+    /// Returns true if the body was read to its end.
     pub(crate) fn is_done(&self) -> bool {
         self.framing == Framing::Done
     }
 
-    /// Whether the body ends with its connection.
+    /// Returns true if the body ends with its connection.
     pub(crate) fn ends_with_connection(&self) -> bool {
         self.framing == Framing::Close
     }
 
     /// The connection, if another request can be written to it, and how long the backend keeps it.
     pub(crate) fn into_idle(self) -> Option<(Stream, Option<Duration>)> {
-        // What came behind the end answers nothing that was asked.
+        // Bytes behind the end answer no request.
         let again = self.persistent && self.is_done() && self.buffer.is_empty();
         again.then_some((self.stream, self.patience))
     }
@@ -177,7 +177,7 @@ impl Response {
         Ok(read)
     }
 
-    /// Takes the head out of the buffer, if all of it is there and it is the last one.
+    /// Takes the head out of the buffer, if it is complete and final.
     fn take_head(&mut self) -> Result<Option<ResponseHead>, ReadError> {
         loop {
             let Some(parsed) = Parsed::of(&self.buffer)? else {
@@ -202,7 +202,7 @@ impl Response {
         }
     }
 
-    /// Takes what is there of the body out of the buffer.
+    /// Takes the available part of the body out of the buffer.
     fn take_piece(&mut self) -> Result<Option<Bytes>, ReadError> {
         while !self.buffer.is_empty() {
             match &mut self.framing {
@@ -220,7 +220,7 @@ impl Response {
                     if *left == 0 {
                         self.framing = Framing::Chunks(Chunk::End);
                     }
-                    // The end of the chunk's line is here, as a rule, and with it perhaps the end of the body.
+                    // The end of the chunk's line is usually here, and perhaps the end of the body.
                     while matches!(self.framing, Framing::Chunks(it) if !matches!(it, Chunk::Data(_)))
                         && self.step()?
                     {}
@@ -274,7 +274,7 @@ impl Response {
     }
 }
 
-/// Takes at most `left` bytes, and counts them off.
+/// Takes at most `left` bytes, and subtracts their number.
 fn take(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
     let length = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
     *left -= length as u64;
@@ -343,8 +343,8 @@ impl Parsed {
     }
 }
 
-/// How the body of a response is framed (RFC 9112 §6.3). Lengths that contradict each other are refused: whoever counts
-/// otherwise would take the rest for another response.
+/// The framing of a response's body (RFC 9112 §6.3). Lengths that contradict each other are refused: a reader with another
+/// rule would take the rest for another response.
 fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, ReadError> {
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok(Framing::Done);
@@ -386,7 +386,7 @@ fn number(text: &[u8]) -> Option<u64> {
     text.parse().ok().filter(|_| digits)
 }
 
-/// Whether the connection stays open behind the response (RFC 9112 §9.3).
+/// Returns true if the connection stays open behind the response (RFC 9112 §9.3).
 fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
     let says = |what: &[u8]| {
         let options = headers.get_all(header::CONNECTION).into_iter();
@@ -401,7 +401,7 @@ fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
                 && !says(b"close")
                 && !headers.contains_key(header::TRANSFER_ENCODING)
         }
-        // Two framings: somebody on the way may have read the other one.
+        // Two framings: a proxy on the way may have read the other one.
         _ => !both && !says(b"close"),
     }
 }

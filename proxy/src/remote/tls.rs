@@ -12,20 +12,20 @@ use rustls::sign::CertifiedKey;
 use tooldock_workers::remote::TlsSpec;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What connections to a server are made with.
+/// The certificates for connections to a server.
 #[derive(Clone, Default)]
 pub(crate) struct Material {
-    /// Who vouches for the backends, instead of the system's certificates.
+    /// The authorities that vouch for the backends, instead of the system's certificates.
     pub(super) ca: Option<Arc<CaType>>,
-    /// What the gateway shows.
+    /// The certificate that the gateway shows.
     pub(super) identity: Option<Arc<CertKey>>,
 }
 
-/// A key of `tls:` and what is wrong with its file.
+/// A key of `tls:`, and the fault of its file.
 pub(crate) type Wrong = (&'static str, String);
 
 impl Material {
-    /// Reads what the configuration's files hold.
+    /// Reads the configuration's files.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ fn own(cert: &[u8], key: &[u8]) -> Result<Arc<CertKey>, Wrong> {
     Ok(Arc::new(CertKey::new(chain, private.secret_der().to_vec())))
 }
 
-/// The certificates of a file, each of which can be read. Pingora takes that for granted.
+/// The certificates of a file, checked to be readable, since Pingora does not check that.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| format!("is not PEM: {error}"))?;

@@ -1,4 +1,4 @@
-//! What the pool that is served does by itself: checks, names, idle connections, gauges.
+//! The upkeep of a served pool: checks, names, idle connections, gauges.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::health::Event;
 use super::lock;
 use super::pool::{Member, Pool};
 
-/// How often a pool looks whether something is due.
+/// Interval of looking for due work.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Checks of one pool at once.
+/// Maximum number of checks of one pool at once.
 const CHECKS_MAX: usize = 32;
 
-/// What of the answer to a check is read.
+/// The part of a check's answer that is read, in bytes.
 const ANSWER_MAX: usize = 64 * 1024;
 
-/// A request that every MCP server answers, whatever it thinks of it. It names a session that does not exist: some servers
-/// open a session for any request without one, and would keep one for each check.
+/// A request that every MCP server answers, with a result or an error. It names a session that does not exist: some
+/// servers open a session for any request without one, and would keep one for each check.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 
@@ -46,7 +46,7 @@ fn pause(has_answered: bool, checks: usize, every: Duration) -> Duration {
     FIRST_PAUSES[checks.saturating_sub(1).min(last)].min(every)
 }
 
-/// Keeps a pool for as long as it is served.
+/// Runs the upkeep of a pool for as long as the pool is served.
 pub(super) async fn keep(pool: Weak<Pool>) {
     let (mut checks, mut next_check) = (0, Instant::now());
     let mut next_tick = next_check;
@@ -101,7 +101,7 @@ async fn check(members: &[Arc<Member>]) {
     while checks.join_next().await.is_some() {}
 }
 
-/// Asks one backend.
+/// Checks a backend.
 pub(super) async fn checked(member: &Arc<Member>) -> Event {
     let settings = &member.server.spec.health.active;
     let asking = async {

@@ -1,7 +1,7 @@
-//! `tooldock secrets authorize`: somebody lets the gateway use a remote server in their name, in a browser.
+//! `tooldock secrets authorize`: a person lets the gateway use a remote server in their name, in a browser.
 //!
-//! The browser comes back to a port of this machine, or its last address is pasted here. What comes of it is kept in the
-//! store of authorizations, where a running gateway finds it within a second. No token is printed.
+//! The browser comes back to a port of this machine, or its last address is pasted here. The authorization is kept in
+//! the store of authorizations, where a running gateway finds it within a second. No token is printed.
 
 mod visitors;
 
@@ -26,7 +26,7 @@ use crate::config::Effective;
 use crate::remote::authorize::{Answered, Asking};
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 
-/// How long somebody may take to log in and agree.
+/// Time limit for logging in and consenting.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// The path that browsers come back to.
 const CALLBACK: &str = "/callback";
@@ -135,7 +135,7 @@ fn authorizer(arguments: &AuthorizeArgs, server: &RemoteServer) -> Result<Author
     }
 }
 
-/// Asks somebody, and waits for the answer.
+/// Asks a person for the authorization, and waits for the answer.
 async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, Failure> {
     let other = |what: String| Failure::Other(server.without_secrets(&what));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
@@ -177,8 +177,8 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, F
     }
 }
 
-/// Waits for the answer to the question: by a browser that comes back to this machine, or an address that is pasted.
-/// Whatever else comes, and however long it takes to say something, holds up neither.
+/// Waits for the answer: by a browser that comes back to this machine, or by a pasted address. Other connections, even
+/// slow or silent ones, delay neither.
 async fn answer(
     asking: &Asking,
     listener: &TcpListener,
@@ -211,7 +211,7 @@ async fn answer(
 
 fn say(text: &str) {
     let mut out = io::stdout().lock();
-    // Who cannot be told will see the time limit.
+    // An operator that cannot be told sees the time limit at the end.
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
 }

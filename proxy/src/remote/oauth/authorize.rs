@@ -1,4 +1,4 @@
-//! How somebody authorizes the gateway at the authorization server of a remote server, in a browser.
+//! Authorization of the gateway at the authorization server of a remote server, by a person in a browser.
 //!
 //! ```text
 //! begin ──▶ address ──▶ browser: log in, agree ──▶ redirect address ──▶ finish ──▶ Authorization
@@ -23,10 +23,10 @@ use super::kept::Kept;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// What the gateway calls itself where it registers.
+/// The gateway's name where it registers as a client.
 const CLIENT_NAME: &str = "ToolDock";
 
-/// An authorization that waits for somebody to agree.
+/// An authorization that waits for a person's consent.
 pub(crate) struct Asking {
     session: AuthorizationSession,
     http: Arc<Http>,
@@ -37,13 +37,13 @@ pub(crate) struct Asking {
     bound: Binding,
 }
 
-/// What became of a redirect.
+/// The outcome of a redirect.
 pub(crate) enum Answered {
-    /// Somebody agreed.
+    /// The person consented.
     Given(Authorization),
-    /// Somebody refused, or the authorization server did not take the answer.
+    /// The person refused, or the authorization server did not take the answer.
     Refused(String),
-    /// It is no answer to this question.
+    /// The redirect does not answer this request.
     Foreign,
 }
 
@@ -52,7 +52,7 @@ impl Asking {
     ///
     /// # Errors
     ///
-    /// Why nobody can be asked.
+    /// The reason why no authorization can be requested.
     pub(crate) async fn begin(
         client: &Arc<RemoteClient>,
         server: &Arc<RemoteServer>,
@@ -111,7 +111,7 @@ impl Asking {
         })
     }
 
-    /// Where a browser has to go.
+    /// The address that a browser has to open.
     pub(crate) fn address(&self) -> &str {
         &self.session.auth_url
     }
@@ -166,7 +166,8 @@ impl Asking {
         }
     }
 
-    /// Why an answer is not that of the authorization server that was asked (RFC 9207). `None`: nothing says so.
+    /// The reason why an answer does not come from the authorization server that was asked (RFC 9207). `None`: nothing
+    /// says so.
     fn mixed_up(&self, url: &Url) -> Option<String> {
         let mut issuers = url.query_pairs().filter(|(name, _)| name == "iss");
         let (_, named) = issuers.next()?;
@@ -187,7 +188,7 @@ impl Asking {
     }
 }
 
-/// A reason as the operator reads it who authorizes the gateway.
+/// The text for the operator that authorizes the gateway.
 fn logged(reason: Reason) -> String {
     reason.logged
 }

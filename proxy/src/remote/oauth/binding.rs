@@ -9,7 +9,7 @@ use tooldock_workers::remote::{Backend, ClientAuth, OAuthSpec, RemoteServer};
 
 use super::issuer;
 
-/// How the gateway became a client of the authorization server.
+/// The way in which the gateway became a client of the authorization server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Registration {
@@ -19,7 +19,7 @@ pub(super) enum Registration {
     Dynamic,
 }
 
-/// Kept with the tokens of an authorization.
+/// The binding of an authorization, kept with its tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Binding {
     /// The authorization server. `None`: the configuration names its endpoints instead.
@@ -31,7 +31,7 @@ pub(super) struct Binding {
     pub(super) client_auth: ClientAuth,
     /// The resource that the authorization server was told (RFC 8707).
     pub(super) resource: String,
-    /// The resource that the configuration named, which the server may have put more widely.
+    /// The configured resource, which the server may have widened.
     asked_for: String,
     /// The scopes that the configuration named.
     scopes: BTreeSet<String>,
@@ -59,8 +59,8 @@ impl Binding {
         }
     }
 
-    /// Why the authorization does not count for a server as it is configured now, in words that follow "it was given for".
-    /// `None`: it counts.
+    /// The reason why the authorization does not count for a server as it is configured now, in words that follow "it was
+    /// given for". `None`: it counts.
     ///
     /// Fewer backends are no difference: none of them is new to the tokens.
     pub(super) fn differs(
@@ -136,7 +136,7 @@ fn registration(spec: &OAuthSpec) -> Registration {
     }
 }
 
-/// As the library chooses for codes.
+/// The choice that the library makes for codes.
 fn client_auth(metadata: &AuthorizationMetadata) -> ClientAuth {
     let methods = metadata
         .additional_fields

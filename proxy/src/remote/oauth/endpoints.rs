@@ -1,4 +1,4 @@
-//! Where an authorization server is asked: what is configured, or what is discovered.
+//! The endpoints of an authorization server, configured or discovered.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::issuer;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// What asks an authorization server.
+/// The client of an authorization server, with its metadata.
 pub(super) struct Endpoints {
     pub(super) manager: AuthorizationManager,
     pub(super) http: Arc<Http>,
@@ -23,7 +23,7 @@ pub(super) struct Endpoints {
 ///
 /// # Errors
 ///
-/// Why it cannot be asked, in words of the authorization server.
+/// The reason why it cannot be asked, in words of the authorization server.
 pub(super) async fn manager(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -52,7 +52,7 @@ pub(super) async fn manager(
     })
 }
 
-/// The metadata that the configuration stands for. `None`: it names neither endpoints nor an issuer.
+/// The metadata that the configuration gives. `None`: it names neither endpoints nor an issuer.
 pub(super) async fn configured(
     http: &Http,
     spec: &OAuthSpec,
@@ -66,7 +66,7 @@ pub(super) async fn configured(
 
 fn written(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
     let mut metadata = AuthorizationMetadata::default();
-    // Part of the type also where nobody authorizes anything.
+    // The type requires it, even where no person authorizes anything.
     let authorization_url = spec.authorization_url.as_deref().unwrap_or(token_url);
     authorization_url.clone_into(&mut metadata.authorization_endpoint);
     token_url.clone_into(&mut metadata.token_endpoint);
@@ -77,7 +77,7 @@ fn written(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
 ///
 /// # Errors
 ///
-/// That cannot be said now: the server did not answer, or not in a way that can be read.
+/// The issuers are unknown for now: the server did not answer, or not in a readable way.
 pub(super) async fn issuers_of(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -95,12 +95,12 @@ pub(super) async fn issuers_of(
     }
 }
 
-/// Whether an address has the origin of a resource.
+/// Returns true if an address has the origin of a resource.
 fn is_at(url: &Url, resource: &str) -> bool {
     Url::parse(resource).is_ok_and(|it| it.origin() == url.origin())
 }
 
-/// The manager whose address is that of the resource: what tokens are for.
+/// The manager whose address is the resource, for which tokens are requested.
 async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, Reason> {
     let own = Arc::clone(http);
     let manager = AuthorizationManager::new_with_oauth_http_client(&*spec.resource, own).await;

@@ -1,4 +1,4 @@
-//! Fetching one token in the gateway's own name.
+//! Fetching a token in the gateway's own name.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::endpoints::manager;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// Asks the authorization server of a server for a token. `before` are tokens that it gave earlier.
+/// Asks the authorization server of a server for a token. `before` are tokens that it issued earlier.
 ///
 /// # Errors
 ///
-/// Why there is none, in words of the authorization server.
+/// The reason why there is no token, in words of the authorization server.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

@@ -31,23 +31,23 @@ const ANSWER_MAX: usize = 256 * 1024;
 /// The error for a client's secret that no header can hold.
 const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 
-/// Sends requests to authorization servers. Redirects are never followed, not even to the slash at the end of a path: what
-/// is sent to an address, such as a client's secret, is sent to that address.
+/// Sends requests to authorization servers. Redirects are never followed, not even to the slash at the end of a path: a
+/// client's secret, for example, goes to the named address only.
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
     /// Values that no text may show, beside the secrets of the server.
     hidden: Mutex<Vec<Secret>>,
-    /// Why the last request failed: the libraries above do not pass that on.
+    /// The cause of the last failure: the libraries above do not pass it on.
     failed: Mutex<Option<NoAnswer>>,
 }
 
-/// Why a request has no answer that can be used.
+/// The reason why a request has no usable answer.
 #[derive(Debug, Clone)]
 struct NoAnswer {
-    /// For the log.
+    /// The text for the log.
     why: String,
-    /// For clients, where the reason names an address that is no concern of theirs.
+    /// The text for clients, where the reason names an address that they must not see.
     told: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Http {
         http
     }
 
-    /// No text shows these values from now on, nor as forms have them.
+    /// Hides these values in all texts from now on, also in the encoding of forms.
     pub(super) fn hide(&self, values: impl IntoIterator<Item = Secret>) {
         let mut hidden = lock(&self.hidden);
         for value in values {
@@ -105,19 +105,19 @@ impl Http {
         }
     }
 
-    /// No text shows the secret of a client from now on, in either form of showing it.
+    /// Hides the secret of a client in all texts from now on, in either form of sending it.
     pub(super) fn hide_client(&self, id: &str, secret: &str) {
         let basic = token_endpoint::basic(id, secret);
         self.hide([Secret::new(secret), Secret::new(basic)]);
     }
 
-    /// A text of others as one line of bounded length, without secrets.
+    /// A foreign text as one line of bounded length, without secrets.
     pub(super) fn words(&self, text: &str) -> String {
         let hidden = lock(&self.hidden).clone();
         one_line(&self.server, &hidden, text)
     }
 
-    /// The reason that an error gives, with the reason why the last request failed.
+    /// The reason that an error gives, with the cause of the last failed request.
     pub(super) fn reason(&self, error: &str) -> Reason {
         let failed = lock(&self.failed).clone();
         let Some(NoAnswer { why, told }) = failed else {
@@ -133,7 +133,7 @@ impl Http {
         }
     }
 
-    /// The answer of a token endpoint as the library reads it.
+    /// The answer of a token endpoint in the form that the library reads.
     fn normalized(&self, answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let words = |text: &str, own: &[Secret]| {
             let mut hidden = lock(&self.hidden).clone();
@@ -156,7 +156,7 @@ impl Http {
         let spec = RemoteSpec {
             backends: vec![at],
             headers: HeaderRules {
-                // A client may have to say who it is there.
+                // A client may have to authenticate there.
                 pass: vec!["authorization".into()],
                 ..HeaderRules::default()
             },
@@ -165,7 +165,7 @@ impl Http {
             oauth: None,
             keepalive: 0,
             tls: TlsSpec {
-                // Those of the server itself.
+                // The server's own certificate and name.
                 identity: None,
                 server_name: None,
                 ..spec.tls.clone()
@@ -175,7 +175,7 @@ impl Http {
         RemoteServer::new(self.server.name.member("oauth"), spec)
     }
 
-    /// Refuses an address that the operator has not written, if it is none to be asked by itself.
+    /// Refuses a discovered address that is private or not encrypted, unless the operator allows it.
     fn check(&self, backend: &Backend) -> Result<(), NoAnswer> {
         let spec = &self.server.spec;
         let oauth = spec.oauth.iter();
@@ -240,12 +240,13 @@ impl Http {
                     .note(&self.server.name, &client.id, other);
                 self.normalized(again)
             }
-            // The answer to the first form says more.
+            // The answer to the first form is more informative.
             _ => self.normalized(answer),
         }
     }
 
-    /// Sends a request, and keeps in mind why it failed. A redirect comes without its address, so that it cannot be followed.
+    /// Sends a request, and remembers the cause of a failure. A redirect comes without its address, so that it cannot be
+    /// followed.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ const OPENID: &str = "/.well-known/openid-configuration";
 ///
 /// # Errors
 ///
-/// Why there are none, as one line.
+/// The reason why there are none, as one line.
 pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationMetadata, Reason> {
     let reason = |text: &str| http.reason(text);
     for address in addresses(issuer).map_err(|text| reason(&text))? {
@@ -53,7 +53,7 @@ pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationM
     )))
 }
 
-/// Whether two texts name one issuer: they are equal, but for the slash of an address without a path.
+/// Returns true if two texts name one issuer: they are equal, but for the slash of an address without a path.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     fn without_root(issuer: &str) -> &str {
         let bare = issuer.strip_suffix('/').unwrap_or(issuer);

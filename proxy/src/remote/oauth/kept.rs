@@ -1,10 +1,10 @@
-//! Tokens of the grant `authorization_code`: given by somebody in a browser ([`super::authorize`]), kept in the store of
-//! authorizations, and renewed there.
+//! Tokens of the grant `authorization_code`: authorized by a person in a browser ([`super::authorize`]), kept in the store
+//! of authorizations, and renewed there.
 //!
-//! A renewed token is kept before it is used: many authorization servers take a refresh token once. Where the authorization
+//! A renewed token is kept before it is used: many authorization servers take a refresh token once. If the authorization
 //! server refuses to renew, or the remote server names another one, the authorization is over: it is forgotten, and the
-//! gateway has to be authorized again. Where the configuration has changed, it is kept for the configuration of before, and
-//! its tokens are not used ([`Binding`]).
+//! gateway has to be authorized again. If the configuration has changed, it is kept for the previous configuration, and its
+//! tokens are not used ([`Binding`]).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,13 +29,13 @@ use super::words::{Reason, one_line};
 use super::{End, NoToken, Token};
 use crate::remote::RemoteClient;
 
-/// The lifetime of a token whose server does not say: until the server refuses it.
+/// The lifetime of a token without a stated one: until the server refuses it.
 const UNSAID: Duration = Duration::from_secs(24 * 3600);
 
-/// What is kept of an authorization.
+/// The record of an authorization in the store.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// The client that the gateway is at the authorization server.
+    /// The id of the gateway as a client of the authorization server.
     pub(super) client_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client_secret: Option<String>,
@@ -46,12 +46,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// The same as the store keeps it.
+    /// The record in the form of the store.
     pub(super) fn secret(&self) -> Secret {
         Secret::new(serde_json::to_string(self).expect("texts and numbers are JSON"))
     }
 
-    /// The values that no text may show.
+    /// The values that must not appear in texts.
     pub(super) fn hidden(&self) -> Vec<Secret> {
         let response = self.credentials.token_response.as_ref();
         let access = response.map(|it| it.access_token().secret());
@@ -60,7 +60,7 @@ impl Kept {
         values.into_iter().flatten().map(Secret::new).collect()
     }
 
-    /// Its access token, with what is left of its lifetime. `None`: there is none, or it can be sent to nobody.
+    /// The access token, with the rest of its lifetime. `None`: there is none, or no header can hold it.
     fn token(&self) -> Option<Token> {
         let response = self.credentials.token_response.as_ref()?;
         let received = self.credentials.token_received_at.unwrap_or_default();
@@ -73,7 +73,7 @@ impl Kept {
     }
 }
 
-/// Where tokens are kept, and whose.
+/// The store of the tokens, and the person that authorized them.
 pub(super) struct Place<'a> {
     pub(super) store: &'a Arc<AuthorizationStore>,
     pub(super) authorizer: &'a Authorizer,
@@ -83,7 +83,7 @@ pub(super) struct Place<'a> {
 ///
 /// # Errors
 ///
-/// Why there is none.
+/// The reason why there is no token.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -142,7 +142,7 @@ pub(super) async fn token(
             let reason = reason.map(|it| format!("the authorization is over ({it})"));
             return Err(ended(End::Refused, reason));
         }
-        // Its time is not over yet.
+        // The token's lifetime is not over yet.
         Err(Failed::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
     };
     let now = Authorization {
@@ -155,10 +155,11 @@ pub(super) async fn token(
         .ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
 }
 
-/// Binds an authorization of a version that did not bind them, where the configuration names the authorization server. Such
-/// a record says nothing of the server that it was given for, and is therefore not renewed by what that server names.
+/// Binds an authorization from a version that did not bind them, where the configuration names the authorization server.
+/// Such a record does not name the server that it was given for, and is therefore not renewed by discovered addresses of
+/// that server.
 ///
-/// The inner error says why it counts no more.
+/// The inner error is the reason why it counts no more.
 async fn adopt(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -183,13 +184,13 @@ async fn adopt(
     if let Some(before) = before.filter(another) {
         return Ok(Err(format!("the authorization was given at {before}")));
     }
-    // As the library writes it.
+    // In the spelling of the library.
     let resource = Url::parse(&spec.resource).map_or_else(|_| spec.resource.clone(), String::from);
     Ok(Ok(Binding::new(server, spec, &metadata, resource)))
 }
 
-/// Another authorization server that the remote server names now, in the place of the one that the gateway was authorized
-/// at. `None` also where the server does not say: its authorization server is the one that it had.
+/// Another authorization server that the remote server names now, in place of the one that authorized the gateway. `None`
+/// also where the server names none: its authorization server is unchanged.
 async fn elsewhere(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -201,7 +202,7 @@ async fn elsewhere(
         return None;
     }
     let timeouts = server.spec.timeouts;
-    // Half of the time that the whole may take: the renewal comes after it.
+    // Half of the time limit of the whole: the renewal comes after it.
     let limit = (timeouts.connect + timeouts.head) / 2;
     let named = timeout(limit, issuers_of(client, server, spec)).await;
     let named = match named {
@@ -217,7 +218,7 @@ async fn elsewhere(
     Some(one_line(server, &kept.hidden(), other))
 }
 
-/// Keeps renewed tokens, or takes away what counts no more.
+/// Stores renewed tokens, or removes an authorization that counts no more.
 async fn put(place: &Place<'_>, before: Authorization, now: Option<Authorization>) {
     let (store, authorizer) = (Arc::clone(place.store), place.authorizer.clone());
     let namespace = authorizer.namespace.clone();

@@ -29,19 +29,19 @@ type Client = oauth2::Client<
     BasicRevocationErrorResponse,
 >;
 
-/// Why a token was not renewed.
+/// The reason why a token was not renewed.
 pub(super) enum Failed {
-    /// Not this time.
+    /// A later try may succeed.
     Now(Reason),
-    /// Never again.
+    /// No later try can succeed.
     Over(Reason),
 }
 
-/// Renews the tokens of an authorization where it was given.
+/// Renews the tokens of an authorization at the authorization server that gave them.
 ///
 /// # Errors
 ///
-/// Why they are not renewed, as one line.
+/// The reason why they are not renewed, as one line.
 pub(super) async fn renew(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -52,7 +52,7 @@ pub(super) async fn renew(
     let before = kept.credentials.token_response.as_ref();
     let refresh = before.and_then(|it| it.refresh_token());
     let refresh = refresh.ok_or_else(|| Failed::Over("it has no refresh token".into()))?;
-    // The operator's client has the secret that the configuration says now; one that registered has its own.
+    // The operator's client has the secret of the present configuration; a registered client has its own.
     let secret = match bound.registration {
         Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
         Registration::Dynamic => kept.client_secret.clone(),
@@ -98,7 +98,7 @@ fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http)
     }
 }
 
-/// The renewed tokens, with the refresh token and the scopes of before where the answer has none.
+/// The renewed tokens, with the previous refresh token and scopes where the answer has none.
 fn credentials(
     kept: &Kept,
     refresh: &RefreshToken,

@@ -105,12 +105,12 @@ impl TokenClient {
     }
 }
 
-/// A client and its secret as the header has them. RFC 6749 §2.3.1: each is encoded as in a form.
+/// A client and its secret in the form of the header. RFC 6749 §2.3.1: each is encoded as in a form.
 pub(super) fn basic(id: &str, secret: &str) -> String {
     BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)))
 }
 
-/// A text as forms have it.
+/// A text in the encoding of forms.
 pub(super) fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
@@ -175,7 +175,7 @@ fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
     Some(read.collect())
 }
 
-/// The answer of a token endpoint as RFC 6749 has it: a token with status 200, or an error with another one.
+/// The answer of a token endpoint in the form of RFC 6749: a token with status 200, or an error with another status.
 ///
 /// # Errors
 ///
@@ -230,7 +230,7 @@ pub(super) fn normalized(
     Ok(normalized)
 }
 
-/// Rewrites the members of a token as the library reads them. Unreadable members count as absent.
+/// Rewrites the members of a token for the library. Unreadable members count as absent.
 fn mend(token: &mut Map<String, Value>) {
     if !token.get("token_type").is_some_and(Value::is_string) {
         token.insert("token_type".into(), "bearer".into());

@@ -1,5 +1,5 @@
-//! Words about a token that could not be fetched. Operators read all of them, in the log; clients read neither secrets nor
-//! addresses that are not public, whoever wrote them.
+//! Texts about a token that could not be fetched. Operators read all of them, in the log; texts for clients contain
+//! neither secrets nor addresses that are not public, whatever their source.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,12 +28,12 @@ const PRIVATE_ENDINGS: [&str; 11] = [
     ".home.arpa",
 ];
 
-/// Why there is no token.
+/// The reason why there is no token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reason {
-    /// For the log.
+    /// The text for the log.
     pub(super) logged: String,
-    /// For clients.
+    /// The text for clients.
     pub(super) told: String,
 }
 
@@ -70,8 +70,8 @@ impl From<&str> for Reason {
     }
 }
 
-/// A text of others as one line of bounded length, without the secrets of a server and without `hidden`. Secrets go before
-/// the text is cut.
+/// A foreign text as one line of bounded length, without the secrets of a server and without `hidden`. Secrets are removed
+/// before the text is cut.
 pub(super) fn one_line(server: &RemoteServer, hidden: &[Secret], text: &str) -> String {
     let text = server.excerpt(text, hidden, REASON_MAX);
     text.replace(char::is_control, " ")
@@ -96,7 +96,7 @@ fn without_private_addresses(text: &str) -> String {
     shown
 }
 
-/// True for a word that is an address that is not public, or has one in it.
+/// Returns true for a word that is, or contains, an address that is not public.
 fn is_private(word: &str) -> bool {
     let (is_url, rest) = match word.split_once("://") {
         Some((_, rest)) => (true, rest),
@@ -117,11 +117,12 @@ fn is_private_literal(text: &str) -> bool {
         (_, Ok(address)) => address,
         _ => return false,
     };
-    // A text of colons alone is no address of anything.
+    // A text of colons alone is no address.
     !is_public(address) && text.contains(|it: char| it.is_ascii_hexdigit())
 }
 
-/// True for a host, perhaps with its port, that is a name of a network of its own. In a URL a name without a dot is one.
+/// Returns true for a host, perhaps with its port, that is a name inside a private network. In a URL a name without a dot
+/// is one.
 fn is_private_name(host: &str, is_url: bool) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
