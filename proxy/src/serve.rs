@@ -84,7 +84,7 @@ use shared_limits::ExchangeMetrics;
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
 const CONTROL_THREADS: usize = 2;
 
-/// Beyond the drain's own deadline, should the control loop be gone: Pingora then ends the process.
+/// Grace beyond the drain's own deadline, in case the control loop is gone: Pingora then ends the process.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 
 /// Runs the gateway until it is told to stop. With `upgrade` it takes over from the gateway that runs on the data directory.
@@ -166,7 +166,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
 
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
-    // A successor accepts connections when its predecessor has stopped to.
+    // A successor accepts connections when its predecessor has stopped accepting.
     let (gate, opened) = watch::channel(predecessor.is_none());
     let server = Assembly {
         effective: &effective,
@@ -185,7 +185,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     let mut offered = sockets.handles()?;
     offered.extend(relay_socket.as_ref().map(RelaySocket::handle).transpose()?);
     let (offer, successors) = Offer::new(&effective, parts.service.replicas().name(), offered);
-    // The services have their own handles: nothing is to be left open when they stop accepting.
+    // The services have their own handles: no socket must stay open when they stop accepting.
     drop(sockets);
 
     let relay = relay_socket
@@ -252,8 +252,8 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     Err(anyhow!("the drain did not end in time"))
 }
 
-/// Notes the addresses in the data directory, so that a check of the configuration does not take them for taken. Serving does
-/// not depend on that.
+/// Notes the addresses in the data directory, so that a check of the configuration does not report them as taken. Serving
+/// does not depend on that.
 fn note_addresses(effective: &Effective) {
     let listeners = effective.served_listeners();
     let mut addresses: Vec<_> = listeners.map(|(_, it)| it.address.to_string()).collect();
@@ -272,7 +272,7 @@ struct Parts {
     runtimes: Arc<Runtimes>,
     reloader: Arc<Reloader>,
     service: Service,
-    /// The management tools, where this process serves them.
+    /// The management tools, if this process serves them.
     management: Option<Arc<Management>>,
     health: Arc<Health>,
     answers: Arc<AnswerBudget>,
@@ -337,7 +337,7 @@ impl Parts {
             })
             .transpose()?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
-        // A gateway that begins without its secrets would serve namespaces that cannot work.
+        // A gateway that starts without its secrets would serve namespaces that cannot work.
         secrets.read()?;
         let secrets = Arc::new(secrets);
         let registry = Arc::new(Registry::default());
@@ -491,7 +491,7 @@ impl Parts {
         let name = name.map(|(name, port)| (name.to_owned(), port));
         control.spawn(async move {
             if let Some((name, port)) = name.filter(|_| replicas.are_many()) {
-                // Before the others are heard of: none of them is then an error that goes away.
+                // Before beats of other replicas are read: a replica without an address would be an error that disappears.
                 peers::look_up(&name, port, &replicas).await;
                 tokio::spawn(peers::follow(name, port, replicas));
             }
@@ -534,7 +534,7 @@ fn replica_door(effective: &Effective, socket: Option<&ReplicaSocket>) -> Option
     }
 }
 
-/// Says where Tool Vault is served (RST-25), and what with.
+/// Logs the addresses of Tool Vault (RST-25) and its folder.
 fn announce_vault(effective: &Effective, folder: &VaultFolder, data: &DataDir) {
     for (_, listener) in effective.served_listeners() {
         if listener.profile == ProfileName::Vault {
@@ -552,7 +552,7 @@ fn announce_vault(effective: &Effective, folder: &VaultFolder, data: &DataDir) {
     }
 }
 
-/// What Pingora's side is put together from.
+/// Inputs for Pingora's side.
 struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
@@ -564,7 +564,7 @@ struct Assembly<'a> {
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
     connections: Connections,
-    /// Open when connections are accepted.
+    /// True when connections are accepted.
     gate: &'a watch::Receiver<bool>,
     /// True when a successor accepts connections in place of this process.
     handed_over: &'a watch::Receiver<bool>,
@@ -578,7 +578,7 @@ impl Assembly<'_> {
         let mut server = Server::new_with_opt_and_conf(
             None,
             ServerConf {
-                // Each service says how many are its own; Pingora divides what they share by the number of all.
+                // Each service has its own number of threads; Pingora divides shared ones by the number of all.
                 threads,
                 work_stealing: config.work_stealing,
                 listener_tasks_per_fd: layout.threads,
@@ -607,7 +607,7 @@ impl Assembly<'_> {
             let service = service.announced_to(Arc::clone(&announced));
             server.add_service(service.until(lifetime.clone()));
         }
-        // A cap of its own, so that no number of clients silences it.
+        // A cap of its own, so that no number of clients keeps monitoring out.
         let cap = self.connections.management;
         let one = Layout::ONE;
         let metrics = self.endpoints(one, |profile| profile == ProfileName::Metrics)?;
@@ -714,7 +714,7 @@ impl Assembly<'_> {
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();
-        // Looking for an HTTP/2 preface on plaintext waits for 24 bytes without any time limit.
+        // Detection of an HTTP/2 preface on plaintext waits for 24 bytes without any time limit.
         options.h2c = false;
         options.h2_idle_timeout = Some(self.effective.config.admission.timeouts.keepalive);
         proxy.server_options = Some(options);
@@ -728,7 +728,8 @@ impl Assembly<'_> {
     }
 }
 
-/// In a thread of its own: guards of a gateway that has just died are given time to end its children themselves.
+/// Ends processes that a gateway left behind. In a thread of its own: guards of a gateway that has just died get time to end
+/// its children themselves.
 fn end_what_was_left_behind(data: &DataDir) {
     let Some(before) = data.predecessor() else {
         return;
@@ -778,7 +779,7 @@ fn open_replica_certificate(effective: &Effective) -> anyhow::Result<Option<Arc<
     opened.map_err(|error| anyhow!("replicas.tls: {error}"))
 }
 
-/// A panic is one request's misfortune and only logged.
+/// Logs panics: a panic ends only the request that it happens in.
 fn log_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

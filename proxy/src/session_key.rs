@@ -1,6 +1,6 @@
 //! The key that session ids are sealed with: `SESSION_KEY`, or 32 random bytes kept in `$DATA/session.key`.
 //!
-//! It is never made from a token: a token is handed to clients, and whoever holds the key can make session ids.
+//! It is never made from a token: a token is handed to clients, and any holder of the key can make session ids.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::kept_file;
 /// The file's name in the data directory.
 pub(crate) const FILE: &str = "session.key";
 
-/// How many bytes it holds.
+/// The length of the key in bytes.
 const BYTES: usize = 32;
 
 /// The key in force.

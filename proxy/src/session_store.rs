@@ -19,13 +19,13 @@ use tooldock_workers::process::GatewayProcess;
 use crate::config::{Effective, ListenAddress, Peers, ProfileName, Role, SocketMode};
 use crate::{kept_file, session_key, sockets};
 
-/// The file with the name of a replica that was given none.
+/// The file with the name of a replica without a configured one.
 const NAME_FILE: &str = "replica.id";
 
 /// The suffix of the name of every other successor.
 const SUCCESSOR: &str = "~2";
 
-/// Random bytes of such a name.
+/// The number of random bytes of such a name.
 const NAME_BYTES: usize = 8;
 
 /// The store of this process, and this process among the replicas that share it.
@@ -67,7 +67,7 @@ pub(crate) fn open(
     Ok(open)
 }
 
-/// Words about replicas of a Redis that would not share a session key; `None` where there is a key, or no Redis.
+/// A message about replicas of a Redis that would not share a session key; `None` if there is a key, or no Redis.
 pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     let shares_sessions = matches!(effective.config.sessions.store, StoreConfig::Redis(_));
     let file = effective.data_dir.join(session_key::FILE);
@@ -90,7 +90,7 @@ fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     }
 }
 
-/// A process that no other one shares sessions with.
+/// The replicas of a process that shares its sessions with no other.
 fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<OpenStore> {
     let replicas = match effective.config.replicas.name() {
         None => Replicas::alone(),
@@ -112,7 +112,7 @@ fn on_disk(
 ) -> anyhow::Result<OpenStore> {
     let (file, folder) = names_on_disk(effective.role);
     let name = name(effective, succeeded)?;
-    // First, so that a second process of that name touches nothing.
+    // First, so that a second process of that name changes nothing.
     let sealing = may_forward(effective).then(|| key.clone());
     let folder = ReplicaFolder::join(&data.root().join(folder), &name, sealing)?;
     let bounds = Bounds::of(&effective.config.sessions);
@@ -154,7 +154,7 @@ fn may_forward(effective: &Effective) -> bool {
 fn bind(data: &DataDir, folder: &ReplicaFolder) -> anyhow::Result<ReplicaSocket> {
     let path = data.socket_at(folder.socket())?;
     let printed = path.display();
-    // Others read it as text.
+    // Other replicas read it as text.
     path.to_str()
         .with_context(|| format!("{printed}: the path is not UTF-8"))?;
     let bound = sockets::bind_unix(&path, SocketMode(0o600));
@@ -178,7 +178,7 @@ fn in_redis(
         .map_err(|error| anyhow!("sessions.store: {error}"))?;
     let prefix = match effective.role {
         Role::All | Role::Core => sessions.store_prefix.clone(),
-        // Sessions at management tools have nothing to do with those at the core.
+        // Sessions at management tools are separate from those at the core.
         Role::Manager => format!("{}manager:", sessions.store_prefix),
     };
     let store = RedisStore::unconnected(&url, &prefix, sessions.ttl, &sessions.event_log)?;
@@ -189,7 +189,7 @@ fn in_redis(
         Peers::List(addresses) => {
             replicas.forward_only_to(addresses.iter().cloned().collect());
         }
-        // None before they are looked up.
+        // Empty until the names are looked up.
         peers @ Peers::Word(_) if peers.name().is_some() => {
             replicas.forward_only_to(BTreeSet::new());
         }

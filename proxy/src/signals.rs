@@ -1,9 +1,9 @@
-//! Signals of the operator to a running gateway: SIGTERM and SIGINT drain it, a second one ends it at once, SIGHUP
-//! reloads, SIGUSR1 opens log files anew (DESIGN §3, *Signals*), SIGQUIT notes how an upgrade is made. Every other signal that would end the process and is no
-//! fault of its own is ignored, and says so.
+//! Signals of the operator to a running gateway: SIGTERM and SIGINT drain it, a second one ends it at once, SIGHUP reloads,
+//! SIGUSR1 opens log files anew (DESIGN §3, *Signals*), SIGQUIT logs how an upgrade is made. Every other signal that would end
+//! the process without a fault of its own is ignored, with a line in the log.
 //!
-//! Signals are handled, not blocked or set to be ignored: children would inherit that. Their guards ignore on their own
-//! what must not end them.
+//! Signals are handled, not blocked or set to be ignored: children would inherit that. Their guards ignore by themselves the
+//! signals that must not end them.
 //!
 //! Pingora's own watcher is not used: its SIGINT drops every task at once, and while it shuts down it ignores all further
 //! signals. Ours lives on a thread of its own, started before anything slow, so that a SIGHUP or SIGTERM that comes while
@@ -22,7 +22,7 @@ use signal_hook::consts::{
 };
 use tokio::sync::watch;
 
-/// The exit status of a gateway that was told twice to stop.
+/// The exit status of a gateway that was told to stop twice.
 const STATUS_TOLD_TWICE: i32 = 1;
 
 /// Signals that change nothing here. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor does.
@@ -31,10 +31,10 @@ const MEANINGLESS: [i32; 7] = [
 ];
 /// SIGSTKFLT, SIGPWR: not on every platform, nor named by the library.
 const MEANINGLESS_ON_LINUX: [i32; 2] = [16, 30];
-/// The realtime signals. The C library keeps the first ones to itself and refuses a handler.
+/// The realtime signals. The C library reserves the first ones and refuses a handler.
 const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// What has been asked so far. Clones see the same requests.
+/// The requests by signals so far. Clones see the same requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals {
     stop: watch::Receiver<bool>,
@@ -126,7 +126,7 @@ impl Signals {
     }
 }
 
-/// What a signal is called.
+/// The name of a signal.
 fn name(signal: i32) -> Cow<'static, str> {
     match signal_hook::low_level::signal_name(signal) {
         Some(name) => name.into(),
@@ -138,7 +138,7 @@ fn name(signal: i32) -> Cow<'static, str> {
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
         let mut stop = self.stop.clone();
-        // The sender lives on a thread that never ends, so an error cannot come; stopping is the safe reading of one.
+        // The sender lives on a thread that never ends, so an error cannot come; it would be read as a stop, to be safe.
         let _ = stop.wait_for(|stop| *stop).await;
         ShutdownSignal::GracefulTerminate
     }

@@ -1,13 +1,14 @@
-//! The listening sockets. Each address is bound once, before anything else is built, and never given up in between: a
-//! taken one ends the start with a line that names it.
+//! The listening sockets. Each address is bound once, before anything else is built, and never given up in between: an
+//! address that is taken ends the start with a line that names it.
 //!
 //! Sockets that are there already are taken over: from a service manager, or from the gateway that this one succeeds.
 //!
-//! The services that accept on an address share its socket. One each, side by side by `SO_REUSEPORT`, would let any other
-//! process of the same user listen there as well, a tool of ours among them, and have a part of the clients and their tokens.
+//! The services that accept on an address share its socket. A socket for each service, side by side by `SO_REUSEPORT`, would
+//! let any other process of the same user listen there as well, a tool of ours among them, and receive a part of the clients
+//! and their tokens.
 //!
-//! The file of a Unix socket stays when the gateway ends, as after a crash: removing it could take the place of a gateway
-//! that was started meanwhile. The next start replaces the file where nobody listens any more.
+//! The file of a Unix socket stays when the gateway ends, as after a crash: removing it could remove the file of a gateway
+//! that was started meanwhile. The next start replaces the file if no process listens there any more.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -26,14 +27,14 @@ use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
 
 mod passed;
 
-/// Words about a path that a file has.
+/// The message about a path where another file stands.
 pub(crate) const NO_SOCKET: &str =
     "a file stands there that is no socket: remove it, or choose another path";
 
-/// Words about a Unix socket whose folder is not there.
+/// The message about a Unix socket whose folder is missing.
 pub(crate) const NO_FOLDER: &str = "its folder is not there: make it first";
 
-/// Words about a Unix socket that another process has.
+/// The message about a Unix socket that another process has.
 pub(crate) const TAKEN: &str = "another process listens there";
 
 /// The sockets of all listeners that are served.
@@ -46,11 +47,11 @@ pub(crate) enum BoundSocket {
 }
 
 impl Sockets {
-    /// Binds them, but for those that were passed to this process.
+    /// Binds the sockets, except those that were passed to this process.
     ///
     /// # Errors
     ///
-    /// The first address that cannot be bound, with its listener's name and what moves the listener.
+    /// The first address that cannot be bound, with its listener's name and the setting that moves it.
     pub(crate) fn bind(effective: &Effective, passed: &mut PassedSockets) -> anyhow::Result<Self> {
         let listeners = effective.served_listeners();
         let bound = listeners.map(|(index, listener)| {
@@ -109,7 +110,7 @@ impl BoundSocket {
     ///
     /// # Errors
     ///
-    /// That it has no path; the operating system's.
+    /// The socket has no path; errors of the operating system.
     fn of_unix(socket: UnixListener) -> io::Result<(ListenAddress, Self)> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
@@ -122,7 +123,7 @@ impl BoundSocket {
     ///
     /// # Errors
     ///
-    /// The operating system's.
+    /// Errors of the operating system.
     fn of_tcp(socket: TcpListener) -> io::Result<(ListenAddress, Self)> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
@@ -133,7 +134,7 @@ impl BoundSocket {
     ///
     /// # Errors
     ///
-    /// That it is bound to another one; the operating system's.
+    /// The socket is bound to another address; errors of the operating system.
     pub(crate) fn at(address: &ListenAddress, socket: OwnedFd) -> io::Result<Self> {
         let (bound, socket) = match address {
             ListenAddress::Tcp(_) => Self::of_tcp(socket.into())?,
@@ -167,7 +168,7 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// Words about an address that cannot be bound, and what moves its listener.
+/// The message about an address that cannot be bound, with the setting that moves its listener.
 pub(crate) fn cannot_bind(
     effective: &Effective,
     (index, listener): (usize, &ListenerConfig),
@@ -183,14 +184,14 @@ fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
     Ok(BoundSocket::Tcp(socket))
 }
 
-/// Binds a Unix socket with these permissions. The socket of a process that is gone is replaced.
+/// Binds a Unix socket with these permissions. The socket of an ended process is replaced.
 ///
 /// # Errors
 ///
-/// What the operating system says; that another process listens there; that a file stands there which is no socket.
+/// Errors of the operating system; another process listens there; a file stands there that is no socket.
 pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     remove_stale(path)?;
-    // Until the mode is set, nobody else may connect.
+    // Until the mode is set, no other user may connect.
     let before = umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
@@ -200,7 +201,7 @@ pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListene
     Ok(socket)
 }
 
-/// Removes the socket of a gateway that is gone. Anything else stays, and is an error.
+/// Removes the socket of an ended gateway. Any other file stays, and is an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

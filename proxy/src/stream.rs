@@ -1,4 +1,4 @@
-//! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They stay open for hours and mostly say nothing.
+//! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They stay open for hours and mostly carry nothing.
 //!
 //! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lives, some 30 KiB.
 //! So a stream's head is written as any other, and then the stream leaves:
@@ -9,9 +9,8 @@
 //! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `edge::afterwards`)
 //! ```
 //!
-//! What a stream is counted under stays counted until it ends: the service's guards, the connection's place under the
-//! cap, the gauge the drain waits for. The request is counted as answered when its head is out; the access log has a line
-//! at the stream's end.
+//! All counts of a stream stay until it ends: the service's guards, the connection under the cap, the gauge that the drain
+//! waits for. The request is counted as answered when its head is out; the access log has a line at the stream's end.
 
 mod detach;
 mod session;
@@ -34,25 +33,25 @@ use crate::metrics::{EdgeMetrics, OpenStream, StreamTransport};
 use crate::respond::{self, ClientGone, Envelope};
 use crate::unread::WriteLimits;
 
-/// A long stream as the service hands it over.
+/// A long stream from the service.
 pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: Guards,
-    /// For how long its client may stay, where that is limited: a client certificate or API key admits nobody beyond its end.
+    /// Time limit of the stream, if any: the end of a client certificate or API key.
     pub(crate) lasts: Option<Duration>,
-    /// Is over when its client's token is taken back, where that has to be asked for.
+    /// Resolves when the client's token is revoked, where that has to be asked for.
     pub(crate) revoked: Option<End>,
 }
 
-/// Is over when a stream has to end.
+/// Resolves when a stream has to end.
 pub(crate) type End = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What comes first of both.
+/// The earlier end of two.
 fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
     let expired = lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts)) as End);
     match (expired, revoked) {
-        // The two arms: the credential has ended; it was taken back.
+        // The two arms: the credential has ended; it was revoked.
         (Some(expired), Some(revoked)) => Some(Box::pin(async move {
             tokio::select! {
                 () = expired => {}
@@ -64,8 +63,8 @@ fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
 }
 
 impl LongStream {
-    /// Writes the head and lets the stream leave Pingora. `session` is a shell afterwards: the request is to end with
-    /// an error, and nothing of it may be read.
+    /// Writes the head and lets the stream leave Pingora. `session` is a shell afterwards: the request must end with an
+    /// error, and its session must not be read.
     ///
     /// # Errors
     ///
@@ -78,7 +77,7 @@ impl LongStream {
         logged: &mut Option<Pending>,
         metrics: &EdgeMetrics,
     ) -> Result<(), ClientGone> {
-        // Its end is the end of its connection: nothing may follow it (DESIGN §4, *Hand-over*).
+        // The stream's end is the end of its connection: nothing may follow it (DESIGN §4, *Hand-over*).
         session.set_keepalive(None);
         let framing = match session.req_header().version {
             http::Version::HTTP_10 => Framing::UntilClose,
@@ -106,7 +105,7 @@ impl LongStream {
                 open: metrics.stream_opened(transport),
                 request_id: Arc::clone(request_id),
                 status,
-                // From here on the request has its line at the end of its stream.
+                // From here on the request is logged at the end of its stream.
                 logged: logged.take(),
                 started: Instant::now(),
                 _guards: self.guards,
@@ -131,7 +130,7 @@ struct Running {
     held: Held,
 }
 
-/// The events of a stream, and how many bytes of them there were.
+/// The events of a stream, with a count of their bytes.
 struct Counted {
     events: Subscription,
     end: Option<End>,
@@ -157,7 +156,7 @@ impl Events for Counted {
     }
 }
 
-/// What a stream keeps until its end.
+/// Guards and counts of a stream, kept until its end.
 struct Held {
     open: OpenStream,
     request_id: Arc<str>,

@@ -1,9 +1,9 @@
 //! The TLS of listeners: certificates are read and checked before anything starts, and swapped while running.
 //!
 //! A reload reads the files again and puts the new certificates, versions and authorities in force in one step: handshakes
-//! that begin afterwards use them. What cannot be used is reported, and what was in force stays. The same happens to a
-//! certificate that clients would refuse, because of its dates or its names, where the one before is good. A start takes
-//! such a certificate and says so: other listeners, and clients that do not check, are served meanwhile.
+//! that begin afterwards use them. Unusable files are reported, and the previous ones stay in force. A certificate that
+//! clients would refuse, because of its dates or its names, is treated so, too, if the previous one is good. A start takes
+//! such a certificate and reports it: other listeners, and clients that do not check, are served meanwhile.
 
 mod by_name;
 mod client;
@@ -38,38 +38,38 @@ use self::facts::Facts;
 use crate::config::{KeyPairFiles, TlsConfig, TlsVersion};
 use crate::edge::{self, Limits, MultiplexedRequest, OpenConnection};
 
-/// The TLS of one listener.
+/// The TLS of a listener.
 pub(crate) struct TlsListener {
     name: String,
     loopback: bool,
     acceptor: ArcSwap<Acceptor>,
-    /// Of the certificates that are shown. Plain data.
+    /// Facts about the certificates that are shown. Plain data.
     shown: Mutex<Vec<Shown>>,
-    /// Those whose client certificates count. Plain data.
+    /// The authorities of client certificates. Plain data.
     authorities: Mutex<Arc<Trust>>,
 }
 
-/// What serves the handshakes of a listener, as its files were read.
+/// The TLS of a listener, made of its files.
 struct Made {
     acceptor: Acceptor,
     shown: Vec<Shown>,
     trust: Arc<Trust>,
 }
 
-/// The authorities that an acceptor verifies client certificates by. Connections hold on to the authorities of their
-/// handshake, and learn here that a reload has replaced them.
+/// The authorities that an acceptor verifies client certificates by. Connections keep the authorities of their handshake,
+/// and learn here that a reload has replaced them.
 struct Trust {
     authorities: Option<Authorities>,
     replaced: AtomicBool,
 }
 
-/// What is known of a certificate that is shown.
+/// A certificate that is shown, with its file.
 struct Shown {
     file: PathBuf,
     facts: Facts,
 }
 
-/// A certificate chain with its key, as they were read.
+/// A certificate chain with its key, as read.
 struct KeyPair {
     file: PathBuf,
     certified: Arc<CertifiedKey>,
@@ -77,11 +77,11 @@ struct KeyPair {
 }
 
 impl TlsListener {
-    /// Reads the files of a listener. A certificate that clients would refuse is taken, and told to the log.
+    /// Reads the files of a listener. A certificate that clients would refuse is taken, and reported in the log.
     ///
     /// # Errors
     ///
-    /// One line that names the file at fault.
+    /// A line of text that names the file at fault.
     pub(crate) fn open(
         name: &str,
         config: &TlsConfig,
@@ -111,7 +111,7 @@ impl TlsListener {
     ///
     /// # Errors
     ///
-    /// One line that names the file at fault.
+    /// A line of text that names the file at fault.
     pub(crate) fn prepare(
         self: &Arc<Self>,
         config: &TlsConfig,
@@ -128,7 +128,7 @@ impl TlsListener {
             let Some(problem) = next.problem(expected) else {
                 continue;
             };
-            // Of two certificates that clients refuse, the next is the one the operator wants.
+            // If clients refuse both certificates, the newer one is the operator's choice.
             let shown = self.shown();
             let before = shown.iter().find(|shown| shown.file == next.file);
             let was_bad = before.is_some_and(|it| it.problem(expected).is_some());
@@ -150,14 +150,14 @@ impl TlsListener {
         &self.name
     }
 
-    /// When the first of the certificates that are shown ends, in seconds since 1970.
+    /// The earliest end of the certificates that are shown, in seconds since 1970.
     pub(crate) fn not_after(&self) -> i64 {
         let shown = self.shown();
         let ends = shown.iter().map(|shown| shown.facts.not_after());
         ends.min().unwrap_or_default()
     }
 
-    /// What makes the handshake of a connection that was just accepted.
+    /// The acceptor for the handshake of a new connection.
     pub(crate) fn acceptor(&self) -> Arc<Acceptor> {
         self.acceptor.load_full()
     }
@@ -176,12 +176,12 @@ impl TlsListener {
     }
 }
 
-/// The TLS of a listener as its files are now, not in force yet.
+/// The TLS of a listener by its present files, not in force yet.
 pub(crate) struct Prepared {
     listener: Arc<TlsListener>,
     made: Made,
     before: Arc<Trust>,
-    /// Why clients will refuse certificates that are to be shown all the same.
+    /// The reasons why clients will refuse certificates that are to be shown all the same.
     problems: Vec<String>,
 }
 
@@ -191,8 +191,8 @@ impl Prepared {
         self.listener.name()
     }
 
-    /// Lets no certificate count any more that the old authorities have verified, if there are others now. Says whether
-    /// there are.
+    /// Invalidates all certificates that the old authorities have verified, if there are others now. Returns true if there
+    /// are.
     pub(crate) fn retire_authorities(&self) -> bool {
         let replaced = self.has_other_authorities();
         if replaced {
@@ -201,12 +201,12 @@ impl Prepared {
         replaced
     }
 
-    /// Whether the authorities of client certificates are others than those in force.
+    /// Returns true if the authorities of client certificates differ from those in force.
     pub(crate) fn has_other_authorities(&self) -> bool {
         !Arc::ptr_eq(&self.before, &self.made.trust)
     }
 
-    /// New handshakes go by what the files hold now.
+    /// Makes new handshakes use the present files.
     pub(crate) fn put_into_force(self) {
         for problem in &self.problems {
             self.listener.complain(problem);
@@ -223,7 +223,7 @@ impl Prepared {
 }
 
 impl Shown {
-    /// Why clients would refuse the certificate at this moment.
+    /// The reason why clients would refuse the certificate at this moment.
     fn problem(&self, expected: Expected<'_>) -> Option<String> {
         let problem = self.facts.problem(SystemTime::now(), expected)?;
         Some(format!("{}: {problem}", self.file.display()))
@@ -234,7 +234,7 @@ impl Shown {
 ///
 /// # Errors
 ///
-/// One line that names the file at fault.
+/// A line of text that names the file at fault.
 pub(crate) fn check_usable(config: &TlsConfig, _: Expected<'_>) -> Result<(), String> {
     made(config, None).map(drop)
 }
@@ -254,15 +254,14 @@ pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
 ///
 /// # Errors
 ///
-/// One line that names the file at fault.
+/// A line of text that names the file at fault.
 pub(crate) fn check_good(config: &TlsConfig, expected: Expected<'_>) -> Result<(), String> {
     let shown = made(config, None)?.shown;
     let mut problems = shown.iter().map(|shown| shown.problem(expected));
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }
 
-/// Reads all files of a listener and makes of them what serves its handshakes. Authorities that are still the same stay
-/// those of `before`.
+/// Reads all files of a listener and makes its TLS of them. Unchanged authorities are taken from `before`.
 fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<Made, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
@@ -302,7 +301,7 @@ fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<Made, String>
     })
 }
 
-/// What makes handshakes: HTTP/2 and HTTP/1.1 by ALPN.
+/// The acceptor of handshakes: HTTP/2 and HTTP/1.1 by ALPN.
 fn handshakes(
     min_version: TlsVersion,
     provider: Arc<CryptoProvider>,
@@ -325,11 +324,11 @@ fn handshakes(
     let mut config = builder.with_cert_resolver(Arc::clone(&resolver) as _);
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).into();
     if asks {
-        // A resumed session brings its client certificate along without asking the verifier about it again.
+        // A resumed session carries its client certificate without asking the verifier again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    // Pingora's settings know no versions, so they only carry the callback, and the rest is replaced.
+    // Pingora's settings have no versions, so they only carry the callback, and the rest is replaced.
     let mut settings =
         TlsSettings::with_callbacks(Box::new(mark)).map_err(|error| error.to_string())?;
     settings.set_cert_resolver(resolver);
@@ -343,7 +342,7 @@ impl KeyPair {
     ///
     /// # Errors
     ///
-    /// One line that names the file at fault.
+    /// A line of text that names the file at fault.
     fn read(files: &KeyPairFiles) -> Result<Self, String> {
         let (certificate, key) = (files.cert.as_path(), files.key.as_path());
         let chain = certificates_in(certificate)?;
@@ -381,10 +380,10 @@ pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>
     Ok(certificates)
 }
 
-/// What is known of a TLS connection, and told to its requests.
+/// The state of a TLS connection, for its requests.
 ///
-/// An HTTP/2 connection's requests run in tasks of their own; what they share with their connection is the TLS digest,
-/// and this rides in it.
+/// The requests of an HTTP/2 connection run in tasks of their own; they share the TLS digest with their connection, and
+/// this is stored in it.
 pub(crate) struct TlsConnection {
     open: Arc<OpenConnection>,
     client: Option<Shows>,
@@ -398,26 +397,26 @@ pub(crate) struct ShownCertificate {
     not_after: i64,
 }
 
-/// The certificate that a client has shown, and for how long it counts.
+/// The certificate that a client has shown, and the time for which it counts.
 struct Shows {
     shown: ShownCertificate,
-    /// What the handshake has verified the certificate by.
+    /// The authorities by which the handshake has verified the certificate.
     trust: Arc<Trust>,
 }
 
 impl TlsConnection {
-    /// A request is there: its client is not waited for until what this gives back is dropped.
+    /// Notes the arrival of a request: its client is not waited for until the result is dropped.
     pub(crate) fn request_arrived(&self, limits: &Limits) -> MultiplexedRequest {
         self.open.request_arrived(limits)
     }
 
-    /// Notes whether a credential has admitted the connection's last request.
+    /// Notes if a credential has admitted the connection's last request.
     pub(crate) fn note_admitted(&self, admitted: bool) {
         self.open.admitted(admitted);
     }
 
-    /// The certificate that the client has shown. The handshake has verified it; none counts that has ended since, or
-    /// whose authorities a reload has replaced.
+    /// The certificate that the client has shown, verified by the handshake. It counts no longer if it has ended since, or
+    /// if a reload has replaced its authorities.
     pub(crate) fn certificate(&self) -> filters::Shown<'_> {
         let Some(shows) = &self.client else {
             return filters::Shown::Nothing;
@@ -429,20 +428,20 @@ impl TlsConnection {
         }
     }
 
-    /// The certificate that the client has shown, for another replica; None where none counts.
+    /// The certificate that the client has shown, for another replica; `None` if none counts.
     pub(crate) fn shown(&self) -> Option<ShownCertificate> {
         let counts = matches!(self.certificate(), filters::Shown::Certificate(_));
         let shows = self.client.as_ref().filter(|_| counts)?;
         Some(shows.shown.clone())
     }
 
-    /// For how long the certificate counts that the client has shown; None where it has shown none.
+    /// The time for which the client's certificate counts; `None` if it has shown none.
     pub(crate) fn counts_for(&self) -> Option<Duration> {
         let shows = self.client.as_ref()?;
         Some(shows.shown.counts_for())
     }
 
-    /// Whether the client has shown a certificate that no longer counts: the connection is to end, so that the next
+    /// Returns true if the client has shown a certificate that no longer counts: the connection is to end, so that the next
     /// handshake judges the client anew.
     pub(crate) fn is_outdated(&self) -> bool {
         self.certificate() == filters::Shown::Outdated
@@ -458,21 +457,21 @@ impl ShownCertificate {
         }
     }
 
-    /// For how long it counts: zero once it has ended.
+    /// The time for which the certificate counts: zero once it has ended.
     pub(crate) fn counts_for(&self) -> Duration {
         self.left().unwrap_or_default()
     }
 
-    /// None once it has ended.
+    /// The rest of its time; `None` once it has ended.
     fn left(&self) -> Option<Duration> {
-        // The whole of its last second belongs to it.
+        // The certificate is valid to the end of its last second.
         let ends = u64::try_from(self.not_after).ok()?.checked_add(1)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
         Duration::from_secs(ends).checked_sub(now)
     }
 }
 
-/// Gives every TLS connection its mark.
+/// Attaches the state to every TLS connection.
 struct MarkConnections {
     trust: Arc<Trust>,
 }
@@ -493,7 +492,7 @@ impl TlsAccept for MarkConnections {
             trust: Arc::clone(&self.trust),
         });
         if let Some(shows) = &client {
-            // What an entry of admission.certificates may say.
+            // The names that an entry of admission.certificates may use.
             tracing::debug!(names = ?shows.shown.certificate.names, "a client has shown its certificate");
         }
         Some(Arc::new(TlsConnection { open, client }))

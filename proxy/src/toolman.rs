@@ -1,8 +1,8 @@
-//! `tooldock toolman`: one aggregate on this process's own pipes, from the `tools.toml` of a project.
+//! `tooldock toolman`: an aggregate on this process's own pipes, from the `tools.toml` of a project.
 //!
-//! Nothing here listens, and nothing of Pingora is started: a client starts this program beside each conversation, and
-//! waits for it. There is no data directory and no configuration but the one file. Standard output carries the protocol
-//! alone; the log goes to standard error.
+//! Nothing here listens, and nothing of Pingora is started: a client starts this program for each conversation, and
+//! waits for it. There is no data directory, and no configuration but the one file. Standard output carries the
+//! protocol alone; the log goes to standard error.
 
 mod refusal;
 
@@ -43,17 +43,17 @@ use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::signals::Signals;
 use crate::{logging, refuse};
 
-/// The namespace that the client speaks with; of its own since there is no other.
+/// The name of the only namespace.
 const NAMESPACE: &str = "toolman";
-/// The client, in the log and in what the active set is kept by.
+/// The client's name in the log and as the key of its active set.
 const PRINCIPAL: &str = "stdio";
-/// Threads: one for the client's pipes, one so that a server that says much does not hold them.
+/// Threads: one for the client's pipes, one so that a server with much output does not delay them.
 const THREADS: usize = 2;
-/// What one client may hold in its session and its streams.
+/// Limit on the memory of the client's session and streams.
 const CLIENT_BYTES: usize = 256 * 1024 * 1024;
-/// How long servers may take to end: two seconds after their input was closed, two after SIGTERM.
+/// Time limit for servers to end: two seconds after their input was closed, two after SIGTERM.
 const SERVERS_END: Duration = Duration::from_secs(5);
-/// Longer than any client keeps a process.
+/// A lifetime longer than any client keeps a process.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Streams of one client: the session's, and those it listens on.
 const CLIENT_STREAMS: usize = 1024;
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
     let spec = match aggregate::read(&arguments.config, ServedOver::Stdio) {
         Ok(spec) => spec,
         Err(reason) => {
-            // The client shows its user what it is answered, and seldom what stands in a log.
+            // The client shows its user answers, and seldom a log.
             refusal::answer_one_request(&reason);
             return refuse(reason);
         }
@@ -91,7 +91,8 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
 }
 
 fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
-    // What the file leaves open: the process is one client's, which hears of each change.
+    // Defaults for options that the file leaves open: the process belongs to one client, which is notified of each
+    // change.
     let options = &mut spec.options;
     options
         .activation_scope
@@ -118,19 +119,19 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
             return;
         }
         // - all servers have ended
-        // - told to end meanwhile: their guards end what is left
+        // - told to end meanwhile: the guards end the remaining processes
         tokio::select! {
             () = servers => {}
             () = told(signals.stop_requested()) => {}
         }
     });
-    // A read of standard input cannot be given up, and the runtime would wait for it.
+    // A read of standard input cannot be cancelled, and the runtime would wait for it.
     runtime.shutdown_background();
     Ok(())
 }
 
-/// One of this process's own pipes, read or written by threads that may wait: whether it waits is a property that other
-/// processes share, and so not to be changed.
+/// A handle of one of this process's own pipes, read or written by threads that may block: the blocking mode of a pipe
+/// is shared with other processes, and must not be changed.
 fn own(pipe: impl AsFd) -> anyhow::Result<File> {
     let pipe = pipe.as_fd().try_clone_to_owned();
     let pipe = pipe.context("standard input and output")?;
@@ -204,7 +205,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
     let parts = ServiceParts {
         registry: Arc::clone(&registry),
         reloader: None,
-        // The pipes are the session's life.
+        // The session lives as long as the pipes.
         sessions: SessionsConfig {
             ttl: FOR_EVER,
             unused_ttl: FOR_EVER,
@@ -242,7 +243,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
     Ok(service)
 }
 
-/// Whoever starts this program calls its own tools.
+/// No limits: the user that starts this program calls their own tools.
 struct Unlimited;
 
 impl Limiter for Unlimited {

@@ -11,21 +11,21 @@ use tooldock_workers::answers::{AnswerAccount, AnswerClaim};
 
 use crate::timeout::fast_timeout;
 
-/// A client did not take what was written to it: not in time, or others needed the memory.
+/// The client did not read the written bytes: not in time, or other answers needed the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotTaken;
 
-/// How long a long stream waits for its client, and what counts the bytes that it waits with.
+/// Limits on the time and the memory of a long stream's waiting writes.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteLimits {
     /// Time limit of each write.
     pub(crate) timeout: Duration,
-    /// None: nothing is counted.
+    /// `None`: nothing is counted.
     pub(crate) answers: Option<AnswerAccount>,
 }
 
 impl WriteLimits {
-    /// Runs one write of an event that has so many bytes in memory.
+    /// Runs a write of an event with this number of bytes in memory.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl WriteLimits {
     }
 }
 
-/// Runs one write under a time limit. While it waits, `size` bytes of its answer are counted in `answers`, unless `claim`
+/// Runs a write under a time limit. While it waits, `size` bytes of its answer are counted in `answers`, unless `claim`
 /// counts them already. The first try is made at once, so that the future of a stream holds no more than a pointer for the
 /// wait.
 ///

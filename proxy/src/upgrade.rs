@@ -45,8 +45,8 @@ const BUSY: &[u8] = b"busy";
 /// The beginning of the first packet to a successor; the name of the gateway's replica follows.
 const NAME: &str = "replica ";
 
-/// The pause after a connection that failed or was refused, so that a process which connects again and again neither fills
-/// the log nor takes a core.
+/// The pause after a connection that failed or was refused, so that a process which connects again and again neither fills the
+/// log nor takes a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest wait for `go`: the predecessor tells its replicas in a fraction of it.
@@ -122,7 +122,7 @@ impl Predecessor {
     ///
     /// # Errors
     ///
-    /// That no gateway runs there, that several do, or that another successor is being started.
+    /// No gateway runs there, several do, or another successor is being started.
     pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
         let channel = connect(effective)?;
         let failed = |error| {
@@ -154,7 +154,7 @@ impl Predecessor {
         Ok((Self { channel, replica }, handed))
     }
 
-    /// Says that this process can serve, and waits until the predecessor accepts no more. A predecessor that ended meanwhile
+    /// Reports that this process can serve, and waits until the predecessor accepts no more. A predecessor that ended meanwhile
     /// is no error.
     pub(crate) fn relieve(self) {
         let told = self.channel.send(READY, None);
@@ -192,7 +192,7 @@ pub(crate) struct Offer(Arc<Offered>);
 struct Offered {
     path: PathBuf,
     replica: String,
-    /// Emptied when this gateway accepts no more: nothing is to be left open then.
+    /// Emptied when this gateway accepts no more: no socket must stay open then.
     sockets: Mutex<Vec<Handed>>,
     /// True while a successor starts.
     busy: AtomicBool,
@@ -203,7 +203,7 @@ struct Offered {
 pub(crate) struct Successor(Channel);
 
 impl Successor {
-    /// Tells it that this gateway accepts no more connections.
+    /// Tells the successor that this gateway accepts no more connections.
     pub(crate) fn go(self) {
         if let Err(error) = self.0.send(GO, None) {
             tracing::warn!(%error, "upgrade: the successor could not be told to accept connections");
@@ -218,7 +218,7 @@ impl Offer {
         replica: &str,
         sockets: Vec<Handed>,
     ) -> (Self, mpsc::Receiver<Successor>) {
-        // A second successor is told to wait until the first one is told.
+        // A second successor has to wait until the first one was told.
         let (ready, successors) = mpsc::channel(1);
         let offered = Offered {
             path: socket_path(effective),

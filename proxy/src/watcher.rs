@@ -1,7 +1,7 @@
-//! Reloads without being asked: whatever changes in the data directory is served soon after.
+//! Automatic reloads: changes in the data directory are served soon after.
 //!
-//! The reload is the one that `POST /reload` makes, in this process or in the core's. It runs in the process that manages:
-//! a core of its own reads files when it is told to.
+//! The reload is that of `POST /reload`, in this process or in the core's. The watcher runs in the process that manages: a
+//! core of its own reads files when it is told to.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use tooldock_workers::watch::Watch;
 
 use crate::config::{Effective, Role, WatcherConfig};
 
-/// How long a reload that did not happen waits before it is tried again.
+/// Pause before a failed reload is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// What this process is to watch, and how.
+/// The directory to watch, and the settings.
 pub(crate) struct Watched {
     data_dir: PathBuf,
     config: WatcherConfig,
 }
 
 impl Watched {
-    /// The data directory, where this process is to watch it.
+    /// The data directory, if this process is to watch it.
     pub(crate) fn of(effective: &Effective) -> Option<Self> {
         let config = &effective.config.watcher;
-        // Whoever tries out edits files, and looks at the log.
+        // In a trial run, the operator edits files and looks at the log.
         let is_wanted = config.enabled || effective.dev;
         (is_wanted && effective.role != Role::Core).then(|| Self {
             data_dir: effective.data_dir.clone(),
@@ -43,7 +43,7 @@ pub(crate) async fn run(watched: Watched, core: Arc<dyn CoreLink>) {
         watch.changed().await;
         tracing::info!("files have changed: reloading");
         while !reloaded(&*core).await {
-            // - what changes now may be what was wrong
+            // - a change that may correct the fault
             // - or the core is back
             tokio::select! {
                 () = watch.changed() => {}
@@ -53,7 +53,7 @@ pub(crate) async fn run(watched: Watched, core: Arc<dyn CoreLink>) {
     }
 }
 
-/// Reloads the core. Says whether there is no use in trying again.
+/// Reloads the core. Returns true if another try would be useless.
 async fn reloaded(core: &dyn CoreLink) -> bool {
     match core.send(CoreRequest::Reload).await {
         Ok(answer) if answer.status.is_success() => true,

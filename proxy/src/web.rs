@@ -1,7 +1,7 @@
 //! The page of the web UI and its files. They are built from `proxy/web/` and compiled in: nothing is read at run time.
 //!
-//! Everything the page runs and shows comes from here. Its policy allows no inline script, no other server and no frame, so
-//! that a text of a tool that got into the page could neither run nor tell anybody.
+//! All code and content of the page comes from here. Its policy allows no inline script, no other server and no frame, so
+//! that a tool's text that got into the page could neither run nor send anything away.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ use tooldock_upstream::reply::{Head, Reply};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     font-src 'self'; connect-src 'self'; manifest-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// What every answer says beside its type.
+/// The headers of every answer beside its type.
 const SAFETY: [(HeaderName, HeaderValue); 6] = [
     (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -36,12 +36,12 @@ const SAFETY: [(HeaderName, HeaderValue); 6] = [
     ),
 ];
 
-/// One file, as it is and compressed.
+/// A file, plain and compressed.
 struct Asset {
     name: &'static str,
     content_type: &'static str,
     plain: &'static [u8],
-    /// Made when the file is first asked for.
+    /// Made when the file is first requested.
     gzip: LazyLock<Bytes, Box<dyn FnOnce() -> Bytes + Send>>,
 }
 
@@ -86,11 +86,11 @@ pub(crate) fn page(request: &Parts) -> Reply {
     answer(&PAGE, request, HeaderValue::from_static("no-store"))
 }
 
-/// A file below `/assets/`, or that there is none.
+/// A file below `/assets/`, if it exists.
 pub(crate) fn asset(request: &Parts) -> Option<Reply> {
     let name = request.uri.path().strip_prefix("/assets/")?;
     let asset = ASSETS.iter().find(|asset| asset.name == name)?;
-    // The page names its files with a digest of what they hold.
+    // The page names its files with a digest of their content.
     let query = request.uri.query().unwrap_or_default();
     let kept = match query.starts_with("v=") {
         true => "public, max-age=31536000, immutable",
@@ -115,7 +115,7 @@ fn answer(asset: &Asset, request: &Parts, cache: HeaderValue) -> Reply {
     }
 }
 
-/// Whether the client names the coding, and not with a weight of nothing.
+/// Returns true if the client names the coding, with a weight above 0.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).iter();
     let mut codings = values

@@ -1,7 +1,7 @@
 //! `tooldock secrets edit`: all values in the editor of a person, for a moment.
 //!
-//! The lock is held meanwhile: who wants to write is told that an edit is under way. The text goes through a file that
-//! only this user can read, which is wiped when the editor ends, when a signal ends this process, and on every error.
+//! The lock is held meanwhile: other writers are told that an edit is under way. The text goes through a file that only
+//! this user can read, which is wiped when the editor ends, when a signal ends this process, and on every error.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -17,16 +17,16 @@ use tooldock_workers::secrets::{Scratch, SecretStore, Transaction};
 
 use super::{Failure, TAKES_EFFECT};
 
-/// The editor of systems where nobody chose one.
+/// The editor of systems where none is configured.
 const EDITOR: &str = "vi";
 
-/// How often the editor is looked after.
+/// Interval of checking the editor.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// How long an editor may take to end that was told to.
+/// Time limit for an editor that was told to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What opens the gateway, or its secrets, is no business of an editor and its plugins.
+/// Variables that open the gateway or its secrets, withheld from the editor and its plugins.
 const KEPT_BACK: [&str; 5] = [
     "SECRETS_KEY",
     "SECRETS_KEY_NEW",
@@ -35,7 +35,7 @@ const KEPT_BACK: [&str; 5] = [
     "SESSION_KEY",
 ];
 
-/// Lets a person edit everything. Says what came of it.
+/// Lets a person edit everything. Returns a message about the outcome.
 pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, Failure> {
     let signals = Signals::catch()?;
     let mut transaction = store.begin("secrets edit")?;
@@ -86,7 +86,7 @@ fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
 
 /// The signals that would end this process with the text still there.
 struct Signals {
-    /// From the terminal: the editor has them, too, and knows better.
+    /// Set by signals from the terminal: the editor receives them, too, and handles them.
     ended: Arc<AtomicBool>,
 }
 
@@ -110,7 +110,7 @@ impl Signals {
             .filter(|it| !it.trim().is_empty());
         let editor = editor.as_deref().unwrap_or(EDITOR);
         let mut command = Command::new("/bin/sh");
-        // By the shell, since people write `code --wait`.
+        // By the shell, since EDITOR may be a command with options, like `code --wait`.
         command
             .args(["-c", &format!("exec {editor} \"$1\""), "editor"])
             .arg(file);

@@ -10,10 +10,10 @@ use tooldock_workers::secrets::Secret;
 
 use super::Failure;
 
-/// More than any value.
+/// The largest input line; values are shorter.
 const LINE_MAX: u64 = 1024 * 1024;
 
-/// Whether a person can be asked.
+/// Returns true if standard input is a terminal.
 pub(super) fn is_terminal() -> bool {
     io::stdin().is_terminal()
 }
@@ -23,13 +23,13 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, Failure> {
     let unreadable =
         |error: io::Error| Failure::Other(format!("the value cannot be read: {error}"));
     if is_terminal() {
-        // Before the prompt is there: whoever is quick would see the value otherwise.
+        // Before the prompt appears: the first characters of a fast typist would be visible otherwise.
         let quiet = Quiet::new().map_err(unreadable)?;
         let typed = rpassword::prompt_password(prompt);
         drop(quiet);
         return typed.map(Secret::new).map_err(unreadable);
     }
-    // One allocation, which the secret takes over: a buffer that grows leaves copies behind.
+    // A single allocation, which the secret takes over: a buffer that grows leaves copies behind.
     let mut line = Vec::with_capacity(64 * 1024);
     let mut stdin = io::stdin().lock().take(LINE_MAX);
     stdin.read_until(b'\n', &mut line).map_err(unreadable)?;
@@ -56,7 +56,7 @@ struct Quiet {
 
 impl Quiet {
     fn new() -> io::Result<Self> {
-        // Ctrl-C ends the question with an error, and not the process with the echo still off.
+        // Ctrl-C ends the prompt with an error, and not the process with the echo still off.
         signal_hook::flag::register(SIGINT, Arc::default())?;
         let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
         let before = tcgetattr(&terminal)?;

@@ -1,7 +1,7 @@
 //! The core in another process, for a manager in a process of its own and for commands: one connection and one request at
 //! a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix socket.
 //!
-//! A request is never sent twice. What the answer says is for the management tools to read.
+//! A request is never sent twice. The management tools read the answer.
 
 use std::io;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use tooldock_workers::secrets::Secret;
 use super::core_trust::CoreTrust;
 use crate::config::{self, CoreUrl, Effective};
 
-/// How long connecting may take.
+/// Time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long the core may take to answer what needs no work.
+/// Time limit for answers that need no work.
 const QUICK: Duration = Duration::from_secs(10);
 /// The longest answer: a tool's result and its head.
 const ANSWER_MAX: u64 = 64 * 1024 * 1024;
 
-/// The place where a core is asked.
+/// The address of a core, with the settings for asking it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CoreAddress {
     pub(crate) url: CoreUrl,
-    /// The name that its certificate is for; the host of the URL without one.
+    /// The name that its certificate is for; `None` for the host of the URL.
     pub(crate) tls_name: Option<String>,
-    /// The `Host` that it answers to; that of the URL without one.
+    /// The `Host` that it answers to; `None` for that of the URL.
     pub(crate) host: Option<String>,
     pub(crate) trust: CoreTrust,
 }
@@ -48,10 +48,10 @@ impl From<CoreUrl> for CoreAddress {
     }
 }
 
-/// The way to the core.
+/// Client of the core.
 pub(crate) struct CoreOverHttp {
     at: CoreAddress,
-    /// How errors name the place where the address stands.
+    /// The source of the address, for errors.
     named: &'static str,
     bearer: Option<Secret>,
     manager: Secret,
@@ -123,7 +123,7 @@ impl CoreOverHttp {
         stream.flush().await?;
         let mut answer = Vec::new();
         match stream.take(ANSWER_MAX).read_to_end(&mut answer).await {
-            // A connection of TLS that ends without a farewell: the answer itself says whether it is whole.
+            // A connection of TLS that ends without `close_notify`: the length in the answer tells if it is whole.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             read => drop(read?),
         }

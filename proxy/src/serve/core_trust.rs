@@ -22,7 +22,7 @@ pub(crate) enum CoreTrust {
     System,
     /// The certificates of a file.
     Authorities(Vec<CertificateDer<'static>>),
-    /// None is asked for: for addresses of this machine alone.
+    /// No certificate is checked: for addresses of this machine alone.
     Any,
 }
 
@@ -42,7 +42,7 @@ impl CoreTrust {
     ///
     /// # Errors
     ///
-    /// Why there can be no connection.
+    /// The reason why there can be no connection.
     pub(super) fn client(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -86,8 +86,9 @@ fn store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Stri
     Ok(roots)
 }
 
-/// Takes the certificates that those of a file vouch for, and those of the file themselves. An ordinary self-signed
-/// certificate says that it is an authority's, which no server's may be by the rules of web certificates.
+/// Accepts certificates that the file's certificates vouch for, and the file's certificates themselves. An ordinary
+/// self-signed certificate declares itself an authority's, which a server's certificate must not be by the rules of web
+/// certificates.
 #[derive(Debug)]
 struct NamedCertificates {
     rules: Arc<WebPkiServerVerifier>,
@@ -119,7 +120,7 @@ impl ServerCertVerifier for NamedCertificates {
     ) -> Result<ServerCertVerified, Error> {
         let judged = (self.rules).verify_server_cert(certificate, intermediates, name, ocsp, now);
         match judged {
-            // The time of validity has been looked at before, the name has not.
+            // The dates were checked before, the name was not.
             Err(error) if is_of_an_authority(&error) && self.named.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -161,7 +162,7 @@ fn is_of_an_authority(error: &Error) -> bool {
     refused.to_string().contains("CaUsedAsEndEntity")
 }
 
-/// Takes every certificate whose key signs the handshake.
+/// Accepts every certificate whose key signs the handshake.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

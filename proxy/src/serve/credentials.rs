@@ -1,4 +1,4 @@
-//! Whom a key's id or a principal's name stands for, by the rules and keys in force: for `explain`.
+//! Credentials by a key's id or a principal's name, by the rules and keys in force: for `explain`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use tooldock_workers::names::ANONYMOUS;
 
 use crate::gateway::Rules;
 
-/// The edge, asked about names.
+/// The rules and keys that are searched.
 pub(super) struct Known {
     pub(super) rules: Arc<ArcSwap<Rules>>,
     pub(super) keys: KeyTables,
@@ -19,7 +19,7 @@ pub(super) struct Known {
 
 impl Credentials for Known {
     fn find(&self, who: &str) -> Result<Credential, String> {
-        // A key is a secret: nothing of what somebody gave in the place of its id is repeated.
+        // A key is a secret: no part of a text given in place of an id is repeated.
         if keys::looks_like_key(who.as_bytes()) {
             return Err(
                 "That is an API key. Name it by its id, the 12 letters and digits after its prefix."

@@ -1,5 +1,5 @@
-//! What a running gateway does about its API keys, beside judging requests by them: it hears of changes, and says which keys
-//! open nothing. Streams of a key that counts no more end by themselves (`gateway/lasting.rs`).
+//! Background work on API keys in a running gateway: follows changes, and warns of keys without tools. Streams of a key that
+//! counts no more end by themselves (`gateway/lasting.rs`).
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tooldock_workers::keys::{ChangeSocket, KeyState, KeyStore, KeyTable};
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 
-/// Starts all of it.
+/// Starts both tasks.
 pub(super) fn start(
     keys: &Arc<KeyStore>,
     changes: Option<ChangeSocket>,
@@ -32,7 +32,7 @@ pub(super) fn change_socket(file: &Path) -> Option<ChangeSocket> {
     ChangeSocket::bind(file).map_err(told).ok()
 }
 
-/// Says once of each list of scopes that no tool is open to its keys, where all tools are known.
+/// Warns once of each list of scopes that opens no tool to its keys, if all tools are known.
 async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver<Arc<Snapshot>>) {
     let mut changes = keys.changes();
     let mut told = BTreeSet::new();
@@ -61,8 +61,8 @@ async fn warn_of_idle_scopes(keys: Arc<KeyStore>, mut published: watch::Receiver
     }
 }
 
-/// The scopes of active keys to which no tool is open, each with one of the keys. Nothing where servers of others might
-/// offer the tools: what they offer is not known here.
+/// The scopes of active keys to which no tool is open, each with one of the keys. Empty if external servers might offer the
+/// tools: their tools are not known here.
 fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
     let is_known = |kind: &UpstreamKind| {
         matches!(
@@ -75,7 +75,7 @@ fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
         return Vec::new();
     }
     let now = SystemTime::now();
-    // Keys share what is compiled of their lists, so few of them have to be looked at.
+    // Keys share their compiled lists, so few of them have to be looked at.
     let mut seen = HashSet::new();
     let mut idle = Vec::new();
     for key in table

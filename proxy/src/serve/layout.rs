@@ -1,10 +1,10 @@
-//! How many services of how many threads Pingora runs.
+//! The number of services that Pingora runs, and of their threads.
 
-/// How threads are divided among Pingora's services.
+/// The division of threads among Pingora's services.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub(super) services: usize,
-    /// Of each service.
+    /// The number of threads of each service.
     pub(super) threads: usize,
 }
 
@@ -14,9 +14,9 @@ impl Layout {
         threads: 1,
     };
 
-    /// Without work stealing one service per thread, each of which accepts connections and keeps them. A single service
-    /// would have Pingora accept a connection in one runtime and serve it in another, drawn by lot; whatever the client
-    /// then sends is heard in the first, which has to wake the second with a write.
+    /// Without work stealing, a service per thread, each of which accepts connections and keeps them. A single service
+    /// would have Pingora accept a connection in one runtime and serve it in another, chosen at random; later bytes of
+    /// the client then arrive in the first, which has to wake the second with a write.
     pub(super) fn new(threads: usize, work_stealing: bool) -> Self {
         if work_stealing {
             Self {

@@ -14,7 +14,7 @@ use tooldock_workers::secrets::{SecretNames, SecretStore};
 
 use crate::config::{Effective, ProfileName};
 
-/// The container's name in what people are told to run, unless the operator says another.
+/// The container's name in commands for operators, unless the operator configures another.
 const CONTAINER: &str = "tooldock-manager";
 
 /// The store without its values, and the API keys.
@@ -31,7 +31,7 @@ pub(crate) fn secrets(
     }
 }
 
-/// What `server_config` shows. No secret is among it.
+/// The facts that `server_config` shows. No secret is among them.
 pub(crate) fn facts(effective: &Effective) -> ServerFacts {
     let config = &effective.config;
     let port = |profile| {
@@ -59,7 +59,7 @@ pub(crate) fn facts(effective: &Effective) -> ServerFacts {
     }
 }
 
-/// What the web UI shows of the process and its files.
+/// The facts about the process and its files that the web UI shows.
 pub(crate) fn web_facts(effective: &Effective, data: &DataDir) -> WebFacts {
     WebFacts {
         data_dir: effective.data_dir.clone(),
@@ -68,7 +68,7 @@ pub(crate) fn web_facts(effective: &Effective, data: &DataDir) -> WebFacts {
     }
 }
 
-/// Removes what a manager that was killed left behind. Nothing waits for it.
+/// Removes leftovers of a manager that was killed. The start does not wait for it.
 pub(crate) async fn clear_leftovers(workspace: Arc<Workspace>, repos: PathBuf) {
     builder::clear_leftovers(repos).await;
     match workspace.clear_leftovers().await {

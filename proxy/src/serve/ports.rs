@@ -1,4 +1,4 @@
-//! What the service asks of the binary around it: a reload, and whether limits allow a call or request.
+//! Ports of the service into the binary around it: reloads, and limits on calls and requests.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use tooldock_workers::reload::{ReloadReport, Reloader};
 
 use crate::gateway::Rules;
 
-/// The reloader as the service asks for it.
+/// The reloader, as a port of the service.
 pub(super) struct Reload {
     pub(super) reloader: Arc<Reloader>,
-    /// The replicas that are to reload, too.
+    /// The replicas that reload, too.
     pub(super) replicas: Arc<Replicas>,
-    /// What `/ui/` serves is read again, too.
+    /// The files of `/ui/`, which are read again, too.
     pub(super) pages: Option<Arc<Pages>>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Reload {
 impl ReloadControl for Reload {
     async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
         if let Some(pages) = self.pages.clone() {
-            // The reload goes on meanwhile; a directory that cannot be read says so in the log.
+            // The reload goes on meanwhile; a directory that cannot be read is reported in the log.
             let _ = tokio::task::spawn_blocking(move || pages.refresh()).await;
         }
         let reloaded = self.reloader.reload().await;
@@ -39,8 +39,8 @@ impl ReloadControl for Reload {
     }
 }
 
-/// Beats for this replica, reloads when another one has been reloaded, and tells the clients here of what functions there
-/// announce. Runs until it is dropped.
+/// Sends the beats of this replica, reloads when another one has been reloaded, and passes on announcements of functions
+/// there to the clients here. Runs until its future is dropped.
 pub(super) async fn follow_replicas(
     replicas: Arc<Replicas>,
     reloader: Arc<Reloader>,
@@ -66,7 +66,7 @@ pub(super) async fn follow_replicas(
         .await;
 }
 
-/// The limits, which live in the admission rules.
+/// The limits, which are a part of the admission rules.
 pub(super) struct Limits(pub(super) Arc<ArcSwap<Rules>>);
 
 impl Limiter for Limits {

@@ -19,7 +19,7 @@ use crate::sockets::PassedSockets;
 ///
 /// # Errors
 ///
-/// One line that names the path.
+/// A line of text that names the path.
 pub(super) fn bind(
     effective: &Effective,
     passed: &mut PassedSockets,
@@ -30,8 +30,8 @@ pub(super) fn bind(
     }
 }
 
-/// Serves the relay to the holders of these keys, once the gate is open. A frame may be as large as the body of a request, and all of them may
-/// hold as much memory as all bodies do, apart from those.
+/// Serves the relay to the holders of these keys, once the gate is open. A frame may be as large as the body of a request, and
+/// all frames together may hold as much memory as all bodies do, in addition to those.
 ///
 /// # Errors
 ///

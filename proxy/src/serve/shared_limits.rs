@@ -10,10 +10,10 @@ use tooldock_workers::metric_table;
 
 use crate::gateway::Rules;
 
-/// The time between two exchanges. Requests of that time are all that can pass beyond a limit.
+/// The interval of exchanges. Only requests within one interval can pass beyond a limit.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Budgets of one exchange: few enough for the time in which Redis has to answer, and not to hold it up.
+/// Maximum number of budgets in one exchange: few enough for the time in which Redis has to answer, and not to delay it.
 const BUDGETS: usize = 512;
 
 metric_table! {
@@ -24,8 +24,8 @@ metric_table! {
     }
 }
 
-/// Shares the limits of the newest rules until it is dropped. Where the store does not answer, this replica counts for itself,
-/// and its use of that time is not told later: the others are not to pay for it.
+/// Shares the limits of the newest rules until its future is dropped. If the store does not answer, this replica counts for
+/// itself, and its use of that time is not reported later: it must not use up the budgets of the others.
 pub(super) async fn share(
     rules: Arc<ArcSwap<Rules>>,
     replicas: Arc<Replicas>,
@@ -43,7 +43,7 @@ pub(super) async fn share(
             match answer {
                 Ok(whole_in) => limits.move_on(at * BUDGETS, &whole_in),
                 Err(error) => {
-                    // The beats say that the store is away.
+                    // The beats report that the store is away.
                     tracing::debug!(%error, "limits are not shared");
                     break;
                 }

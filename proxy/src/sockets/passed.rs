@@ -46,7 +46,7 @@ impl PassedSockets {
             })
     }
 
-    /// Tells of the sockets that no listener has, and closes them.
+    /// Logs the sockets that no listener has, and closes them.
     pub(crate) fn close_rest(self) {
         for (address, _) in self.of_predecessor {
             tracing::info!("the gateway before listens at {address}, and this one does not");

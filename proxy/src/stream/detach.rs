@@ -1,8 +1,8 @@
 //! Taking a connection out of Pingora after the head of its answer has been written.
 //!
 //! `Session::downstream_session` is a public field: another session over nothing is put in its place, and the request
-//! then ends with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops what it was left with, and
-//! neither keeps the connection nor touches the socket.
+//! then ends with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops the session over nothing,
+//! and neither keeps the connection nor touches the socket.
 
 use std::future::poll_fn;
 use std::io::Cursor;
@@ -18,13 +18,13 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::edge::{Socket, Wire};
 use crate::respond::ClientGone;
 
-/// A connection, or what of it carries one stream.
+/// A connection, or the part of it that carries the stream.
 pub(super) enum Detached {
     /// HTTP/1 in the clear: the socket alone.
     Socket(Socket),
     /// HTTP/1 over TLS.
     Tls(Stream),
-    /// One stream of an HTTP/2 connection.
+    /// A stream of an HTTP/2 connection.
     Session(Box<ServerSession>),
 }
 
@@ -55,7 +55,8 @@ fn nothing() -> Box<ServerSession> {
 
 /// The connection of a session whose request has been read to its end, if nothing came after it.
 async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
-    // Bytes that arrived together with the request are in the session, which hands them out only to be kept alive.
+    // Bytes that arrived together with the request are in the session, which hands them out only for a connection that
+    // is kept.
     session.set_server_keepalive(Some(0));
     session.set_pipelining_enabled(true);
     let mut stream = if session.will_keepalive() {
@@ -68,10 +69,10 @@ async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
         }
         stream
     } else {
-        // The client has said itself that nothing follows.
+        // The client itself has announced that nothing follows.
         session.into_inner()
     };
-    // Any others are in the connection's buffer or its socket.
+    // Further bytes are in the connection's buffer or its socket.
     let quiet = poll_fn(|context| {
         let mut byte = [0; 1];
         let mut buffer = ReadBuf::new(&mut byte);

@@ -11,7 +11,7 @@ use crate::unread::{NotTaken, WriteLimits};
 
 /// Writes events until one side ends the stream.
 ///
-/// Two things wake it: an event, or its end; and the client's reset of this stream or the end of its connection.
+/// Two events wake it: an event, or its end; and the client's reset of this stream or the end of its connection.
 pub(super) async fn run<E: Events>(
     session: &mut ServerSession,
     events: &mut E,

@@ -1,6 +1,6 @@
 //! Writing a long stream to a connection of its own: HTTP/1, in the clear or over TLS.
 //!
-//! Tens of thousands of these idle at once, so what one keeps is counted in bytes: no buffer, no timer while nothing is
+//! Tens of thousands of streams idle at once, so the memory of each is counted in bytes: no buffer, no timer while nothing is
 //! written, one vectored write per event. Events come framed as SSE; only HTTP's own framing is added here.
 
 use std::future::poll_fn;
@@ -15,36 +15,36 @@ use crate::unread::{NotTaken, WriteLimits};
 /// Ends a chunked body.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Where the events of a stream come from.
+/// The source of a stream's events.
 pub(super) trait Events: Send {
     /// The next event; `None` at the end. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 
-    /// Whether the end is no end, so that the client must not take it for one.
+    /// Returns true if the events broke off, so that the client must not see a regular end.
     fn are_broken(&self) -> bool {
         false
     }
 }
 
-/// How a body is told from what follows it.
+/// The framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// Each event a chunk, an empty one at the end.
+    /// A chunk per event, and an empty chunk at the end.
     Chunked,
-    /// By the end of the connection, for HTTP/1.0.
+    /// The end of the connection, for HTTP/1.0.
     UntilClose,
 }
 
-/// Why a stream is over.
+/// The reason why a stream is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// There are no more events, and the client was told so.
+    /// There are no more events, and the client has received a regular end.
     Complete,
-    /// The client closed its side, or sent something where nothing may come.
+    /// The client closed its side, or sent bytes where none may come.
     ClientLeft,
-    /// The client took nothing for as long as one write may wait.
+    /// The client read nothing for the time limit of a write.
     SlowReader,
-    /// The server behind the stream broke it off, and so did we.
+    /// The server behind the stream broke it off, and the gateway did so, too.
     ServerLeft,
 }
 
@@ -57,7 +57,7 @@ impl Ending {
         Self::ServerLeft,
     ];
 
-    /// Its label in metrics.
+    /// The ending's label in metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -69,7 +69,7 @@ impl Ending {
 }
 
 impl From<io::Error> for Ending {
-    /// Whatever a socket says when it cannot be written to: nobody is there.
+    /// Every error of a write means that the client is gone.
     fn from(_: io::Error) -> Self {
         Self::ClientLeft
     }
@@ -77,7 +77,7 @@ impl From<io::Error> for Ending {
 
 /// Writes events until one side ends the stream.
 ///
-/// Two things wake it: an event, or its end; and anything to be read, which means that the client is done.
+/// Two events wake it: an event, or its end; and incoming bytes, which mean that the client is done.
 pub(super) async fn run<C, E>(
     connection: &mut C,
     events: &mut E,
@@ -128,7 +128,7 @@ async fn write<C: AsyncWrite + Unpin>(
     if framing == Framing::UntilClose {
         return write_all(connection, &mut [IoSlice::new(event)], event.len(), limits).await;
     }
-    // As many digits as a length can have, and the line's end.
+    // Room for the digits of the largest length, and the line's end.
     let mut line = [0; 2 * size_of::<usize>() + 2];
     let mut free = &mut line[..];
     write!(free, "{:x}\r\n", event.len())?;
@@ -139,7 +139,8 @@ async fn write<C: AsyncWrite + Unpin>(
     write_all(connection, &mut parts, event.len(), limits).await
 }
 
-/// Writes everything, of an event of so many bytes. The time limit is on each step: it is for clients that stop reading, not for slow ones.
+/// Writes all parts of an event of this size. The time limit applies to each step: it is for clients that stop reading, not for
+/// slow ones.
 async fn write_all<C: AsyncWrite + Unpin>(
     connection: &mut C,
     mut parts: &mut [IoSlice<'_>],
@@ -167,7 +168,7 @@ async fn within<T>(
     }
 }
 
-/// Tells the client that this was all.
+/// Writes the end of the body.
 async fn end<C: AsyncWrite + Unpin>(
     connection: &mut C,
     framing: Framing,

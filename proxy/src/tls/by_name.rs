@@ -1,4 +1,4 @@
-//! Which of a listener's certificates a client is shown: the one for the name it asks for (SNI).
+//! The choice of a listener's certificate by the name that the client asks for (SNI).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,9 +13,10 @@ use super::KeyPair;
 
 /// The certificates of a listener by the names they are for.
 pub(super) struct ByName {
-    /// For clients that ask for no name, or for a name of none of the certificates.
+    /// For clients that ask for no name, or for a name without a certificate.
     default: Arc<CertifiedKey>,
-    /// By a name in lower case. That of a wildcard begins with a dot and stands for one more label before it.
+    /// The certificates by name, in lower case. A wildcard's name begins with a dot and stands for one more label
+    /// before it.
     names: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
@@ -24,7 +25,7 @@ impl ByName {
     ///
     /// # Errors
     ///
-    /// One line about two certificates for one name: which of them is shown would depend on their order.
+    /// A line of text about two certificates for one name: the choice would depend on their order.
     pub(super) fn new(pairs: &[KeyPair]) -> Result<Self, String> {
         let Some(first) = pairs.first() else {
             return Err("no certificate".to_owned());
@@ -33,7 +34,7 @@ impl ByName {
         let mut files: HashMap<Box<str>, &Path> = HashMap::new();
         for pair in pairs {
             let mut own: Vec<&str> = pair.facts.host_names().collect();
-            // A certificate may say a name twice.
+            // A certificate may contain a name twice.
             own.sort_unstable();
             own.dedup();
             for name in own {
@@ -58,7 +59,7 @@ impl ByName {
         })
     }
 
-    /// The certificate for a name; that of a wildcard only where no other is for the name itself.
+    /// The certificate for a name; a wildcard's only if no certificate has the name itself.
     fn of(&self, name: Option<&str>) -> &Arc<CertifiedKey> {
         let found = name.and_then(|name| {
             let name = name.to_ascii_lowercase();

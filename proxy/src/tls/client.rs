@@ -1,4 +1,4 @@
-//! Client certificates: what a handshake verifies them by, and the names a verified one gives its owner.
+//! Client certificates: their verification by handshakes, and the names that a verified certificate gives its owner.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 use super::certificates_in;
 use crate::config::ClientAuth;
 
-/// What decides about the certificates that clients show.
+/// Verifier of client certificates.
 pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
 
 /// The certificates of authorities.
@@ -35,11 +35,11 @@ pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Author
     }
 }
 
-/// Takes the certificates that one of these authorities has signed.
+/// Makes a verifier that accepts certificates signed by one of these authorities.
 ///
 /// # Errors
 ///
-/// One line that names the file they were read from.
+/// A line of text that names their file.
 pub(super) fn verifier(
     file: &Path,
     authorities: &Authorities,
@@ -63,8 +63,8 @@ pub(super) fn verifier(
         .map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// The names of a certificate that the handshake has verified, and when the certificate ends, in seconds since 1970. What
-/// cannot be read is no name, and has ended.
+/// The names of a certificate that the handshake has verified, and its end, in seconds since 1970. An unreadable name is
+/// left out, and an unreadable certificate has ended.
 pub(super) fn certificate(der: &[u8]) -> (ClientCertificate, i64) {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else {
         return (ClientCertificate::default(), 0);

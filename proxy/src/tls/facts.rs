@@ -1,4 +1,4 @@
-//! What a certificate says of itself: when it is valid, and which names it is for.
+//! Facts of a certificate: its validity, and its names.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,10 +9,10 @@ use x509_parser::time::ASN1Time;
 
 use super::client::address;
 
-/// The names shown of a certificate that is for others.
+/// Maximum number of names that a message lists of a certificate for others.
 const NAMES_SHOWN: usize = 5;
 
-/// What matters here of a certificate.
+/// The dates and names of a certificate.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     not_before: ASN1Time,
@@ -27,12 +27,12 @@ enum Name {
     Address(IpAddr),
 }
 
-/// Names of which a listener's certificate should have one.
+/// The names that a listener's certificate should have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected<'a> {
     /// `admission.hosts`; empty where every name is served.
     pub(crate) hosts: &'a [HostPattern],
-    /// The listener is bound to a loopback address, and so answers for loopback names, too.
+    /// True if the listener is bound to a loopback address, and so answers for loopback names, too.
     pub(crate) loopback: bool,
 }
 
@@ -49,7 +49,7 @@ impl Facts {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for a certificate that no client would take.
+    /// The fault of a certificate that no client would accept.
     pub(super) fn of(der: &[u8]) -> Result<Self, String> {
         let (_, certificate) =
             X509Certificate::from_der(der).map_err(|_| "not an X.509 certificate".to_owned())?;
@@ -72,12 +72,12 @@ impl Facts {
         })
     }
 
-    /// When it ends, in seconds since 1970.
+    /// The end of the certificate, in seconds since 1970.
     pub(super) fn not_after(&self) -> i64 {
         self.not_after.timestamp()
     }
 
-    /// The host names it is for, in lower case.
+    /// The host names of the certificate, in lower case.
     pub(super) fn host_names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().filter_map(|name| match name {
             Name::Dns(name) => Some(name.as_str()),
@@ -85,7 +85,7 @@ impl Facts {
         })
     }
 
-    /// Why clients would refuse it at this moment.
+    /// The reason why clients would refuse it at this moment.
     pub(super) fn problem(&self, now: SystemTime, expected: Expected<'_>) -> Option<String> {
         let now = now
             .duration_since(UNIX_EPOCH)
@@ -105,7 +105,7 @@ impl Facts {
         None
     }
 
-    /// Whether it is for at least one name the listener answers for.
+    /// Returns true if it has at least one name that the listener answers for.
     fn fits(&self, expected: Expected<'_>) -> bool {
         if expected.hosts.is_empty() || expected.hosts.iter().any(HostPattern::is_any) {
             return true;
@@ -140,7 +140,7 @@ impl Facts {
 
 fn name(name: &GeneralName<'_>) -> Option<Name> {
     match name {
-        // What is in a certificate comes from others and may end up in a log line.
+        // Names come from outside and may end up in a log line.
         GeneralName::DNSName(name) if !name.contains(char::is_control) => {
             Some(Name::Dns(name.to_ascii_lowercase()))
         }

@@ -1,5 +1,5 @@
-//! A configuration that cannot be used, told to the client in its own words: its first request is answered with the
-//! reason. A client that only saw the process end would tell its user no more than that.
+//! An unusable configuration, reported to the client in its own protocol: its first request is answered with the
+//! reason. A client that only saw the process end could tell its user no more than that.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read as _, Write};
 use std::sync::mpsc;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How long the client may take to send its first request.
+/// Time limit for the client's first request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest request that is read.
 const REQUEST_MAX: u64 = 1024 * 1024;
-/// What JSON-RPC calls a server's own fault.
+/// The code of JSON-RPC for a server's own fault.
 const INTERNAL_ERROR: i32 = -32603;
 
 /// Answers the first request on standard input with this reason, if there is a client.
@@ -21,7 +21,7 @@ pub(super) fn answer_one_request(reason: &str) {
         return;
     }
     let (say, said) = mpsc::sync_channel(1);
-    // Not joined: a read cannot be given up, and the process ends.
+    // Not joined: a read cannot be cancelled, and the process ends.
     thread::spawn(move || {
         let input = BufReader::new(std::io::stdin().take(REQUEST_MAX));
         let id = input
@@ -32,7 +32,7 @@ pub(super) fn answer_one_request(reason: &str) {
     });
     if let Ok(Some(id)) = said.recv_timeout(PATIENCE) {
         let mut output = std::io::stdout().lock();
-        // A client that does not read gets the line on standard error all the same.
+        // A client that does not read this can still show the line on standard error.
         let _ = writeln!(output, "{}", answer(&id, reason)).and_then(|()| output.flush());
     }
 }
@@ -45,7 +45,7 @@ fn request_id(line: &str) -> Option<Value> {
     message.get("method").map(|_| id.clone())
 }
 
-/// The error, whose data is what all errors of the aggregate's own look like.
+/// The error, with the data of all of the aggregate's own errors.
 fn answer(id: &Value, reason: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": {
         "code": INTERNAL_ERROR,

@@ -22,10 +22,10 @@ use rustix::process::Pid;
 
 use super::folder_of;
 
-/// More than an address or a name has, in bytes.
+/// A size above the length of any address or name, in bytes.
 const PACKET_MAX: usize = 1024;
 
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 4;
 
 /// The listening end.
@@ -37,7 +37,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The operating system's.
+    /// Errors of the operating system.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         let (folder, address) = addressed(path)?;
         match fs::remove_file(path) {
@@ -57,7 +57,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The operating system's.
+    /// Errors of the operating system.
     pub(super) fn accept(&self) -> io::Result<Channel> {
         Ok(Channel(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
@@ -78,7 +78,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The operating system's: there is no file, or no process listens there.
+    /// Errors of the operating system: there is no file, or no process listens there.
     pub(super) fn connect(path: &Path) -> io::Result<Self> {
         let (_folder, address) = addressed(path)?;
         let socket = new_socket()?;
@@ -90,7 +90,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The operating system's.
+    /// Errors of the operating system.
     pub(super) fn peer(&self) -> io::Result<Peer> {
         let credentials = getsockopt(&self.0, PeerCredentials)?;
         Ok(Peer {
@@ -103,7 +103,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The operating system's; that the other end is closed.
+    /// Errors of the operating system; the other end is closed.
     pub(super) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -124,7 +124,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The operating system's; that the other end is closed.
+    /// Errors of the operating system; the other end is closed.
     pub(super) fn receive(&self) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut bytes = vec![0; PACKET_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -148,11 +148,11 @@ impl Channel {
         Ok((bytes, descriptor))
     }
 
-    /// As [`Channel::receive`], for no longer than this.
+    /// As [`Channel::receive`], within a time limit.
     ///
     /// # Errors
     ///
-    /// As for [`Channel::receive`], and that nothing came in time.
+    /// As for [`Channel::receive`]; no packet came in time.
     pub(super) fn receive_within(&self, limit: Duration) -> io::Result<Vec<u8>> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?;
         Ok(self.receive()?.0)

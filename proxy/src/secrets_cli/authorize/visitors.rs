@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::CALLBACK;
 use crate::remote::authorize::Answered;
 
-/// Connections that are read at once, and browsers that are turned away at once.
+/// Maximum number of connections that are read at once, and of browsers that are turned away at once.
 const READ_MAX: usize = 64;
 /// How long a browser may take to send its request, and to take the response.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ impl Visitors {
         self.handles.push_back(self.read.spawn(reads));
     }
 
-    /// The next address that a browser asks for which was sent back here. None where no connection is open.
+    /// The next address that a returning browser requests. `None` where no connection is open.
     pub(super) async fn next(&mut self) -> Option<(String, TcpStream)> {
         loop {
             if let Ok(Some(came)) = self.read.join_next().await? {
@@ -51,7 +51,7 @@ impl Visitors {
         }
     }
 
-    /// Tells a browser that it brought no answer to the question, unless too many are being told that.
+    /// Tells a browser that its request is no answer, unless too many are being told that.
     pub(super) fn turn_away(&mut self, browser: TcpStream) {
         while self.turned_away.try_join_next().is_some() {}
         if self.turned_away.len() < READ_MAX {
@@ -61,7 +61,7 @@ impl Visitors {
     }
 }
 
-/// Tells a browser what became of its request.
+/// Tells a browser the outcome of its request.
 pub(super) async fn tell(browser: TcpStream, answered: &Answered) {
     let (status, text) = match answered {
         Answered::Given(_) => (
@@ -80,7 +80,7 @@ pub(super) async fn tell(browser: TcpStream, answered: &Answered) {
     respond(browser, status, text).await;
 }
 
-/// The address that a browser asks for, if it is the one that it was sent back to.
+/// The address that a browser requests, if it is the redirect address.
 async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, TcpStream)> {
     let mut head = Vec::with_capacity(2048);
     let read = async {
@@ -98,7 +98,7 @@ async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, T
     let target = request.path?;
     let path = target.split('?').next()?;
     if request.method? != "GET" || path != CALLBACK {
-        // Browsers ask for an icon, too.
+        // Browsers request an icon, too.
         respond(connection, "404 Not Found", "Not found\n").await;
         return None;
     }
