@@ -122,9 +122,9 @@ pub enum Flood {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateConfig {
-    /// Sustained, per second.
+    /// The sustained rate, per second.
     pub rate: NonZeroU32,
-    /// At once, after a pause.
+    /// The largest number of events at once, after a pause.
     pub burst: NonZeroU32,
 }
 
@@ -134,14 +134,14 @@ pub struct RateConfig {
 pub struct RateLimitConfig {
     /// The key that has a budget, or several keys: each combination has a budget of its own.
     pub key: LimitKeys,
-    /// Sustained, per second.
+    /// The sustained rate, per second.
     pub rate: NonZeroU32,
-    /// At once, after a pause.
+    /// The largest number of events at once, after a pause.
     pub burst: NonZeroU32,
     /// The unit that the limit counts.
     #[serde(default)]
     pub unit: LimitUnit,
-    /// Only in this namespace; absent: in each.
+    /// The only namespace that is counted; absent: each namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<NamespaceName>,
     /// The cost of calls, by tool: names and globs, the first in the order of their spelling that matches counts. Any

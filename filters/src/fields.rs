@@ -11,7 +11,7 @@ pub(crate) enum Field<'a> {
     #[default]
     Absent,
     Once(&'a HeaderValue),
-    /// Its values are in the map.
+    /// Sent several times; the values are in the map.
     Several,
 }
 

@@ -24,7 +24,7 @@ pub struct HostPattern(Pattern);
 enum Pattern {
     Any,
     Name(String),
-    /// With its leading dot.
+    /// A suffix with its leading dot.
     Suffix(String),
     Address(IpAddr),
 }

@@ -223,7 +223,7 @@ fn named<'a>(
         match directory.session_namespace(&session) {
             Some(namespace) if said => agree(&mut name, namespace.to_string().into())?,
             Some(namespace) => name = Some(namespace.to_string().into()),
-            // Where a namespace is named, the service answers: it can distinguish a foreign session from an ended one.
+            // For a request with a namespace the service answers: it can distinguish a foreign session from an ended one.
             None if said => {}
             None => {
                 return Err(Rejection::new(
@@ -241,7 +241,7 @@ fn named<'a>(
 ///
 /// # Errors
 ///
-/// When it is there several times or not encoded as a query is. Admission has refused such requests.
+/// The parameter is repeated, or not encoded as a query is. Admission has refused such requests.
 pub fn session_id(parts: &Parts) -> Result<Option<Cow<'_, str>>, Rejection> {
     let mut values = path::query_values(parts.uri.query(), "session_id");
     match (values.next(), values.next()) {

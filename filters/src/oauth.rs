@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! token ── JWT? ── yes ── issuer by `iss` ── keys ── signature ── claims ──▶ principal
-//!             └──── no ─── each issuer with introspection: its stored answer about the token ──▶ principal
+//!            └──── no ─── each issuer with introspection: its stored answer about the token ──▶ principal
 //! ```
 //!
 //! Pure as the other filters: keys and answers of issuers are put into [`Issuer`] from outside. A missing key or answer
@@ -94,9 +94,9 @@ pub enum Asked {
     First,
     /// The request was counted, and has waited for an issuer.
     Again,
-    /// The request waits no more, and the newest keys of its token's issuer are there: a token by another key is refused.
+    /// The request no longer waits, and the newest keys of its token's issuer are there: a token by another key is refused.
     ByNewestKeys,
-    /// The request waits no more: a token without a verdict cannot be judged now.
+    /// The request no longer waits: a token without a verdict cannot be judged now.
     Last,
 }
 

@@ -259,7 +259,7 @@ impl Shard {
         Some(self.cells.entry(key).or_insert(0))
     }
 
-    /// Notes events that the other replicas are to be told. Keys that find no place are not told of.
+    /// Notes events for the other replicas. Events of keys without a place are not reported.
     fn note(&mut self, key: u64, events: u32, keys_max: usize, name: impl FnOnce() -> [u8; 16]) {
         if self.untold.len() >= keys_max && !self.untold.contains_key(&key) {
             return;

@@ -292,7 +292,7 @@ pub enum RouteNamespace {
 /// The body of a POST or PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteBody {
-    /// Nothing. It is never read.
+    /// No body. It is never read.
     None,
     /// JSON.
     Json,

@@ -3,8 +3,8 @@
 
 use tikv_jemallocator::Jemalloc;
 
-// Cross-thread frees are what costs here, and this allocator is made for them; its background threads give memory back
-// after a peak.
+// Frees across threads are the main cost here, and this allocator is made for them; its background threads give memory
+// back after a peak.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 

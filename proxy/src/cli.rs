@@ -85,8 +85,8 @@ pub(crate) enum CheckFormat {
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = IMPORT_NGINX_HELP)]
 pub(crate) struct ImportNginxArgs {
-    /// nginx.conf, or a file with what stands in its http block. `include` is followed, from the file's folder. - is
-    /// standard input
+    /// nginx.conf, or a file with the content of its http block. `include` is followed, from the file's folder. - is standard
+    /// input
     pub(crate) file: PathBuf,
     /// Write the configuration into this file [default: standard output]
     #[arg(short = 'o', long = "output", value_name = "FILE")]
@@ -113,10 +113,10 @@ Example:
   tooldock import-nginx /etc/nginx/nginx.conf -o conf/tooldock.yaml
   tooldock check -c conf/tooldock.yaml";
 
-/// `tooldock toolman`. Its standard output is for the client alone; what there is to say else goes to standard error.
+/// `tooldock toolman`. Its standard output is for the client alone; messages go to standard error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ToolmanArgs {
-    /// The file that lists the servers and what of them is active at the start. Its relative paths start at its own folder
+    /// The file that lists the servers and the tools that are active at the start. Its relative paths start at its own folder
     #[arg(long, value_name = "FILE", default_value = "tools.toml")]
     pub(crate) config: PathBuf,
 }
@@ -251,7 +251,7 @@ pub(crate) struct KeysArgs {
 pub(crate) enum KeysCommand {
     /// Make a key and print it, once: only its hash is kept
     Create(NewKeyArgs),
-    /// Show all keys: what each opens, whether it counts, and when it was used last
+    /// Show all keys: the tools and namespaces of each, its validity, and its last use
     List,
     /// Take a key back: it is refused from now on, and its streams end
     Revoke {
@@ -264,7 +264,7 @@ pub(crate) enum KeysCommand {
 /// `tooldock keys create`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct NewKeyArgs {
-    /// Whom the key is for. Logs and limits name its requests key:NAME
+    /// The holder of the key. Logs and limits name its requests key:NAME
     #[arg(long)]
     pub(crate) name: String,
     /// Scopes whose tools the key may list and call: admin (all tools), write, read, or names of relay.scopes
@@ -281,10 +281,10 @@ pub(crate) struct NewKeyArgs {
     /// Networks that the key counts from, as 10.0.0.0/8 [default: every network]
     #[arg(long, value_name = "CIDR,…", value_delimiter = ',')]
     pub(crate) networks: Vec<Cidr>,
-    /// For how long the key counts, as 90d [default: until it is revoked]
+    /// Time for which the key is valid, as 90d [default: until it is revoked]
     #[arg(long, value_name = "TIME")]
     pub(crate) expires: Option<humantime::Duration>,
-    /// How much the key may do per second: RATE/BURST requests, or RATE/BURST:tool_call for calls of tools
+    /// Limits per second: RATE/BURST requests, or RATE/BURST:tool_call for calls of tools
     #[arg(long, value_name = "RATE/BURST", value_delimiter = ',')]
     pub(crate) rate: Vec<KeyLimit>,
     /// Let the key begin with oub_, as those of containers do; td_ else

@@ -221,7 +221,7 @@ impl Hub {
     }
 }
 
-/// Ends sessions and suspended calls of principals whose keys count no more.
+/// Ends sessions and suspended calls of principals whose keys are no longer valid.
 async fn end_lost_principals(service: &Service, keys: &KeyStore) {
     let principals = keys.tables().snapshot().principals(SystemTime::now());
     let is_lost =

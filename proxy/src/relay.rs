@@ -31,7 +31,7 @@ use crate::sockets::{self, BoundSocket, PassedSockets};
 
 /// Pause after a connection could not be accepted: the usual cause, too many open files, passes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Interval of checking, while calls run, if a client that writes no more is gone altogether.
+/// Interval of checking, while calls run, if a client that no longer writes is gone altogether.
 const GONE_CHECK: Duration = Duration::from_millis(100);
 /// Time limit for a refused client to read the reason.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);

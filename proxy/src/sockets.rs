@@ -1,7 +1,7 @@
 //! The listening sockets. Each address is bound once, before anything else is built, and never given up in between: an
 //! address that is taken ends the start with a line that names it.
 //!
-//! Sockets that are there already are taken over: from a service manager, or from the gateway that this one succeeds.
+//! Sockets that exist already are taken over: from a service manager, or from the gateway that this one succeeds.
 //!
 //! The services that accept on an address share its socket. A socket for each service, side by side by `SO_REUSEPORT`, would
 //! let any other process of the same user listen there as well, a tool of ours among them, and receive a part of the clients

@@ -415,7 +415,7 @@ impl TlsConnection {
         self.open.admitted(admitted);
     }
 
-    /// The certificate that the client has shown, verified by the handshake. It counts no longer if it has ended since, or
+    /// The certificate that the client has shown, verified by the handshake. It is no longer valid if it has ended since, or
     /// if a reload has replaced its authorities.
     pub(crate) fn certificate(&self) -> filters::Shown<'_> {
         let Some(shows) = &self.client else {
@@ -441,7 +441,7 @@ impl TlsConnection {
         Some(shows.shown.counts_for())
     }
 
-    /// Returns true if the client has shown a certificate that no longer counts: the connection is to end, so that the next
+    /// Returns true if the client has shown a certificate that is no longer valid: the connection is to end, so that the next
     /// handshake judges the client anew.
     pub(crate) fn is_outdated(&self) -> bool {
         self.certificate() == filters::Shown::Outdated

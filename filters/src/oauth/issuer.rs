@@ -247,7 +247,7 @@ pub enum Replaced {
     Nothing,
     /// Further tokens count.
     SomeAreNew,
-    /// Tokens that counted may count no more.
+    /// Tokens that were valid may have become invalid.
     SomeAreGone,
 }
 

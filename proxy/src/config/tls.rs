@@ -14,7 +14,8 @@ use super::ConfigError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Spelling", into = "Spelling")]
 pub(crate) struct TlsConfig {
-    /// At least one. A client that asks for no name, or for a name without a certificate, is shown the first.
+    /// The certificates, at least one. A client that asks for no name, or for a name without a certificate, is shown
+    /// the first.
     pub(crate) certificates: Vec<KeyPairFiles>,
     /// The oldest version that is spoken.
     pub(crate) min_version: TlsVersion,
@@ -58,7 +59,7 @@ impl TlsConfig {
 pub(crate) struct KeyPairFiles {
     /// The certificate chain.
     pub(crate) cert: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub(crate) key: PathBuf,
 }
 

@@ -211,7 +211,7 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.versions.as_ref().is_some_and(Vec::is_empty) {
             return wrong("versions", "is empty");
         }
-        // Its transport has a switch of its own, and nothing negotiates it anywhere else.
+        // The transport of this version has a switch of its own, and the version cannot be negotiated elsewhere.
         if listener
             .versions
             .iter()

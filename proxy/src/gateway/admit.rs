@@ -162,7 +162,7 @@ impl Gateway {
     }
 
     /// Returns true if the verdict on a request may differ from the one it was admitted by: rules or namespaces have changed, or
-    /// its credential counts no more.
+    /// its credential is no longer valid.
     fn is_outdated(&self, passage: &Passage) -> bool {
         let same_rules = self.service.readmissions() == passage.readmissions
             && self.registry.load().generation == passage.generation;

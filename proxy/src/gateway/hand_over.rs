@@ -189,7 +189,7 @@ impl Gateway {
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
             logged.entry.because(code);
         }
-        // An answered request runs no more: a client that sends its next request at once finds the permit free.
+        // An answered request is no longer running: a client that sends its next request at once finds the permit free.
         if matches!(reply, Reply::Full { .. } | Reply::Opening { .. }) {
             passage.permit = None;
         }

@@ -1,5 +1,5 @@
 //! The time for which the credential of a request admits a long stream: until the credential's own end, until it is
-//! revoked, or until the key that verified it counts no more. The streams of an API key end alone; those of JWTs end
+//! revoked, or until the key that verified it is no longer valid. The streams of an API key end alone; those of JWTs end
 //! together when an issuer drops a key, and clients whose tokens still count open them again.
 //!
 //! | credential | ends by itself | taken back |
@@ -59,7 +59,7 @@ impl Lasting {
         self.ends.map(|end| left(end).unwrap_or_default())
     }
 
-    /// Resolves when the credential of the request counts no more.
+    /// Resolves when the credential of the request is no longer valid.
     pub(super) fn taken_back(&self, gateway: &Gateway, fields: &Fields<'_>) -> Option<End> {
         let grant = self.grant.as_ref()?;
         if grant.key_id().is_some() {
@@ -83,7 +83,7 @@ impl Lasting {
     }
 }
 
-/// Waits until the key with that grant counts no more, or opens other tools.
+/// Waits until the key with that grant is no longer valid, or opens other tools.
 async fn outlive_key(keys: &KeyStore, grant: &Arc<Grant>) {
     let mut losses = keys.losses();
     loop {

@@ -32,7 +32,7 @@ impl IssuerMetrics {
         self.ages.with_label_values(&[issuer]).set(seconds);
     }
 
-    /// Removes an issuer that is configured no more.
+    /// Removes an issuer that is no longer configured.
     pub(super) fn forget(&self, issuer: &str) {
         let _ = self.ages.remove_label_values(&[issuer]);
     }

@@ -67,7 +67,7 @@ impl RemoteMetrics {
 }
 
 impl RemoteMetrics {
-    /// Counts an authorization at the server of a namespace that counts no more.
+    /// Counts an authorization that is no longer valid, at the server of a namespace.
     pub(super) fn authorization_ended(&self, namespace: &NamespaceName, reason: &'static str) {
         let labels = [namespace.as_str(), reason];
         self.authorizations_ended.with_label_values(&labels).inc();

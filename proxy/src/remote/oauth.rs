@@ -128,11 +128,11 @@ struct State {
 enum NoToken {
     /// The next attempt may have another outcome.
     Now(Reason),
-    /// The authorization counts no more, until an operator acts.
+    /// The authorization is no longer valid, until an operator acts.
     Ended(End, Reason),
 }
 
-/// The reason why an authorization counts no more.
+/// The reason why an authorization is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The remote server names another authorization server.

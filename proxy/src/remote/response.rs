@@ -55,9 +55,9 @@ enum Framing {
     Length(u64),
     /// After its last chunk.
     Chunks(Chunk),
-    /// With the connection.
+    /// At the end of the connection.
     Close,
-    /// Here.
+    /// Reached already, or there is no body.
     Done,
 }
 

@@ -1,5 +1,5 @@
 //! Background work on API keys in a running gateway: follows changes, and warns of keys without tools. Streams of a key that
-//! counts no more end by themselves (`gateway/lasting.rs`).
+//! is no longer valid end by themselves (`gateway/lasting.rs`).
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;

@@ -164,7 +164,7 @@ pub(super) fn version(text: &str) -> Result<ProtocolVersion, String> {
     text.parse().map_err(|error| format!("{text:?}: {error}"))
 }
 
-/// At least one protocol version.
+/// Parses a list of at least one protocol version.
 pub(super) fn versions(text: &str) -> Result<Vec<ProtocolVersion>, String> {
     let versions: Vec<ProtocolVersion> = list(text)?;
     if versions.is_empty() {

@@ -159,7 +159,7 @@ pub(super) async fn token(
 /// Such a record does not name the server that it was given for, and is therefore not renewed by discovered addresses of
 /// that server.
 ///
-/// The inner error is the reason why it counts no more.
+/// The inner error is the reason why it is no longer valid.
 async fn adopt(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -218,7 +218,7 @@ async fn elsewhere(
     Some(one_line(server, &kept.hidden(), other))
 }
 
-/// Stores renewed tokens, or removes an authorization that counts no more.
+/// Stores renewed tokens, or removes an authorization that is no longer valid.
 async fn put(place: &Place<'_>, before: Authorization, now: Option<Authorization>) {
     let (store, authorizer) = (Arc::clone(place.store), place.authorizer.clone());
     let namespace = authorizer.namespace.clone();
