@@ -277,7 +277,8 @@ mod tests {
     use super::*;
     use crate::route::ALL;
 
-    /// Serves `github` and `shared` to everyone and `vault` to nobody. There is a folder `git-new`, which is not loaded.
+    /// Serves `github` and `shared` to all principals and `vault` to none. There is a folder `git-new`, which is not
+    /// loaded.
     struct Served;
 
     impl Directory for Served {

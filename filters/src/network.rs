@@ -201,7 +201,7 @@ mod tests {
     fn the_rightmost_hop_that_is_no_trusted_proxy_is_the_client() {
         let trusted = &["10.0.0.0/8"];
         assert_eq!(client("10.0.0.1", &[b"192.0.2.7"], trusted), "192.0.2.7");
-        // What the client itself wrote to the left does not count.
+        // Hops that the client itself wrote, on the left, do not count.
         assert_eq!(
             client("10.0.0.1", &[b"127.0.0.1, 192.0.2.7"], trusted),
             "192.0.2.7"

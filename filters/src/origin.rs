@@ -411,7 +411,7 @@ mod tests {
         headers
     }
 
-    /// What the page is told, or why it is refused.
+    /// The allowed origin of the answer, or the reason of the refusal.
     fn told(origin: &str, allowed: &[&str]) -> Result<HeaderValue, Reason> {
         match check(
             &Fields::of(&headers(&[origin.as_bytes()])),

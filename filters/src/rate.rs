@@ -348,7 +348,7 @@ mod tests {
             .filter(|key| limiter.check(*key).is_ok())
             .count();
         assert!(limiter.keys() <= SHARDS);
-        // One key and one shared budget per part.
+        // A key and a shared budget per part.
         assert!(admitted <= 2 * SHARDS, "{admitted}");
     }
 

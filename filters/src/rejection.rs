@@ -468,7 +468,7 @@ mod tests {
     fn json_rpc_codes_follow_the_status() {
         for reason in Reason::ALL {
             let expected = match reason.status().as_u16() {
-                // The one with a code of the specification's own.
+                // This reason has a code of the specification's own.
                 400 if reason == Reason::HeaderMismatch => -32020,
                 401 => -32010,
                 403 => -32011,

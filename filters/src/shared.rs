@@ -164,7 +164,7 @@ mod tests {
         // An answer that knows less than this replica takes nothing back.
         limits.take_use().move_on(0, &[Duration::ZERO]);
         assert!(!admits(&limits, "ci"));
-        // The answer is as old as what was told.
+        // The answer is as old as the reported use.
         clock.advance(seconds(4));
         assert!(admits(&limits, "ci"));
         let told = limits.take_use();

@@ -359,7 +359,7 @@ mod tests {
         let tools = tempfile::tempdir().expect("directory");
         let own = tools.path().join("basic-tool");
         fs::create_dir(&own).expect("create");
-        // What a crash half way leaves behind.
+        // A leftover of a crash half way.
         fs::create_dir(tools.path().join(".multi-tool.new")).expect("create");
         copy_examples(tools.path()).expect("copied");
         assert_eq!(fs::read_dir(&own).expect("read").count(), 0);

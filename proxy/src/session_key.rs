@@ -56,7 +56,7 @@ mod tests {
     fn a_key_is_made_once_for_its_owner_alone() {
         let data = tempfile::tempdir().expect("directory");
         let file = data.path().join(FILE);
-        // What a crash half way leaves behind.
+        // A leftover of a crash half way.
         fs::write(data.path().join("session.key.new.1"), "half").expect("write");
         let made = kept(&file).expect("made");
         assert_ne!(made, [0; BYTES]);

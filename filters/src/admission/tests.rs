@@ -21,7 +21,7 @@ use crate::token::TokenDigest;
 mod cost;
 mod failures;
 
-/// Serves `github`, `shared` and, to nobody, `vault`; knows one session, of 2025-11-25.
+/// Serves `github`, `shared` and, to no principal, `vault`; knows one session, of 2025-11-25.
 struct Live;
 
 impl Directory for Live {
@@ -232,7 +232,7 @@ const STRICT: &str = r#"
       - { key: namespace, rate: 1, burst: 1 }
 "#;
 
-/// The same without budgets.
+/// As the configuration above, without budgets.
 const OPEN: &str = r#"
     hosts: [gw.example]
     origins: ["https://ok.example"]

@@ -1,4 +1,4 @@
-//! Who a credential stands for, and what a refusal tells.
+//! Principals of credentials, and the texts of refusals.
 
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
@@ -36,7 +36,7 @@ fn headers(values: &[&[u8]]) -> HeaderMap {
     headers
 }
 
-/// The refusal of credentials that are nobody's.
+/// The refusal of unknown credentials.
 fn refused(tokens: &Tokens, headers: &HeaderMap) -> Rejection {
     match tokens.authenticate(&Fields::of(headers), HERE) {
         Err(Unknown::Refused(rejection) | Unknown::Wrong(rejection)) => rejection,

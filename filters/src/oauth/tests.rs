@@ -489,7 +489,7 @@ fn no_issuer_is_asked_about_what_cannot_be_its_token() {
         let said = name(&judged(token));
         assert!(said.contains("no issuer's"), "{token}: {said}");
     }
-    // A JWT goes to nobody but the issuer that it names.
+    // A JWT goes only to the issuer that it names.
     let foreign = KEYS.sign(
         &header(),
         &with(claims(), &json!({ "iss": "https://c.example" })),

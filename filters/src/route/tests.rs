@@ -2,7 +2,7 @@ use super::*;
 
 const CORE: RouteGroups = ALL.without(RouteGroup::Metrics).without(RouteGroup::Web);
 
-/// What a path is: route, namespace, tool.
+/// The route, namespace and tool of a path.
 fn core(path: &str) -> Option<(RouteId, Option<String>, Option<String>)> {
     let found = CORE.find(path)?;
     let text = |value: Option<Cow<'_, str>>| value.map(Cow::into_owned);
@@ -143,7 +143,7 @@ fn a_route_knows_the_methods_it_says_it_allows() {
                 "{method} {route:?}"
             );
         }
-        // Only a POST has a body, and what names a namespace needs somebody to ask for it.
+        // Only a POST has a body, and a route with a namespace needs a principal.
         assert!(route.body == RouteBody::None || allowed.contains(&"POST"));
         let is_public = matches!(route.access, RouteAccess::Public | RouteAccess::Probe);
         assert!(!is_public || route.namespace == RouteNamespace::None);

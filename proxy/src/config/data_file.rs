@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(before.data_file_problem(), None);
         std::fs::write(&files.operator, tokens(&[])).expect("write");
         files.break_it(|kind| {
-            // Twice: what is kept is kept for the next reload, too.
+            // Twice: the kept content is kept for the next reload, too.
             let next = before.reload().expect(kind).reload().expect(kind);
             assert!(next.config.admission.tokens.is_empty(), "{kind}");
             let servers = next.config.upstreams.stdio.keys().map(|it| it.as_str());

@@ -616,7 +616,7 @@ mod tests {
             ("PORT", "9001"),
         ]);
         assert_eq!((moved, warnings), (vec![9000, 8001, 9191], Vec::new()));
-        // What Kubernetes sets for a service of that name is no port.
+        // The value that Kubernetes sets for a service of that name is no port.
         let (moved, warnings) = ports(&[("TOOLDOCK_METRICS_PORT", "tcp://10.0.0.1:9090")]);
         assert_eq!(moved, [8000, 8001, 9090]);
         assert!(

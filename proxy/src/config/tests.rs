@@ -1,4 +1,4 @@
-//! What the layers add up to.
+//! The sum of the layers.
 
 use super::tests_support::{checked, served, served_dev, write};
 use super::*;

@@ -141,7 +141,7 @@ fn malformed(what: impl ToString) -> NoHeader {
 mod tests {
     use super::*;
 
-    /// What a header says, and what of the bytes behind it is left.
+    /// The client's address in a header, and the rest of the bytes behind it.
     async fn read_all(bytes: &[u8]) -> Result<(Option<String>, Vec<u8>), NoHeader> {
         let mut rest = bytes;
         let client = read(&mut rest).await?;

@@ -275,7 +275,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// A connection that takes 16 bytes until somebody reads, and the client's end of it.
+    /// A connection that takes 16 bytes until its client reads, and the client's end of it.
     fn pair(buffer: usize) -> (DuplexStream, Wire<DuplexStream>) {
         let (client, server) = duplex(16);
         let digest = Arc::new(SocketDigest::from_raw_fd(-1));

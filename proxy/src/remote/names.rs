@@ -176,7 +176,7 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    /// Answers with what was put there last, and counts.
+    /// Answers with the last addresses that a test has set, and counts look-ups.
     #[derive(Default)]
     struct Table(Mutex<(Vec<&'static str>, usize)>);
 

@@ -430,7 +430,7 @@ mod tests {
         let pieces: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.to_vec()).collect();
         let writing = tokio::spawn(async move {
             for piece in pieces {
-                // Who has found something wrong reads no more.
+                // A reader that has found a fault reads no more.
                 if theirs.write_all(&piece).await.is_err() {
                     return;
                 }
@@ -502,7 +502,7 @@ mod tests {
                 "a",
                 true,
             ),
-            // Chunks count, and nobody knows what others on the way count.
+            // Chunks count, and the rule of proxies on the way is unknown.
             (
                 "transfer-encoding: chunked\r\ncontent-length: 9\r\n",
                 "1\r\na\r\n0\r\n\r\n",

@@ -31,7 +31,7 @@ use super::{RemoteClient, RemoteMetrics, SystemNames, lock};
 /// How long a test waits for what must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a backend does with one request.
+/// The behaviour of a backend for one request.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     /// Writes this and waits for the next request.
@@ -157,7 +157,7 @@ impl Script {
     }
 }
 
-/// One request, all in lower case: names of headers are written in either case.
+/// A request, all in lower case: names of headers are written in either case.
 async fn read_request(connection: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut text = Vec::new();
     loop {

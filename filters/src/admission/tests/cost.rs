@@ -1,5 +1,5 @@
-//! What a decision costs. A change that makes one dearer has to say so: allocations are asserted here, instructions are
-//! compared with `cost.json` by `make cost`.
+//! The cost of a decision. A change that makes one dearer has to say so: allocations are asserted here, instructions
+//! are compared with `cost.json` by `make cost`.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ mod counted;
 
 use counted::allocations;
 
-/// Every check with something to look up, and limits nobody reaches.
+/// Every check with entries to look up, and limits that no request reaches.
 const FULL: &str = r#"
     hosts: [gw.example]
     origins: ["https://ok.example"]

@@ -9,7 +9,7 @@ use crate::output::Written;
 /// How long anything may take that must come.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A host that does what a test says, and a server behind its socket.
+/// A host that follows a test's instructions, and a server behind its socket.
 struct Scene {
     host: UnixListener,
     server: Server,

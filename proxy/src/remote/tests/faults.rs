@@ -1,4 +1,4 @@
-//! One backend and what it does wrong.
+//! A backend and its faults.
 
 use http::StatusCode;
 use tooldock_upstream::http_client::SendErrorKind;
@@ -61,7 +61,7 @@ async fn credentials_and_headers_of_the_configuration_go_up() {
 
 #[tokio::test]
 async fn a_refused_connection_is_told_and_nothing_was_sent() {
-    // Bound, so that nobody else gets the port, and not listening.
+    // Bound, so that no other process gets the port, and not listening.
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");
     let address = socket.local_addr().expect("an address");

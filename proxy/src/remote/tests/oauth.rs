@@ -109,7 +109,7 @@ async fn a_refused_token_is_fetched_anew_once_and_the_request_repeated_once() {
         shown,
         [Some("bearer t1".to_owned()), Some("bearer t2".to_owned())]
     );
-    // One that refuses whatever is shown is believed.
+    // A backend that refuses every token is believed.
     assert_eq!(
         send(&chosen).await.expect("a response").status,
         StatusCode::UNAUTHORIZED
@@ -274,7 +274,7 @@ fn a_token_shows_nowhere_in_debug() {
 /// The secret of a client that registered by itself.
 const REGISTERED: &str = "canary-registered-0123456789";
 
-/// What somebody gave for the namespace of [`server`], in a store of its own.
+/// The authorization for the namespace of [`server`], in a store of its own.
 struct GivenHouse {
     _folder: tempfile::TempDir,
     store: Arc<AuthorizationStore>,

@@ -9,7 +9,7 @@ use super::*;
 
 const QUIET: &str = "health: { active: { every: 1h }, passive: { failures: 2, eject: 1h } }";
 
-/// A backend that nobody listens at, and the socket that keeps its port from others.
+/// The address of a backend that does not listen, and the socket that keeps its port from others.
 fn dead() -> (String, TcpSocket) {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, 1], 0).into()).expect("a port");

@@ -1,4 +1,4 @@
-//! What arrives at the other end of a socket pair, and when a stream ends.
+//! The bytes that arrive at the other end of a socket pair, and the end of a stream.
 
 use std::time::Duration;
 
