@@ -1,6 +1,6 @@
-//! `tooldock check`: the configuration in force, masked, and every listener with what it serves.
+//! `tooldock check`: the configuration in force, masked, and every listener with its paths.
 //!
-//! The output is YAML: what is no key stands in comments. Sizes are rounded to one decimal.
+//! The output is YAML: everything but keys stands in comments. Sizes are rounded to one decimal.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ mod target;
 
 pub(crate) use target::Target;
 
-/// Everything `check` prints.
+/// The whole output of `check`.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String,
     Ok(report)
 }
 
-/// What is printed of one part of it alone.
+/// The output of `check` for a single part.
 pub(crate) fn report_on(path: &Path, checked: &Checked) -> String {
     let mut report = String::new();
     let errors = checked.findings.iter().filter(|it| it.is_error).count();
@@ -134,7 +134,7 @@ fn list_warnings(report: &mut String, servers: &Checked) {
 }
 
 /// Findings about external servers, about variables and files that the namespaces of the data directory lack, about
-/// addresses that another program has, and about rules for namespaces and members of aggregates that are not there.
+/// addresses that another program has, and about rules for missing namespaces and members of aggregates.
 pub(crate) fn whole(effective: &Effective) -> Checked {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
@@ -147,7 +147,7 @@ pub(crate) fn whole(effective: &Effective) -> Checked {
     checked.findings.extend(unknown);
     let members = namespaces::members(&effective.config, &known);
     checked.findings.extend(members);
-    // A configuration is checked on other machines, too, where the key is not.
+    // A configuration is checked on other machines, too, which lack the key.
     let key = session_store::missing_key(effective).map(|message| Finding {
         place: "SESSION_KEY".to_owned(),
         message,
@@ -157,7 +157,7 @@ pub(crate) fn whole(effective: &Effective) -> Checked {
     checked
 }
 
-/// Logs rules for namespaces that are not there. They end no start: the namespace may be made while the gateway runs.
+/// Logs rules for missing namespaces. They do not prevent a start: the namespace may be made while the gateway runs.
 pub(crate) fn log_unknown_namespaces(effective: &Effective) {
     let known = known_namespaces(effective, servers(effective).names);
     for finding in namespaces::findings(&effective.config, &known) {
@@ -180,7 +180,7 @@ fn known_namespaces(
     names
 }
 
-/// What is said of one part: a file of external servers, or the folder of a namespace.
+/// Checks a single part: a file of external servers, or the folder of a namespace.
 pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
     let namespaces = &effective.config.namespaces;
     match target {
@@ -203,7 +203,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
 
 /// Findings about the folder of a namespace, or about a single Python file of the folder.
 fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Checked {
-    // `DATA/tools/NAME` is of that data directory, whatever the configuration says.
+    // `DATA/tools/NAME` belongs to that data directory, whatever the configuration says.
     let data = folder.parent().and_then(|tools| folder_in(tools, "tools"));
     let python = PythonCheck {
         workers: &effective.config.workers,
@@ -258,7 +258,7 @@ pub(crate) fn annotations(checked: &Checked) -> String {
     lines
 }
 
-/// What is said of external servers, in the configuration and in the data directory.
+/// Checks the external servers of the configuration and of the data directory.
 pub(crate) fn servers(effective: &Effective) -> Checked {
     let (secrets, unreadable) = secrets(effective, None);
     let config = &effective.config;
@@ -276,7 +276,7 @@ pub(crate) fn servers(effective: &Effective) -> Checked {
     checked
 }
 
-/// What is wrong with the files of aggregates, and with aggregates that are members of each other.
+/// Faults in the files of aggregates, and aggregates that are members of each other.
 fn aggregates(config: &Config) -> Vec<Finding> {
     let found = |name: &NamespaceName, message| Finding {
         place: format!("toolman.{name}"),
@@ -330,7 +330,7 @@ fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Fin
     }
 }
 
-/// What must be mended about them, a line each.
+/// The errors among the findings, a line each.
 pub(crate) fn errors(servers: &Checked) -> impl Iterator<Item = String> {
     let errors = servers.findings.iter().filter(|it| it.is_error);
     errors.map(told)
@@ -340,13 +340,13 @@ fn told(finding: &Finding) -> String {
     one_line(&format!("{}: {}", finding.place, finding.message))
 }
 
-/// Names and commands come from a file that others may write.
+/// Names and commands come from a file that other programs may write.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// The configuration as YAML without the digests of tokens, as a weak token could be guessed from one, and without the
-/// values of servers' variables, unless they say only where the value comes from.
+/// The configuration as YAML without the digests of tokens, as a weak token could be guessed from its digest, and
+/// without the values of servers' variables, unless they only refer to their source.
 fn masked(config: &Config) -> Result<String, yaml::Error> {
     let mut tree = yaml::to_value(config)?;
     let tokens = tree
@@ -383,7 +383,7 @@ fn masked(config: &Config) -> Result<String, yaml::Error> {
     yaml::to_string(&tree)
 }
 
-/// Credentials, values of headers and queries of URLs, any of which may be a secret.
+/// Masks credentials, values of headers and queries of URLs, any of which may be a secret.
 fn mask_remote(tree: &mut Value, server: &RemoteServerConfig) {
     if let Some(credentials) = &server.credentials {
         tree["credentials"] = match server.passes_credentials() {

@@ -1,20 +1,20 @@
 //! `tooldock import-nginx`: an nginx front of MCP servers as a configuration of the gateway.
 //!
 //! ```text
-//! FILE ── include ── tree ── sites ──▶ exposures: where requests are passed on, with what is in force there (scope)
+//! FILE ── include ── tree ── sites ──▶ exposures: places that pass requests on, with the directives in force there (scope)
 //!         (files)  (lexer)    │
 //!                             ▼
 //!     rules (conditions, guards), namespaces (targets, pools, headers), detours
 //!                             │
 //!                             ▼
 //!     listeners, hosts, network, origins, credentials, rates, at_once, sizes, logs ──▶ YAML, read back by the gateway's own loader
-//!                             └──▶ report: what is not carried over
+//!                             └──▶ report: directives that are not carried over
 //! ```
 //!
 //! Three rules hold throughout. No secret of FILE gets out: tokens become digests, values of headers become `${NAME}`, and
-//! reports quote no argument. Nothing that FILE says is lost without a line marked `security` where more would be open than
-//! with nginx; defaults of nginx are no part of FILE. And every directive that is in force where requests are passed on is
-//! carried over, known to need no word (`known.rs`), or reported.
+//! reports quote no argument. No directive of FILE is lost without a line marked `security` where more would be open than with
+//! nginx; defaults of nginx are no part of FILE. And every directive that is in force where requests are passed on is carried
+//! over, known to need no word (`known.rs`), or reported.
 
 mod aliases;
 mod answers;
@@ -75,7 +75,7 @@ use self::variables::Variables;
 use self::view::View;
 use self::yaml_text::Map;
 
-/// Imports FILE, writes the configuration and what is not carried over.
+/// Imports FILE, and writes the configuration and the report.
 pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     if let Some(output) = arguments
         .output
@@ -203,7 +203,7 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     Ok(format!("{}{}", head(without_tokens), top.to_yaml()))
 }
 
-/// What stands above the configuration.
+/// The comment above the configuration.
 fn head(without_tokens: bool) -> String {
     let mut head = String::from(
         "# Imported from nginx. Check it with `tooldock check -c FILE`; docs/from-nginx.md says what is different.\n",
@@ -219,7 +219,7 @@ fn checked(yaml: &str) -> Result<(), ConfigError> {
     config::check_text(yaml)
 }
 
-/// Writes the whole file or nothing. It holds digests of tokens, which are nobody else's business.
+/// Writes the whole file or nothing. It contains digests of tokens, so only its owner may read it.
 fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
     let mut staged = OsString::from(output);
     staged.push(format!(".new.{:016x}", fastrand::u64(..)));
@@ -235,7 +235,7 @@ fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
         file.sync_all()?;
         match force {
             true => fs::rename(&staged, output),
-            // Where somebody has made the file meanwhile, the link fails.
+            // If another process has made the file meanwhile, the link fails.
             false => fs::hard_link(&staged, output),
         }
     });

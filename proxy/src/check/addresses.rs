@@ -2,8 +2,8 @@
 //! no such address, or the folder of a Unix socket is not there. An address in use is an error; the others are warnings, since
 //! a configuration may be checked on another machine, and a service manager makes the folder.
 //!
-//! A gateway that runs on the same data directory is none, since a check goes before its reload. It notes its addresses
-//! there.
+//! Addresses of a gateway that runs on the same data directory are no findings, since a check goes before its reload. The
+//! gateway notes its addresses there.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,7 +70,7 @@ fn try_tcp(address: SocketAddr) -> io::Result<()> {
     Ok(bind(&socket, &address)?)
 }
 
-/// Looks whether a process listens on a Unix socket, a file of another kind has the path, or its folder is not there.
+/// Checks a Unix socket: a process may listen there, a file of another kind may have the path, or its folder may be missing.
 fn try_unix(path: &Path) -> io::Result<()> {
     let in_use = |what: &str| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());

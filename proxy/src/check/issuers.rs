@@ -1,11 +1,12 @@
-//! What `check` says of the issuers of access tokens.
+//! The part of `check` about the issuers of access tokens.
 
 use std::fmt::Write;
 
 use tooldock_filters::AdmissionConfig;
 use tooldock_filters::config::{Introspection, JwksSource, TokenNamespaces};
 
-/// Lists the issuers: where their keys are, whom their tokens are for, and what the tokens open.
+/// Lists the issuers: the source of their keys, the audience of their tokens, and the scopes and namespaces that the
+/// tokens open.
 pub(super) fn list(report: &mut String, admission: &AdmissionConfig) {
     if !admission.oauth.is_empty() {
         report.push_str("# issuers of access tokens\n");

@@ -1,4 +1,4 @@
-//! Rules of the configuration for namespaces that are not there: most are misspelled.
+//! Rules of the configuration for missing namespaces: most are misspelled.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ fn found(place: String, name: &str, known: &BTreeSet<NamespaceName>, is_error: b
     }
 }
 
-/// More names help no reader.
+/// More names would not help the reader.
 const LISTED_MAX: usize = 20;
 
 /// The rules for one namespace: their keys, and the namespace.

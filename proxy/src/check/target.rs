@@ -1,4 +1,4 @@
-//! What `tooldock check PATH` is to check, told by the path and the keys of its file.
+//! The part that `tooldock check PATH` checks, found by the path and the keys of its file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use tooldock_workers::yaml::{self, Value};
 
 use crate::config::Config;
 
-/// A file that is no larger than this may be looked into.
+/// A larger file is not looked into.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// Something that can be checked.
+/// A part that can be checked.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A data directory, and all that is in it.
+    /// A data directory with its content.
     DataDir(PathBuf),
     /// A file like `external/config.yaml`.
     Servers(PathBuf),
@@ -25,11 +25,11 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// What is at a path.
+    /// The part at a path.
     ///
     /// # Errors
     ///
-    /// Why nothing there can be checked, in one line that names the path.
+    /// The reason why nothing there can be checked, in one line that names the path.
     pub(crate) fn at(path: &Path) -> Result<Self, String> {
         let said = |what: &str| format!("{}: {what}", path.display());
         let real = std::path::absolute(path).map_err(|error| said(&error.to_string()))?;
@@ -72,13 +72,13 @@ impl Target {
     }
 }
 
-/// Whether a folder stands in a directory called `tools`, as folders of namespaces do.
+/// Returns true if a folder stands in a directory called `tools`, as folders of namespaces do.
 fn is_in_tools(folder: &Path) -> bool {
     let tools = folder.parent().and_then(Path::file_name);
     tools.is_some_and(|it| it == "tools")
 }
 
-/// Whether a Python file is in a folder.
+/// Returns true if a Python file is in a folder.
 fn has_python(folder: &Path) -> bool {
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.any(|entry| entry.path().extension().is_some_and(|it| it == "py"))
@@ -104,7 +104,7 @@ fn keys(file: &Path) -> Result<Vec<String>, String> {
         .collect())
 }
 
-/// Whether only the gateway's own configuration has such a key.
+/// Returns true if only the gateway's own configuration has such a key.
 fn is_gateways(key: &str) -> bool {
     let all = yaml::to_value(Config::default()).unwrap_or_default();
     all.get(key).is_some()

@@ -16,7 +16,8 @@ use super::yaml_text::{Map, Node};
 pub(super) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 
 impl<'a> OldPaths<'a> {
-    /// Notes the path of an endpoint, unless the gateway has the path, too. Paths of HTTP+SSE are none of MCP endpoints.
+    /// Notes the path of an endpoint, unless the gateway has the path, too. Paths of HTTP+SSE do not belong to MCP
+    /// endpoints.
     pub(super) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
         let path = target.endpoint.as_str();
         let is_own =
@@ -27,8 +28,8 @@ impl<'a> OldPaths<'a> {
         }
     }
 
-    /// The overrides of namespaces that have aliases. A path that leads to several servers, by the host's
-    /// name, is no alias: a client would come to another server than with nginx.
+    /// The overrides of namespaces that have aliases. A path that leads to several servers, by the host's name, is no
+    /// alias: a client would come to another server than with nginx.
     pub(super) fn overrides(self, report: &mut Report) -> Map {
         let routes = ProfileName::Core.spec().routes;
         let mut aliases: BTreeMap<NamespaceName, Vec<(String, &Directive)>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What nginx does to answers: `headers` of a listener, for `add_header` and `proxy_hide_header`; and what `sub_filter`
-//! would do to bodies, which is lost.
+//! Changes of nginx to answers: `headers` of a listener, for `add_header` and `proxy_hide_header`; and changes to bodies
+//! by `sub_filter`, which are lost.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::values::is_literal;
 use super::view::View;
 use super::yaml_text::{Map, Node};
 
-/// Whether a value is written as credentials are: `Bearer …`.
+/// Returns true if a value is written as credentials are: `Bearer …`.
 fn has_scheme(value: &str) -> bool {
     let scheme = value.split(' ').next().unwrap_or_default();
     ["bearer", "basic", "token"]
@@ -95,8 +95,8 @@ pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     headers
 }
 
-/// Lists what replaces texts in bodies. Paths and URLs are replaced so that clients find them, other texts perhaps so that
-/// clients do not see them.
+/// Lists directives that replace texts in bodies. Paths and URLs are replaced so that clients find them, other texts
+/// perhaps so that clients do not see them.
 pub(super) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     let exposures = sites.exposures.iter();
     for filter in exposures.flat_map(|it| it.scope.all("sub_filter")) {
@@ -115,7 +115,7 @@ pub(super) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Whether the gateway decides about a header of answers itself.
+/// Returns true if the gateway itself decides about a header of answers.
 fn is_the_gateways(name: &str) -> bool {
     name.to_ascii_lowercase().starts_with("access-control-") || !is_settable(name, "x")
 }

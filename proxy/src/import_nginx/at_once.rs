@@ -1,4 +1,4 @@
-//! `admission.limits.concurrency`, `streams_per_principal` and `connections`: what `limit_conn` counts.
+//! `admission.limits.concurrency`, `streams_per_principal` and `connections`: the limits of `limit_conn`.
 //!
 //! nginx counts each request that is being answered, long streams too. The gateway counts long streams by principal, and
 //! apart from other requests.
@@ -11,7 +11,7 @@ use super::view::View;
 use super::yaml_text::Map;
 use super::zone_keys::{Key, zone_name};
 
-/// Adds limits of requests at once.
+/// Adds limits on requests at once.
 pub(super) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     if let Some((most, at)) = strictest(Key::Namespace, view, report) {
         limits.add_with(
@@ -53,7 +53,7 @@ pub(super) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     }
 }
 
-/// Whether a server listens with TLS, where clients may speak HTTP/2.
+/// Returns true if a server listens with TLS, where clients may speak HTTP/2.
 fn is_encrypted(server: &Level<'_>) -> bool {
     let all = server.last("ssl").is_some_and(|it| it.first() == "on");
     all || server.all("listen").iter().any(|it| it.has("ssl"))
@@ -84,7 +84,7 @@ fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64,
                 report.security(limit, "what this zone counts by is none of principal, address and all connections: see admission.limits");
                 continue;
             };
-            // A count by one of several keys is never smaller than that by all of them.
+            // A count by one of several keys is never smaller than the count by all of them.
             if keys.first() != Some(&key) {
                 continue;
             }

@@ -8,7 +8,7 @@ use crate::config::ListenAddress;
 use super::listeners::Listen;
 use super::report::Report;
 
-/// Puts listens together that the gateway binds as one.
+/// Joins listens that the gateway binds as one.
 pub(super) fn as_bound(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
     join_families(listens, report);
     drop_covered(listens, report);

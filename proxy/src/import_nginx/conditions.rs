@@ -1,12 +1,12 @@
-//! What an `if` asks: one variable, and one test of it.
+//! Conditions of `if`: a variable, and a test of its value.
 
 use super::tree::Directive;
 use super::values::{is_literal, only_variable};
 
-/// What a condition asks about a variable.
+/// A test of a variable's value.
 #[derive(Clone, Copy)]
 pub(super) enum Test<'a> {
-    /// That it is neither empty nor 0.
+    /// The value is neither empty nor 0.
     Set,
     Is(&'a str),
     IsNot(&'a str),
@@ -15,7 +15,7 @@ pub(super) enum Test<'a> {
 }
 
 impl Test<'_> {
-    /// Whether the condition holds for a value. None where that cannot be said without a regular expression.
+    /// Returns true if the condition holds for a value. `None` if that depends on a regular expression.
     pub(super) fn holds(self, value: &str) -> Option<bool> {
         match self {
             Self::Set => Some(!value.is_empty() && value != "0"),
@@ -48,7 +48,7 @@ pub(super) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
         ["!~" | "!~*", text] => Test::MatchesNot(text),
         _ => return None,
     };
-    // What is compared with a variable is not known.
+    // A variable that is compared with another text than a literal has an unknown value.
     let known = match test {
         Test::Is(text) | Test::IsNot(text) => is_literal(text),
         _ => true,

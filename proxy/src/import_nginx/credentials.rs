@@ -13,17 +13,17 @@ use super::tree::Directive;
 use super::view::View;
 use super::yaml_text::{Item, Map, Node};
 
-/// Adds who is let in. Certificates count at the listeners that ask for them.
+/// Adds the credentials that are admitted. Certificates count at the listeners that ask for them.
 pub(super) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, report: &mut Report) {
     write_tokens(view, admission, report);
     write_certificates(view, asking, admission, report);
 }
 
-/// What opens a namespace: the digests of tokens or the subjects of certificates, by namespace. `None` is the namespace
-/// of a file that passes nothing on.
+/// The credentials that open a namespace: the digests of tokens or the subjects of certificates, by namespace. `None`
+/// is the namespace of a file that passes nothing on.
 type Opened = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
 
-/// Which credentials open which namespaces, and which namespaces need none in nginx.
+/// The namespaces that credentials open, and the namespaces that need none in nginx.
 fn opened<'a>(
     view: &View<'a>,
     report: &mut Report,
@@ -63,7 +63,7 @@ fn opened<'a>(
     (opened, open)
 }
 
-/// The namespaces that a credential opens: those that ask for it, and those that ask for none.
+/// The namespaces that a credential opens: those that require it, and those that require none.
 fn namespaces_of(
     credential: &str,
     opened: &Opened,
@@ -195,7 +195,7 @@ fn write_certificates(
     }
 }
 
-/// The listeners at which a subject is let in.
+/// The listeners at which a subject is admitted.
 fn listeners_of<'n>(subject: &str, view: &View<'_>, asking: &'n [Asking]) -> Vec<&'n str> {
     let lets_in = |site: &usize| {
         let mut rules = view.exposures().filter(|(it, _)| it.site == *site);

@@ -1,4 +1,4 @@
-//! Directives by which nginx answers a request elsewhere than where its location passes requests on: `try_files`,
+//! Directives by which nginx answers a request at another place than its location passes requests on to: `try_files`,
 //! `error_page`, and a second directive that answers.
 
 use super::report::Report;
@@ -26,7 +26,8 @@ pub(super) fn list(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Lists the `error_page` of a block. Where one leads to another location, nginx may let in there what is refused here.
+/// Lists the `error_page` of a block. Where one leads to another location, nginx may admit there a request that is
+/// refused here.
 pub(super) fn list_pages(level: &Level<'_>, report: &mut Report) {
     for page in level.all("error_page") {
         report.plain(
@@ -36,7 +37,7 @@ pub(super) fn list_pages(level: &Level<'_>, report: &mut Report) {
     }
 }
 
-/// Directives that hold in their location alone: those inside inherit none of them.
+/// Lists directives that hold in their location alone: locations inside inherit none of them.
 fn list_own(exposure: &Exposure<'_>, report: &mut Report) {
     let Some(own) = exposure.scope.levels.last() else {
         return;

@@ -1,7 +1,7 @@
-//! What an `if` refuses, as far as the gateway has a rule for it.
+//! Refusals by `if`, as far as the gateway has a rule for them.
 //!
-//! nginx has no rule for tokens, origins and methods; configurations write `map` and `if … return`. Whatever is not
-//! understood for certain is a lost rule.
+//! nginx has no rule for tokens, origins and methods; configurations write `map` and `if … return`. A condition that is
+//! not understood for certain is a lost rule.
 
 use tooldock_filters::token::config_digest;
 
@@ -16,25 +16,25 @@ pub(super) const AUTHORIZATION: &str = "http_authorization";
 
 /// The rule behind an `if`.
 pub(super) enum Guard<'a> {
-    /// Only these tokens are let in.
+    /// Only these tokens are admitted.
     Tokens {
         tokens: Vec<Token<'a>>,
-        /// The variable of the header in which they come.
+        /// The variable of the header that carries them.
         header: &'a str,
-        /// Whether more is let in that is no token.
+        /// True when other texts, which are no tokens, are admitted, too.
         more: bool,
     },
-    /// Some credential is needed, whichever.
+    /// A credential is needed, of any kind.
     AnyCredential,
-    /// Only pages of these origins are let in.
+    /// Only pages of these origins are admitted.
     Origins {
         origins: Vec<&'a str>,
-        /// Whether more is let in than can be listed.
+        /// True when more origins are admitted than can be listed.
         more: bool,
-        /// Whether requests without an Origin are refused.
+        /// True when requests without an Origin are refused.
         needed: bool,
     },
-    /// Only certificates with these subjects are let in: the value of each in the map, and the subject.
+    /// Only certificates with these subjects are admitted: the value of each in the map, and the subject.
     Subjects(Vec<(&'a str, &'a str)>),
     /// A verified certificate is needed.
     Certificate,
@@ -42,42 +42,42 @@ pub(super) enum Guard<'a> {
     Host(&'a str),
     /// Only encrypted connections are served.
     Encrypted,
-    /// The gateway does so anyway.
+    /// The gateway always has this rule.
     Always,
-    /// There is no such rule, and nothing is more open without.
+    /// The gateway has no such rule, and nothing is more open without it.
     Harmless(&'static str),
-    /// There is no such rule.
+    /// The gateway has no such rule.
     Lost(&'static str),
 }
 
-/// A token that is let in: its digest alone is kept.
+/// An admitted token: its digest alone is kept.
 #[derive(Clone)]
 pub(super) struct Token<'a> {
-    /// What a map calls it, where that is a name.
+    /// The value of a map for the token, where that is a name.
     pub(super) name: Option<&'a str>,
-    /// A map calls it something that must not be shown.
+    /// True when a map gives it a name that must not be shown.
     pub(super) is_hidden: bool,
     /// SHA-256, in hex.
     pub(super) digest: String,
     pub(super) at: &'a Directive,
 }
 
-/// What a condition lets in, where its `if` refuses.
+/// The values that a condition admits, where its `if` refuses.
 struct LetIn<'a> {
-    /// These texts.
+    /// These texts are admitted.
     texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
-    /// Texts that patterns match.
+    /// True when texts that patterns match are admitted.
     patterns: bool,
-    /// Everything that is not named.
+    /// True when all other texts are admitted.
     rest: bool,
-    /// The empty text.
+    /// True when the empty text is admitted.
     empty: bool,
-    /// Not some text or pattern that is named, beside the empty one.
+    /// True when a listed text or pattern, beside the empty one, is refused.
     refuses: bool,
 }
 
 impl<'a> LetIn<'a> {
-    /// Gives names to texts whose own map says no more than that they are let in.
+    /// Gives names to texts whose own map says no more than that they are admitted.
     fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
         for (text, name, _) in &mut self.texts {
             if !name.is_some_and(is_name) {
@@ -88,7 +88,7 @@ impl<'a> LetIn<'a> {
     }
 }
 
-/// What an `if` may hold without a word about who is let in: directives that neither answer nor route.
+/// Directives that an `if` may contain without refusing or admitting requests: they neither answer nor route.
 const DECORATION: [&str; 9] = [
     "set",
     "break",
@@ -112,13 +112,13 @@ pub(super) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
     let asked = asked(condition);
     if !has("return") {
         return match (&asked, has("rewrite")) {
-            // What a `set` leads to is listed where its variable is used.
+            // The effect of a `set` is listed where its variable is used.
             _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
             (Some(("request_method", Test::Is("OPTIONS"))), false) => Guard::Always,
             (_, false) if body.iter().all(|it| DECORATION.contains(&it.name())) => {
                 Guard::Harmless("settings do not depend on conditions")
             }
-            // Requests go elsewhere, or something else decides about them.
+            // Requests go to another place, or another directive decides about them.
             _ => Guard::Lost(LOST),
         };
     }
@@ -143,7 +143,7 @@ fn of_values<'a>(
     variables: &Variables<'a>,
 ) -> Guard<'a> {
     if variables.is_made_without_map(variable) {
-        // What a condition before has set, or a regular expression, is not known.
+        // The result of an earlier `set` or of a regular expression is not known.
         return Guard::Lost(LOST);
     }
     let (source, let_in) = match variables.map(variable) {
@@ -189,7 +189,7 @@ fn of_values<'a>(
 }
 
 fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
-    // What a variable holds is not known here.
+    // The value of a variable is not known here.
     let passes = |value: &str| {
         let refused = is_literal(value).then(|| test.holds(value)).flatten();
         refused.map(|refused| !refused)
@@ -218,7 +218,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
 
 fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
-        // Whatever is there will do, or all but some: then there is no list of what is let in.
+        // Any text is admitted, or all but some: then there is no list of admitted tokens.
         let none_named = let_in.texts.is_empty() && !let_in.patterns && !let_in.refuses;
         return if none_named && !let_in.empty {
             Guard::AnyCredential
@@ -265,14 +265,14 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     }
 }
 
-/// More tokens than a person gives names to, each of which would be compared with all texts.
+/// A larger number of tokens is not named by hand, and each name would be compared with all texts.
 const NAMED_MAX: usize = 1_000;
 
-/// The characters of a token that a name within it has to leave secret.
+/// The number of a token's characters that a name within it has to leave secret.
 const SECRET_MIN: usize = 6;
 
-/// True if a name says nothing of these texts, which are tokens in lower case: keys of a `map` ignore case. People put the
-/// name of a client into its token; then most of the token has to stand beside the name.
+/// True if a name reveals nothing of these texts, which are tokens in lower case: keys of a `map` ignore case. Operators
+/// put the name of a client into its token; then most of the token has to stand beside the name.
 fn may_be_shown(name: &str, texts: &[String]) -> bool {
     let name = name.to_ascii_lowercase();
     let tells = |text: &String| {
@@ -316,7 +316,7 @@ fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
     Guard::Subjects(named.collect())
 }
 
-/// The methods that MCP has are served, and no others.
+/// Recognizes rules for methods: those of MCP are served, and no others.
 fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
     let listed = |pattern: &str| {
@@ -351,7 +351,7 @@ fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     }
 }
 
-/// Whether a name says that what it names may be a secret. Case and the kind of dash do not matter.
+/// Returns true if a name suggests that its value is a secret. Case and the kind of dash do not matter.
 pub(super) fn may_be_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [

@@ -15,7 +15,7 @@ use super::values::{Piece, is_literal, only_variable, pieces};
 use super::variables::Variables;
 use super::yaml_text::{Map, Node};
 
-/// Headers of one list; a listener takes no more.
+/// Maximum number of headers of one list; a listener takes no more.
 pub(super) const HEADERS_MAX: usize = 64;
 
 /// Headers whose values are no secrets, whatever the values are.
@@ -32,17 +32,17 @@ const HARMLESS: [&str; 10] = [
     "cache-control",
 ];
 
-/// A server that was sent clients' credentials.
+/// The line about a server that was sent clients' credentials.
 const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up: write credentials with a token of the gateway's own, or \
                          credentials: pass if clients log in by admission.oauth and the server takes the same access tokens";
 
 /// The header with the id of a request.
 const REQUEST_ID: &str = "x-request-id";
 
-/// A header made of the client's request.
+/// The line about a header made of the client's request.
 const NOTHING_GOES_UP: &str = "the gateway tells servers nothing of its clients but the id of a request: name headers of clients that go up in headers.pass";
 
-/// Another header with the id of the request, or another id in its header.
+/// The line about another header with the id of the request, or another id in its header.
 const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id, and in no other header: headers.forward_id: false turns that off";
 
 /// Adds `headers` and `credentials` of a remote server.
@@ -68,11 +68,11 @@ pub(super) fn write_requests<'a>(
             );
             continue;
         }
-        // Clients' headers do not go up by themselves.
+        // Clients' headers do not go up unless they are passed.
         let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
         let is_empty = value.is_empty() || constant == Some("");
         if lower == REQUEST_ID {
-            // The gateway sends it by itself: its own id, which is the client's where that has a valid one.
+            // The gateway sends its own id anyway, which is the client's if that is a valid one.
             let is_id =
                 only_variable(value).is_some_and(|it| it == "request_id" || it == of_client);
             without_id = is_empty.then_some(directive);
@@ -137,7 +137,7 @@ pub(super) fn write_requests<'a>(
     }
 }
 
-/// The part of a value that a variable has to have.
+/// The part of a value that a variable must contain.
 fn part(value: &str) -> &'static str {
     match scheme(value) {
         "" => "the value that stands here",
@@ -145,7 +145,7 @@ fn part(value: &str) -> &'static str {
     }
 }
 
-/// Whether the configuration of a remote server lets somebody set a header.
+/// Returns true if the configuration of a remote server can set a header.
 fn is_ours_to_set(header: &str) -> bool {
     let mut set = Map::default();
     set.add(header, "x");
@@ -158,13 +158,13 @@ fn is_ours_to_set(header: &str) -> bool {
     server.is_ok_and(|server| server.validate().is_ok())
 }
 
-/// What becomes of a value.
+/// The form of a value in the configuration.
 enum Filled {
-    /// It stays as it is.
+    /// The value stays as it is.
     Plain,
-    /// It refers to a variable, which is named.
+    /// The value refers to a variable, which is named.
     Template(String, String),
-    /// It is made of the client's request.
+    /// The value is made of the client's request.
     OfRequest,
 }
 
@@ -197,7 +197,7 @@ fn filled<'a>(
     let mut made = None;
     for piece in pieces(value) {
         if let Piece::Variable(it) = piece {
-            // A variable that nothing here makes may be made in a file that includes this one.
+            // A variable that no directive here makes may be made in a file that includes this one.
             let varies = match variables.is_made(it) {
                 true => variables.constant(it, scope).is_none(),
                 false => is_of_request(it),
@@ -233,7 +233,7 @@ fn filled<'a>(
     )
 }
 
-/// The word for how somebody logs in, and the space behind it, which are no secret.
+/// The scheme of a credential, with the space behind it, which is no secret.
 fn scheme(value: &str) -> &str {
     let schemes = [
         "Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token ", "ApiKey ",
@@ -244,7 +244,7 @@ fn scheme(value: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The name of a variable of the environment, none of the gateway's own.
+/// The name of a variable of the environment, different from the gateway's own.
 fn variable(text: &str) -> String {
     let mut name: String = text
         .chars()
@@ -271,7 +271,7 @@ fn variable(text: &str) -> String {
     name
 }
 
-/// Whether nginx itself makes a variable of the request.
+/// Returns true if nginx itself makes a variable of the request.
 fn is_of_request(name: &str) -> bool {
     const BEGINNINGS: [&str; 14] = [
         "http_",

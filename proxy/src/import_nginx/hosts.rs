@@ -10,7 +10,7 @@ use super::values::is_literal;
 use super::view::View;
 use super::yaml_text::{Map, Node};
 
-/// Adds the names that the servers have. None where one of the servers is for any name.
+/// Adds the names of the servers, or none if one of the servers is for any name.
 pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut hosts: Vec<String> = Vec::new();
     let mut known = BTreeSet::new();
@@ -73,7 +73,7 @@ pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         }
     }
     if any {
-        // Another server is for any name, and names are for all servers.
+        // Another server is for any name, and names apply to all servers.
         for (_, rules) in view.exposures() {
             if let Some((_, at)) = rules.host {
                 report.security(

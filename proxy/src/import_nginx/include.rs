@@ -1,7 +1,7 @@
-//! Reading the files of a configuration: FILE and what it includes, within bounds.
+//! Reads the files of a configuration: FILE and its includes, within bounds.
 //!
-//! A relative `include` starts at the folder of FILE, as nginx starts at the folder of nginx.conf; where nothing is there,
-//! at the folder of the file that includes it.
+//! A relative `include` starts at the folder of FILE, as nginx starts at the folder of nginx.conf; if nothing is there, at
+//! the folder of the file that includes it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,16 +13,16 @@ use globset::GlobBuilder;
 use super::report::Report;
 use super::tree::{self, Directive, Failure, Includes, Place};
 
-/// All files together; a configuration is written by hand.
+/// Size limit of all files together; a configuration is written by hand.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Files, each as often as it is included.
+/// Maximum number of files, each counted as often as it is included.
 const FILES_MAX: usize = 1_000;
-/// Includes in included files.
+/// Maximum depth of includes in included files.
 const DEPTH_MAX: usize = 16;
-/// Directives of all files.
+/// Maximum number of directives in all files.
 const DIRECTIVES_MAX: usize = 200_000;
 
-/// Files that come with nginx and hold nothing that matters here.
+/// Files that come with nginx and contain nothing to import.
 const HARMLESS: [&str; 5] = [
     "mime.types",
     "fastcgi_params",
@@ -95,10 +95,10 @@ struct Open {
 }
 
 struct Reader<'r> {
-    /// Where relative includes start.
+    /// The folder where relative includes start.
     folder: PathBuf,
     report: &'r mut Report,
-    /// What is left of each bound.
+    /// The rest of each bound.
     bytes: u64,
     files: usize,
     directives: usize,
@@ -136,7 +136,7 @@ impl Reader<'_> {
         found.find(|files| !files.is_empty()).unwrap_or_default()
     }
 
-    /// Where relative includes may start, the first first.
+    /// The folders where relative includes may start, in order of preference.
     fn folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.folder.clone()];
         folders.extend(self.open.last().map(|open| open.folder.clone()));
@@ -149,7 +149,7 @@ impl Reader<'_> {
         folders
     }
 
-    /// Whether the folder that a pattern looks into is there: without it, nobody knows what nginx would find.
+    /// Returns true if the folder of a pattern exists: without it, the files that nginx would find are unknown.
     fn has_folder(&self, pattern: &str) -> bool {
         let fixed: PathBuf = Path::new(pattern)
             .components()

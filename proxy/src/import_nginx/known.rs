@@ -1,25 +1,25 @@
-//! The directives of nginx by name: which need no word since the gateway always does so, which are carried over by a file
-//! of their own here, and what is said of the rest. A directive that stands in no list may refuse requests, so that
-//! counts as security.
+//! The directives of nginx by name: directives that need no word since the gateway always does so, directives that a file
+//! of their own here carries over, and the lines about the others. A directive that stands in no list may refuse
+//! requests, so that it counts as security.
 
 mod shown;
 
 pub(super) use shown::shown;
 
-/// What becomes of a directive.
+/// The treatment of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
     /// Nothing is lost without it.
     Fine,
     /// Another file here carries it over and reports it.
     Mapped,
-    /// It is lost, and nothing is more open for that.
+    /// The directive is lost, and nothing is more open for that.
     Plain(&'static str),
-    /// It is lost, and what it refused may be open.
+    /// The directive is lost, and requests that it refused may be admitted.
     Security(&'static str),
 }
 
-/// Directives that another file here looks at: one line for each of these files.
+/// Directives that other files here read: one line for each of these files.
 #[rustfmt::skip]
 const MAPPED: &[&str] = &[
     "http", "server", "location", "events", "if", "map", "geo", "set", "return", "split_clients", "upstream", "types", "include",
@@ -53,7 +53,7 @@ const OF_POOLS: &[&str] = &[
     "health_check",
 ];
 
-/// What the gateway always does, or never needs.
+/// Directives for behaviour that the gateway always has, or never needs.
 #[rustfmt::skip]
 const FINE: &[&str] = &[
     "http2", "tcp_nodelay", "tcp_nopush", "sendfile", "sendfile_max_chunk", "aio", "directio", "output_buffers", "postpone_output",
@@ -82,7 +82,7 @@ const FINE: &[&str] = &[
     "lua_socket_connect_timeout", "lua_socket_read_timeout", "lua_socket_send_timeout", "auth_basic_user_file", "limit_req_status", "limit_conn_status",
 ];
 
-/// Directives of which one value is what the gateway does: the value, and what is said of any other.
+/// Directives with a value that equals the gateway's behaviour: that value, and the line about any other.
 #[rustfmt::skip]
 const FINE_WITH: &[(&str, &[&str], &str)] = &[
     ("proxy_buffering", &["off"], "streams are never gathered: leave it out"),
@@ -249,7 +249,7 @@ const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
     ("vhost_traffic", "see /metrics of the metrics listener"),
 ];
 
-/// What becomes of a directive in a block of `http`, `server` or `location`.
+/// The treatment of a directive in a block of `http`, `server` or `location`.
 pub(super) fn treatment(name: &str, value: &str) -> Treatment {
     let said = |why: &'static str| match why {
         "" => Treatment::Fine,

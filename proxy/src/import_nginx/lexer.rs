@@ -1,19 +1,19 @@
 //! The words of an nginx configuration, cut as nginx's own reader cuts them: quotes, escapes, comments, and `${name}`,
-//! whose brace opens no block. What the words mean is decided elsewhere.
+//! whose brace opens no block. Their meaning is decided elsewhere.
 //!
-//! Errors quote nothing of the text: it may hold secrets.
+//! Errors quote nothing of the text: it may contain secrets.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// One piece of the text, with the line on which it begins.
+/// A token of the text, with the line on which it begins.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: TokenKind,
     pub(super) line: u32,
 }
 
-/// What a piece is. Has no `Debug`, since a word may be a secret.
+/// The kind of a token. Has no `Debug`, since a word may be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum TokenKind {
     /// A name or an argument, without its quotes and escapes.
@@ -28,7 +28,7 @@ pub(super) enum TokenKind {
     End,
 }
 
-/// Why a text is no configuration.
+/// The fault of a text that is no configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyntaxError {
     pub(super) line: u32,
@@ -152,7 +152,7 @@ impl<'a> Lexer<'a> {
         Ok(word)
     }
 
-    /// What a backslash and the character behind it stand for. nginx keeps backslashes that it gives no meaning, since
+    /// Reads the character that a backslash escapes. nginx keeps backslashes without a meaning of its own, since
     /// regular expressions have many.
     fn escape(&mut self, word: &mut String) {
         match self.take() {
@@ -199,7 +199,7 @@ impl<'a> Lexer<'a> {
                 '\\' => {
                     self.take();
                 }
-                // A string of Lua ends with its line.
+                // A string of Lua ends with the line.
                 c if c == quote || c == '\n' => return,
                 _ => {}
             }
@@ -213,7 +213,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `[[ … ]]` or `[==[ … ]==]`, whose first bracket has been read. False where it is none.
+    /// `[[ … ]]` or `[==[ … ]==]`, whose first bracket has been read. Returns false for anything else.
     fn skip_long_bracket_after_first(&mut self) -> bool {
         let mut level = 0;
         while self.rest.peek() == Some(&'=') {
@@ -224,7 +224,7 @@ impl<'a> Lexer<'a> {
             return false;
         }
         self.take();
-        // How many characters of `]==]` have been seen; None before its first bracket.
+        // The number of characters of `]==]` seen so far; `None` before its first bracket.
         let mut seen: Option<usize> = None;
         while let Some(next) = self.take() {
             seen = match (next, seen) {

@@ -1,4 +1,4 @@
-//! `tls` of a listener: certificates, the oldest version, and client certificates, of all servers on its address.
+//! `tls` of a listener: certificates, the oldest version, and client certificates, by all servers on its address.
 
 use super::listeners::Listen;
 use super::report::Report;
@@ -8,7 +8,7 @@ use super::values::{is_file, number};
 use super::view::View;
 use super::yaml_text::{Item, Map, Node};
 
-/// How strictly client certificates are asked for.
+/// The rule for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ClientAuth {
     None,
@@ -16,10 +16,10 @@ enum ClientAuth {
     Required,
 }
 
-/// Certificates of authorities that the gateway takes between a client's and one in `tls.client_ca`.
+/// Maximum number of certificates that the gateway takes between a client's and one in `tls.client_ca`.
 const CHAIN_MAX: u64 = 6;
 
-/// The key `tls` of the listener that stands for these, and the file of authorities where it asks for certificates.
+/// The key `tls` of the listener for these servers, and the file of authorities if it asks for certificates.
 pub(super) fn tls(
     view: &View<'_>,
     here: &[&Listen<'_>],

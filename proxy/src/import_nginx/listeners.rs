@@ -1,4 +1,4 @@
-//! `listeners`: where the servers listen, and what is said of each address.
+//! `listeners`: the addresses of the servers, with the lines about each.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,10 +18,10 @@ use super::values::only_variable;
 use super::view::View;
 use super::yaml_text::{Item, Map};
 
-/// What is said of `namespace`.
+/// The line about `namespace`.
 const ALONE: &str = "served alone here: clients may also use /mcp itself";
 
-/// One `listen`.
+/// A `listen`.
 pub(super) struct Listen<'a> {
     pub(super) at: &'a Directive,
     /// The index of its server.
@@ -35,7 +35,7 @@ pub(super) struct Listen<'a> {
 pub(super) struct Listeners<'a> {
     pub(super) items: Vec<Item>,
     pub(super) proxy_protocol: Option<&'a Directive>,
-    /// Those that ask clients for certificates.
+    /// The listeners that ask clients for certificates.
     pub(super) asking: Vec<Asking>,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Asking {
     pub(super) name: String,
     /// The file of authorities.
     pub(super) authority: String,
-    /// The servers that it stands for.
+    /// The servers whose address it has.
     pub(super) sites: Vec<usize>,
 }
 
-/// Where the gateway of this configuration listens. Empty for its default.
+/// The listeners of this configuration. Empty for the gateway's default.
 pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
     let mut listens: Vec<Listen<'a>> = Vec::new();
     for (index, site) in view.sites.sites.iter().enumerate() {
@@ -97,8 +97,8 @@ pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
     }
 }
 
-/// The listener of metrics, which a list of listeners would be without. Its port is one that the file does not name: a
-/// server behind nginx may listen there.
+/// The listener of metrics, which an explicit list of listeners would lack. Its port is one that the file does not
+/// name: a server behind nginx may listen there.
 fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     let mut named = BTreeSet::from([8000]);
     named_ports(view.sites.main.block, &mut named);
@@ -141,7 +141,7 @@ fn core_on(address: &str) -> Map {
     core
 }
 
-/// The default listener, where something is to be said of it: a file without `listen` still has headers.
+/// The default listener, if it needs keys: a file without `listen` may still have headers.
 fn default_listener(
     view: &View<'_>,
     all: &BTreeSet<NamespaceName>,
@@ -163,7 +163,7 @@ fn default_listener(
     Some(Item::new("the default address", core))
 }
 
-/// The only namespace, where its clients use /mcp itself: they can go on so.
+/// The only namespace, if its clients use /mcp itself: they can go on so.
 fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<NamespaceName> {
     let [name] = &all.iter().collect::<Vec<_>>()[..] else {
         return None;
@@ -225,7 +225,7 @@ fn listener(
     (listener, authority)
 }
 
-/// The line that replaces the client's `Accept`, as for clients that send one which servers refuse.
+/// The line that replaces the client's `Accept`, written for clients that send a value which servers refuse.
 fn rewrites_accept<'a>(view: &View<'a>, sites: &[usize]) -> Option<&'a Directive> {
     let exposures = view.sites.exposures.iter().zip(&view.names);
     let served = exposures.filter(|(it, name)| name.is_some() && sites.contains(&it.site));
@@ -251,7 +251,7 @@ fn listens_of<'a>(
 ) -> Vec<Listen<'a>> {
     let all_encrypted = site.level.last("ssl").is_some_and(|it| it.first() == "on");
     let of_site = || view.exposures().filter(|(it, _)| it.site == index);
-    // Without TLS there is no certificate either, so that such a condition lets nobody in.
+    // Without TLS there is no certificate either, so that such a condition admits no request.
     let forced: Vec<_> = of_site()
         .filter_map(|(_, rules)| {
             let subjects = rules.subjects.as_ref().map(|(_, at)| *at);
@@ -262,7 +262,7 @@ fn listens_of<'a>(
     let listens = site.level.all("listen");
     let mut found = Vec::new();
     if let (true, Some(block)) = (listens.is_empty(), site.block) {
-        // nginx listens on port 80 then.
+        // nginx then listens on port 80.
         found.push(Listen {
             at: block,
             site: index,
@@ -295,14 +295,14 @@ fn listens_of<'a>(
         });
     }
     if !found.iter().any(|it| it.encrypted) {
-        // A snippet that some server with TLS includes, or a condition that no request meets.
+        // A snippet for servers with TLS, or a condition that no request meets.
         let verify = site.scope.last("ssl_verify_client");
         let verify = verify.filter(|it| it.first() != "off" && site.block.is_none());
         let certificates = of_site().filter_map(|(_, rules)| rules.certificate);
         for at in certificates.chain(verify) {
             report.security(at, "no listener of this file has TLS: write tls with client_ca and client_auth into listeners");
         }
-        // What is left would be a listener without TLS: one of these, or the default.
+        // The rest would be a listener without TLS: one of these, or the default.
         for at in of_site().filter_map(|(_, rules)| rules.encrypted) {
             report.security(
                 at,

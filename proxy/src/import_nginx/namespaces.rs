@@ -28,7 +28,7 @@ pub(super) struct Namespaces {
     pub(super) overrides: Map,
 }
 
-/// A namespace, and the exposure that it is made of.
+/// A namespace, with its target and its exposure.
 struct Made<'a> {
     name: NamespaceName,
     target: Target<'a>,
@@ -51,7 +51,7 @@ pub(super) fn namespaces<'a>(
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
     let mut made: Vec<Made<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
-    // What speaks Streamable HTTP makes the namespace; the paths of HTTP+SSE to the same server belong to that.
+    // An endpoint of Streamable HTTP makes the namespace; the paths of HTTP+SSE to the same server belong to it.
     let of_sse = |index: &usize| targets[*index].as_ref().is_some_and(Target::is_of_sse);
     let mut order: Vec<usize> = (0..targets.len()).collect();
     order.sort_by_key(of_sse);
@@ -178,7 +178,7 @@ fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -
     format!("{}: {client} in nginx, /mcp/{name} here", exposure.at.place)
 }
 
-/// The name that a location's path gives: its words without those that only say MCP.
+/// The name that a location's path gives: its words without those that only mean MCP.
 fn name(target: &Target<'_>) -> String {
     let said = target
         .endpoint
@@ -207,7 +207,7 @@ fn usable(text: &str) -> Option<String> {
     let name = name.trim_matches(['-', '_']);
     let name: String = name.chars().take(50).collect();
     let valid = name.parse::<NamespaceName>().ok()?;
-    // The paths of these names are others in ToolDock v1.
+    // ToolDock v1 has other paths of these names.
     Some(match valid.is_path_of_v1() {
         true => format!("{name}-mcp"),
         false => name,
@@ -221,7 +221,7 @@ fn free_name(wanted: &str, made: &[Made<'_>]) -> NamespaceName {
     free.expect("there are fewer namespaces than numbers, and each name is valid")
 }
 
-/// Adds the keys of a server. False where it cannot be reached.
+/// Adds the keys of a server. Returns false if the server cannot be reached.
 fn write<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'_>,
@@ -314,7 +314,7 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map) {
     }
     let read = said("proxy_read_timeout");
     if let Some((read, at)) = read {
-        // It is how long a server may say nothing, before its answer and within.
+        // The time for which a server may send nothing, before its answer and within it.
         let mut comment = at.place.to_string();
         for (key, default) in [("head", defaults.head), ("idle", defaults.idle)] {
             if read != default {

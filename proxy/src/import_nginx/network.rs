@@ -14,15 +14,15 @@ use super::tree::Directive;
 use super::view::View;
 use super::yaml_text::{Map, Node};
 
-/// Networks that are let in and that are not, as `admission.cidrs` has them.
+/// Networks that are admitted, and networks that are not, in the form of `admission.cidrs`.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Networks {
-    /// Empty: everybody.
+    /// Empty: all networks.
     allow: Vec<Network>,
     deny: Vec<Network>,
 }
 
-/// A network with its first address and how many bits of the address count.
+/// A network with its first address and the number of bits that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Network {
     cidr: Cidr,
@@ -31,7 +31,7 @@ struct Network {
 }
 
 impl Network {
-    /// As nginx writes it.
+    /// Reads a network in the form of nginx.
     fn parse(text: &str) -> Option<Self> {
         let text = if text == "unix:" { UNIX_NAME } else { text };
         let cidr: Cidr = text.parse().ok()?;
@@ -61,7 +61,7 @@ impl Network {
     }
 }
 
-/// Adds which networks are let in.
+/// Adds the networks that are admitted.
 pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Networks, &Directive)> = None;
     for exposure in &view.sites.exposures {
@@ -75,7 +75,7 @@ pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                     let place = &first.place;
                     report.security(at, format!("lets in other networks than {place} does, and admission.cidrs is one for all: only what both let in is let in"));
                 }
-                // The place of rules says more than that of a location without any.
+                // The place of rules is more useful than that of a location without any.
                 let first = if before == Networks::default() {
                     at
                 } else {
@@ -145,7 +145,7 @@ impl Networks {
             }
             let Some(network) = Network::parse(rule.first()) else {
                 report.security(rule, "is no network as 10.0.0.0/8");
-                // Whoever was let in by it alone is not.
+                // Clients that it alone admitted are refused now.
                 closed |= allows;
                 continue;
             };
@@ -179,7 +179,7 @@ impl Networks {
         }
     }
 
-    /// What both let in.
+    /// The networks that both admit.
     fn and(self, other: &Self) -> Self {
         if self == *other {
             return self;
@@ -208,7 +208,7 @@ impl Networks {
     }
 }
 
-/// Adds whose word about addresses counts. `behind_proxy_protocol` is the first listener that begins with one.
+/// Adds the proxies that may name their clients. `behind_proxy_protocol` is the first listener with the PROXY protocol.
 pub(super) fn write_trusted_proxies(
     view: &View<'_>,
     behind_proxy_protocol: Option<&Directive>,
@@ -269,7 +269,7 @@ fn trusted<'a>(
     let header = exposure.scope.last("real_ip_header");
     let name = header.map_or("X-Real-IP", |it| it.first());
     let by_header = name.eq_ignore_ascii_case("x-forwarded-for");
-    // Where no listener begins with the PROXY protocol, nginx has nothing to read there, and addresses stay as they are.
+    // If no listener begins with the PROXY protocol, nginx has no header to read, and addresses stay as they are.
     if name == "proxy_protocol" && !behind_proxy_protocol {
         return (Vec::new(), first);
     }

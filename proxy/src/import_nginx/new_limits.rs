@@ -74,7 +74,7 @@ pub(super) fn lines(yaml: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Whether the limits of each remote server set the key that the path ends with.
+/// Returns true if the limits of each remote server set the key that the path ends with.
 fn every_server_has(yaml: &Value, path: &[&str]) -> bool {
     let servers = yaml.get("upstreams").and_then(|it| it.get("remote"));
     let (Some(Value::Mapping(servers)), Some(key)) = (servers, path.last()) else {

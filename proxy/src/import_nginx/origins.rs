@@ -13,7 +13,7 @@ use super::variables::{Key, Variables};
 use super::view::View;
 use super::yaml_text::{Map, Node};
 
-/// The web pages that an exposure lets in.
+/// The web pages that an exposure admits.
 #[derive(Clone, PartialEq, Eq)]
 enum Pages {
     All,
@@ -32,7 +32,7 @@ impl Pages {
     }
 }
 
-/// Adds the web pages that may call: those that conditions let in, or those that headers of answers name.
+/// Adds the web pages that may call: those that conditions admit, or those that headers of answers name.
 pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Pages, &Directive)> = None;
     let mut guarded = false;
@@ -88,7 +88,7 @@ fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet
     valid
 }
 
-/// The pages whose browsers are told that they may read answers.
+/// The pages that may read answers by the headers of the answers.
 fn answered_pages<'a>(
     exposure: &Exposure<'a>,
     variables: &Variables<'a>,
@@ -123,13 +123,13 @@ fn answered_pages<'a>(
     }
     match (chosen, preflight) {
         (Some((origins, header)), _) => (Pages::Only(origins), header),
-        // Where only answers to preflights name a page, that page may read other answers, too.
+        // If only answers to preflights name a page, that page may read other answers, too.
         (None, Some(header)) => (named_pages(header, variables, report), header),
         (None, None) => (Pages::Only(BTreeSet::new()), exposure.at),
     }
 }
 
-/// Whether a directive names the pages that may read an answer.
+/// Returns true if a directive names the pages that may read an answer.
 fn is_cors(it: &&Directive) -> bool {
     let name = it.first();
     it.is("add_header") && name.eq_ignore_ascii_case("access-control-allow-origin")

@@ -1,4 +1,4 @@
-//! `backends`, `balance`, `keepalive` and `health.passive` of a remote server: what an `upstream` says.
+//! `backends`, `balance`, `keepalive` and `health.passive` of a remote server: the settings of an `upstream`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::tree::Directive;
 use super::values::{number, time};
 use super::yaml_text::{Item, Map, Node};
 
-/// Backends of one server; the gateway takes no more.
+/// Maximum number of backends of one server; the gateway takes no more.
 const BACKENDS_MAX: usize = 1_000;
 
-/// One backend.
+/// A backend.
 struct Entry {
     url: String,
     weight: u64,
@@ -23,7 +23,7 @@ struct Entry {
     comment: String,
 }
 
-/// Adds the backends of a target. False where none can be reached, so that there is no such server.
+/// Adds the backends of a target. Returns false if none can be reached, so that there is no such server.
 pub(super) fn write(
     target: &Target<'_>,
     pass: &Directive,
@@ -114,7 +114,7 @@ fn entry(
         Some(socket) => format!("unix:{socket}:{}", target.path),
         None => {
             let scheme = if target.encrypted { "https" } else { "http" };
-            // In an `upstream`, the port is 80 whatever the scheme.
+            // In an `upstream`, the port is 80 for both schemes.
             let port = match at.is("server") && target.encrypted && !has_port(authority) {
                 true => ":80",
                 false => "",
@@ -142,7 +142,7 @@ fn has_port(authority: &str) -> bool {
     behind.contains(':')
 }
 
-/// Whether a URL's host is a name of the operator's own network, as containers and services have them.
+/// Returns true if a URL's host is a name of the operator's own network, as containers and services have.
 fn leads_inside(url: &str) -> bool {
     let Ok(Backend {
         host: Host::Name(name, _),
@@ -178,7 +178,8 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
             "random" => server.add_with("balance", "random", place),
             "ip_hash" => server.add_with("balance", "hash", place),
             "hash" => match directive.first() {
-                // A session stays at its backend in any case; with this hash it would be made on another one.
+                // A session stays at its backend in any case; by this hash, a new session would be opened at another
+                // backend.
                 "$http_mcp_session_id" => {}
                 "$http_authorization"
                 | "$remote_addr"
@@ -207,7 +208,7 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
     write_failures(pool, server, report);
 }
 
-/// When a backend is left out: the gateway has one rule for all backends of a server.
+/// Adds the rule for leaving out a backend: the gateway has one rule for all backends of a server.
 fn write_failures(pool: &Directive, server: &mut Map, report: &mut Report) {
     let defaults = PassiveHealth::default();
     let mut failures: Option<(u64, &Directive)> = None;

@@ -1,24 +1,24 @@
-//! Names of principals: the name that a `map` gives to a client, as far as a principal may be called so. Each client that
-//! is called otherwise has a line in the report, since the name stands in logs.
+//! Names of principals: the name that a `map` gives to a client, as far as a principal may have that name. Each client
+//! that gets another name has a line in the report, since the name stands in logs.
 
 use std::collections::BTreeMap;
 
 use super::report::Report;
 use super::tree::Directive;
 
-/// Bytes of the longest name, without a number at its end.
+/// The length of the longest name in bytes, without a number at its end.
 const NAME_MAX: usize = 60;
 
 /// A client that needs a name.
 pub(super) struct Client<'a> {
     /// The name that a `map` gives it.
     pub(super) name: Option<&'a str>,
-    /// A `map` gives it a name that must not be shown.
+    /// True when a `map` gives it a name that must not be shown.
     pub(super) is_hidden: bool,
     pub(super) at: &'a Directive,
 }
 
-/// Names that are given away. Clients of one name that open the same namespaces are one principal.
+/// Names in use. Clients of one name that open the same namespaces are one principal.
 #[derive(Default)]
 pub(super) struct Principals {
     given: BTreeMap<String, Given>,
@@ -33,7 +33,7 @@ struct Given {
     namespaces: Vec<String>,
 }
 
-/// A name with the characters that a principal's name may have; None where no letter of ASCII begins it.
+/// A name with the characters that a principal's name may have; `None` if it begins with no letter of ASCII.
 pub(super) fn cleaned(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let mut cleaned = String::new();
@@ -49,7 +49,7 @@ pub(super) fn cleaned(name: &str) -> Option<String> {
 }
 
 impl Principals {
-    /// The name of the principal that a client is. `kind` stands in names of clients that have none.
+    /// The name of the principal for a client. `kind` stands in names of clients that have none.
     pub(super) fn name(
         &mut self,
         client: &Client<'_>,

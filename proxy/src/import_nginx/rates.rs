@@ -1,4 +1,4 @@
-//! `admission.flood` and `admission.rate_limits`: what `limit_req` counts.
+//! `admission.flood` and `admission.rate_limits`: the limits of `limit_req`.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use super::view::View;
 use super::yaml_text::{Item, Map, Node};
 use super::zone_keys::{Key, zone_name};
 
-/// Above these, a limit is none that a machine could reach, and the gateway takes no higher ones.
+/// The highest rates of the gateway; no machine could reach higher ones.
 const RATE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999_999);
 const BURST_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999_999);
 
@@ -26,7 +26,7 @@ struct Limit<'a> {
     reach: Reach,
 }
 
-/// Where a limit counts.
+/// The scope of a limit.
 enum Reach {
     Everywhere,
     In(NamespaceName),

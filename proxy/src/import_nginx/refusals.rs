@@ -1,37 +1,38 @@
-//! Which location nginx chooses for a path. The gateway refuses every path that it does not know, so that a location which
-//! refuses requests matters only where nginx chooses it instead of the location of an endpoint.
+//! The location that nginx chooses for a path. The gateway refuses every path that it does not know, so that a location
+//! which refuses requests matters only where nginx chooses it instead of the location of an endpoint.
 
 use regex::{Regex, RegexBuilder};
 
 use super::scope::{Level, Paths};
 use super::tree::Directive;
 
-/// Memory of one regular expression. A larger one is taken for one that may match.
+/// Memory limit of one regular expression. A larger one counts as one that may match.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-/// More regular expressions are no configuration that somebody wrote. The rest is taken for such that may match.
+/// A larger number of regular expressions is not written by hand. Further ones count as expressions that may match.
 pub(super) const REGEXES_MAX: usize = 2_000;
 
-/// A location, and those that stand in it.
+/// A location, with the locations inside.
 pub(super) struct Location<'a> {
     at: &'a Directive,
     paths: Paths<'a>,
-    /// None where it is no regular expression here: it may match there.
+    /// `None` if it is no regular expression here: it may match there.
     regex: Option<Regex>,
     inside: Vec<Location<'a>>,
 }
 
-/// How a search in one block ends.
+/// The outcome of a search in one block.
 enum Search<'a> {
-    /// Nothing else is asked.
+    /// The search ends here.
     Over,
-    /// At the longest prefix, which regular expressions of the blocks around may still overrule.
+    /// The search ends at the longest prefix, which regular expressions of the blocks around may still overrule.
     Prefix(&'a Directive),
     Nothing,
 }
 
 impl<'a> Location<'a> {
-    /// The locations of a block, each with those in it. So many regular expressions are left to be read.
+    /// The locations of a block, each with those inside. `left` is the number of regular expressions that may still be
+    /// read.
     pub(super) fn all(level: &Level<'a>, left: &mut usize) -> Vec<Self> {
         let locations = level.all("location").iter();
         locations
@@ -54,14 +55,14 @@ impl<'a> Location<'a> {
             .collect()
     }
 
-    /// Whether it is this location, or one around it.
+    /// Returns true if `at` is this location, or a location inside.
     fn holds(&self, at: &Directive) -> bool {
         std::ptr::eq(self.at, at) || self.inside.iter().any(|it| it.holds(at))
     }
 }
 
-/// The locations that nginx may choose for a path: several where it is not known what a regular expression matches. The
-/// path is taken for one of the location `own`, whatever the regular expression of that is.
+/// The locations that nginx may choose for a path: several where the matches of a regular expression are not known. The
+/// path is taken for one of the location `own`, even if that has a regular expression.
 pub(super) fn chosen<'a>(
     locations: &[Location<'a>],
     path: &str,
@@ -74,7 +75,7 @@ pub(super) fn chosen<'a>(
     found
 }
 
-/// The location for that path alone.
+/// The location for exactly that path.
 pub(super) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a Directive> {
     locations.iter().find_map(|it| match it.paths {
         Paths::Exactly(exact) if exact == path => Some(it.at),
@@ -83,7 +84,7 @@ pub(super) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a 
     })
 }
 
-/// As nginx searches: what is exactly the path; the longest prefix, and what stands in it; then the regular expressions in
+/// Searches as nginx does: the exact path; the longest prefix, with the locations inside; then the regular expressions in
 /// their order, unless that prefix has `^~`.
 fn search<'a>(
     locations: &[Location<'a>],
@@ -135,7 +136,7 @@ fn search<'a>(
     prefix
 }
 
-/// A regular expression of nginx, where it is one here.
+/// A regular expression of nginx, if it is valid here.
 pub(super) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
     let mut builder = RegexBuilder::new(pattern);
     builder
@@ -145,7 +146,7 @@ pub(super) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
         .ok()
 }
 
-/// Whether a location denies everybody, and allows nobody before.
+/// Returns true if a location denies all clients, and allows none before.
 pub(super) fn lets_nobody_in(level: &Level<'_>) -> bool {
     let denies = level.all("deny").iter().any(|it| it.first() == "all");
     denies && level.all("allow").is_empty()

@@ -1,22 +1,22 @@
-//! What of an nginx configuration is not carried over, a line each.
+//! The directives of an nginx configuration that are not carried over, a line each.
 //!
-//! A line has the place, the name of the directive and words of ours: never an argument, which may be a secret.
+//! A line has the place, the name of the directive and a fixed text: never an argument, which may be a secret.
 
 use std::collections::BTreeSet;
 
 use super::known;
 use super::tree::{Directive, Place};
 
-/// Whether a restriction is lost.
+/// The loss that a leftover means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
     /// Nothing is open that nginx kept closed.
     Plain,
-    /// Something would be open that nginx kept closed, or somebody has to look whether it would.
+    /// Access would be open that nginx kept closed, or an operator has to check if it would.
     Security,
 }
 
-/// One directive that is not carried over, or not as it is.
+/// A directive that is not carried over, or not as it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Leftover {
     place: Place,
@@ -25,7 +25,7 @@ struct Leftover {
     why: String,
 }
 
-/// All of them, by their place, each once.
+/// All leftovers, by their place, each once.
 #[derive(Debug, Default)]
 pub(super) struct Report(BTreeSet<Leftover>);
 
@@ -35,7 +35,7 @@ impl Report {
         self.note(directive, Weight::Plain, why.into());
     }
 
-    /// Notes a directive without which something may be more open than with nginx.
+    /// Notes a directive without which more may be open than with nginx.
     pub(super) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Security, why.into());
     }
@@ -49,12 +49,12 @@ impl Report {
         });
     }
 
-    /// Whether a security directive would be dropped.
+    /// Returns true if a security directive would be dropped.
     pub(super) fn has_security(&self) -> bool {
         self.count(Weight::Security) > 0
     }
 
-    /// How many leftovers have that weight.
+    /// The number of leftovers with that weight.
     pub(super) fn count(&self, weight: Weight) -> usize {
         self.0.iter().filter(|it| it.weight == weight).count()
     }

@@ -1,4 +1,4 @@
-//! What the conditions of one exposure let in, all of them together.
+//! The requests that the conditions of an exposure admit, all conditions together.
 
 use super::guards::{AUTHORIZATION, Guard, Token, guard};
 use super::report::Report;
@@ -6,24 +6,25 @@ use super::sites::Exposure;
 use super::tree::Directive;
 use super::variables::Variables;
 
-/// Who is let in.
+/// The requests that are admitted.
 #[derive(Default)]
 pub(super) struct Rules<'a> {
-    /// These tokens alone.
+    /// The admitted tokens, if only certain tokens are.
     pub(super) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
-    /// The variable of the header in which the tokens come.
+    /// The variable of the header that carries the tokens.
     header: &'a str,
-    /// Pages of these origins alone.
+    /// The admitted origins, if only pages of certain origins are.
     pub(super) origins: Option<(Vec<&'a str>, &'a Directive)>,
-    /// Certificates with these subjects alone: the name of each in the file, and the subject.
+    /// The subjects of the admitted certificates, if only certain subjects are: the name of each in the file, and the
+    /// subject.
     pub(super) subjects: Option<(Vec<(&'a str, &'a str)>, &'a Directive)>,
-    /// Verified certificates alone.
+    /// The directive that admits verified certificates only.
     pub(super) certificate: Option<&'a Directive>,
-    /// This host alone.
+    /// The only host that is answered for.
     pub(super) host: Option<(&'a str, &'a Directive)>,
-    /// Encrypted connections alone.
+    /// The directive that admits encrypted connections only.
     pub(super) encrypted: Option<&'a Directive>,
-    /// Something else is asked for, which cannot be carried over.
+    /// True when there is a further requirement, which cannot be carried over.
     more: bool,
 }
 
@@ -115,7 +116,7 @@ impl<'a> Rules<'a> {
             },
             Guard::Certificate => self.certificate = Some(at),
             Guard::Encrypted => self.encrypted = Some(at),
-            // Some credential is always needed here.
+            // The gateway always requires a credential.
             Guard::AnyCredential => self.more = true,
             Guard::Always => {}
             Guard::Harmless(why) => report.plain(at, why),
@@ -126,7 +127,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Whether nginx lets everybody in who reaches it.
+    /// Returns true if nginx admits all requests that reach it.
     pub(super) fn is_open(&self) -> bool {
         self.tokens.is_none() && self.subjects.is_none() && self.certificate.is_none() && !self.more
     }

@@ -1,5 +1,5 @@
-//! Blocks in blocks, and which directives are in force at a place: of most, the innermost block that has any counts, with
-//! all of its own.
+//! Nested blocks, and the directives in force at a place: for most names, the innermost block that has any counts, with all
+//! of its own.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -32,7 +32,8 @@ impl<'a> Level<'a> {
         self.all(name).last().copied()
     }
 
-    /// What answers every request before it would be passed on: `return`, or a `rewrite` of everything to elsewhere.
+    /// The directive that answers every request before it would be passed on: `return`, or a `rewrite` of everything to
+    /// another place.
     pub(super) fn answers(&self) -> Option<&'a Directive> {
         let moves = |it: &&&Directive| {
             let everything = matches!(
@@ -102,8 +103,8 @@ impl<'a> Scope<'a> {
             .collect()
     }
 
-    /// The rewrites that a request passes before those of its location come last: those of the server, and all but the
-    /// last one of the location.
+    /// The rewrites that a request passes before the last one of its location: those of the server, and all but the last
+    /// one of the location.
     pub(super) fn rewrites_before(&self) -> Vec<&'a Directive> {
         let of_server = self.server.iter().flat_map(|level| level.all("rewrite"));
         let own = self
@@ -114,8 +115,8 @@ impl<'a> Scope<'a> {
         of_server.chain(before).copied().collect()
     }
 
-    /// The last directive of the location itself that is wanted, or else of the server: what such directives do, they do in
-    /// this order.
+    /// The last directive of that name in the location itself, or else in the server: nginx applies such directives in this
+    /// order.
     pub(super) fn own_or_of_server(
         &self,
         name: &str,
@@ -126,19 +127,19 @@ impl<'a> Scope<'a> {
         found.next().copied()
     }
 
-    /// The directives of the location itself.
+    /// The last directive of that name in the location itself.
     pub(super) fn own(&self, name: &str) -> Option<&'a Directive> {
         self.levels.last()?.last(name)
     }
 }
 
-/// Which paths a location is for.
+/// The paths that a location is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Paths<'a> {
     Exactly(&'a str),
     Below(&'a str),
     Matching(&'a str),
-    /// `@name`: reached by nginx itself alone.
+    /// `@name`: reached only by nginx itself.
     Named,
 }
 
@@ -163,7 +164,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// The path, without its slash at the end. Empty for what is no path.
+    /// The path, without its slash at the end. Empty for a location without a path.
     pub(super) fn path(&self) -> &'a str {
         match self {
             Self::Exactly(path) | Self::Below(path) => path.trim_end_matches('/'),

@@ -1,6 +1,6 @@
-//! Locations whose likely endpoint nginx gives to another location of the same server. Where that one passes requests on,
-//! as `/mcp` beside `/`, what else they serve is no MCP that the importer knows of. Where it answers itself, the endpoint
-//! may be closed in nginx.
+//! Locations whose likely endpoint nginx gives to another location of the same server. If the other location passes
+//! requests on, as `/mcp` beside `/`, the rest of the first is no MCP that the importer knows of. If the other location
+//! answers itself, the endpoint may be closed in nginx.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,10 +15,11 @@ use super::targets::{Target, target};
 use super::tree::Directive;
 use super::variables::Variables;
 
-/// More lines about one endpoint say nothing new.
+/// Further lines about one endpoint are redundant.
 const ANSWERING_MAX: usize = 5;
 
-/// Leaves out locations whose endpoint another one passes on, and reports those that take an endpoint and answer it.
+/// Removes locations whose endpoint another location passes on, and reports locations that take an endpoint and answer
+/// it.
 pub(super) fn drop_shadowed<'a>(
     sites: &mut Sites<'a>,
     variables: &Variables<'a>,
@@ -83,7 +84,7 @@ fn answering<'a>(
     is_exposed: impl Fn(&Directive) -> bool,
 ) -> Vec<&'a Directive> {
     let mut found = chosen(locations, &target.asked, exposure.at);
-    // Somebody who closes the path with a slash, or without one, is likely to mean both. To send clients from one to the
+    // An operator that closes the path with a slash, or without one, is likely to mean both. A redirect from one to the
     // other closes neither.
     let redirects = |at: &Directive| {
         let level = Level::of(at.block());
@@ -106,14 +107,14 @@ fn answering<'a>(
     found
 }
 
-/// The exposures to which nginx gives the endpoint of another one, all of it.
+/// The exposures to which nginx gives the whole endpoint of another exposure.
 fn nearer<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'a>,
     locations: &[Location<'a>],
     is_exposed: impl Fn(&Directive) -> bool,
 ) -> Vec<&'a Directive> {
-    // What a regular expression is for is not known well enough.
+    // The paths of a regular expression are not known well enough.
     if !matches!(exposure.paths, Some(Paths::Below(_))) {
         return Vec::new();
     }
@@ -133,7 +134,7 @@ fn nearer<'a>(
     }
 }
 
-/// Whether a location asks something of clients that its server does not.
+/// Returns true if a location requires more of clients than its server does.
 fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
     let levels = &exposure.scope.levels;
     let is_server = |it: &Rc<Level<'_>>| {
@@ -159,7 +160,7 @@ fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
         pass: exposure.pass,
         site: exposure.site,
     };
-    // They are only looked at: what is lost of them is told with the location.
+    // The rules are only looked at: lost ones are reported with the location.
     let rules = Rules::of(&own, variables, &mut Report::default());
     let others = rules.origins.is_some() || rules.host.is_some() || rules.encrypted.is_some();
     others || !rules.is_open()

@@ -1,7 +1,7 @@
-//! Which requests an nginx passes on: its servers, their locations, and the directives in force at each.
+//! The requests that an nginx passes on: its servers, their locations, and the directives in force at each.
 //!
-//! A location that passes requests on is an *exposure*. All that is asked of nginx is asked at exposures, with what they
-//! inherit.
+//! A location that passes requests on is an *exposure*. All properties of nginx are read at exposures, with the
+//! directives that they inherit.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,15 +13,15 @@ use super::report::Report;
 use super::scope::{Level, Paths, Scope};
 use super::tree::{Directive, Failure};
 
-/// More locations are no configuration that somebody wrote for MCP servers.
+/// A larger number of locations is not written by hand for MCP servers.
 const EXPOSURES_MAX: usize = 1_000;
 
-/// More conditions are a program.
+/// A larger number of conditions is a program.
 const CONDITIONS_MAX: usize = 100;
 
 /// A place where requests are passed on.
 pub(super) struct Exposure<'a> {
-    /// The location; of a file without any, the server or the first directive.
+    /// The location; in a file without any, the server or the first directive.
     pub(super) at: &'a Directive,
     pub(super) scope: Scope<'a>,
     pub(super) paths: Option<Paths<'a>>,
@@ -33,15 +33,15 @@ pub(super) struct Exposure<'a> {
 
 /// A `server` that passes requests on.
 pub(super) struct Site<'a> {
-    /// The block; none where locations stand at the top of the file.
+    /// The block; `None` if locations stand at the top of the file.
     pub(super) block: Option<&'a Directive>,
     pub(super) level: Rc<Level<'a>>,
     pub(super) scope: Scope<'a>,
 }
 
-/// All of a configuration.
+/// A whole configuration.
 pub(super) struct Sites<'a> {
-    /// Outside `http`: processes and connections.
+    /// The level outside `http`: processes and connections.
     pub(super) main: Rc<Level<'a>>,
     pub(super) http: Rc<Level<'a>>,
     pub(super) sites: Vec<Site<'a>>,
@@ -77,7 +77,7 @@ const LOGIN: [&str; 9] = [
 ];
 
 impl<'a> Sites<'a> {
-    /// Finds what is passed on, and reports the directives that stand around that and have no counterpart.
+    /// Finds the exposures, and reports the directives around them that have no counterpart.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl<'a> Sites<'a> {
     pub(super) fn of(tree: &'a [Directive], report: &mut Report) -> Result<Self, Failure> {
         let main = Level::of(tree);
         check_top(&main)?;
-        // Files of sites-enabled hold what stands in http.
+        // Files of sites-enabled contain the content of http.
         let http = match main.last("http") {
             Some(block) => Level::of(block.block()),
             None => Rc::clone(&main),
@@ -105,7 +105,7 @@ impl<'a> Sites<'a> {
             sites.read_server(server, &outer, report)?;
         }
         if !http.all("location").is_empty() && !is_answered(&http, report) {
-            // A snippet that some server includes: what stands beside the locations is the server's.
+            // A snippet that a server includes: the directives beside the locations are the server's.
             let inside = Scope {
                 server: Some(Rc::clone(&http)),
                 ..outer.clone()
@@ -171,7 +171,7 @@ impl<'a> Sites<'a> {
         let path = paths.path();
         let refuses = |it: &Directive| it.first().starts_with('4');
         let any = scope.last("satisfy").is_some_and(|it| it.first() == "any");
-        // It holds in the locations inside, too.
+        // The directive holds in the locations inside, too.
         if paths == Paths::Named || scope.last("internal").is_some() {
             if pass.is_some() {
                 report.plain(
@@ -247,8 +247,8 @@ impl<'a> Sites<'a> {
         Ok(())
     }
 
-    /// A file that passes nothing on may still say who is let in: a snippet. Then its locations, its servers or the whole
-    /// file stand for what would be passed on.
+    /// Adds exposures of a file that passes nothing on, but may still admit or refuse requests: a snippet. Its locations,
+    /// its servers or the whole file stand for the exposures.
     fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
         for (index, site) in self.sites.iter().enumerate() {
             let locations: Vec<_> = site
@@ -299,7 +299,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// A server without an exposure is not listened for.
+    /// Removes servers without an exposure, which need no listener.
     fn drop_empty_servers(&mut self) {
         let mut kept = Vec::new();
         let mut places = HashMap::new();
@@ -347,7 +347,7 @@ impl<'a> Sites<'a> {
                     Treatment::Security(why) if in_force(directive.name()) => {
                         report.security(directive, why);
                     }
-                    // Each location says something else.
+                    // Each location may say something else.
                     Treatment::Plain(_) | Treatment::Security(_) => {}
                 }
             }
@@ -355,7 +355,7 @@ impl<'a> Sites<'a> {
     }
 }
 
-/// Words about a location that answers requests itself.
+/// The line about a location that answers requests itself.
 fn lost_answer(path: &str) -> String {
     match PROBES.iter().find(|it| **it == path) {
         Some(&probe @ ("/health" | "/ready")) => format!(
@@ -369,7 +369,7 @@ fn lost_answer(path: &str) -> String {
     }
 }
 
-/// Whether a server answers every request before it would be passed on. Then the gateway does not listen for it.
+/// Returns true if a server answers every request before it would be passed on. Then it needs no listener.
 fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     let Some(answer) = level.answers() else {
         return false;
@@ -388,7 +388,7 @@ fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     true
 }
 
-/// What nginx itself refuses, and where it would be unclear what is in force.
+/// Checks for faults that nginx itself refuses, and for files in which the directives in force would be unclear.
 fn check_top(main: &Level<'_>) -> Result<(), Failure> {
     let fails = |at: &Directive, what: &str| {
         Err(Failure {

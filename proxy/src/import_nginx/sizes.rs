@@ -58,7 +58,7 @@ pub(super) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Repor
     write_connections(view, limits, report);
 }
 
-/// Connections of all processes, unless `limit_conn` says a number.
+/// Adds the connections of all processes, unless `limit_conn` gives a number.
 fn write_connections(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     if limits.has("connections") {
         return;
@@ -135,7 +135,7 @@ pub(super) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report)
     }
 }
 
-/// A time as the configuration spells it, a year at most.
+/// A time in the spelling of the configuration, a year at most.
 pub(super) fn duration(value: Duration) -> String {
     let milliseconds = value.min(Duration::from_secs(365 * 24 * 3600)).as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -146,7 +146,7 @@ pub(super) fn duration(value: Duration) -> String {
     format!("{}{name}", milliseconds / unit)
 }
 
-/// A size as the configuration spells it.
+/// A size in the spelling of the configuration.
 fn spelled(bytes: u64) -> String {
     match bytes {
         bytes if bytes % MIB == 0 => format!("{}MiB", bytes / MIB),

@@ -1,4 +1,4 @@
-//! Where an exposure passes requests on to: the servers, and the path of the MCP endpoint there.
+//! The target of an exposure: the servers that requests are passed on to, and the path of the MCP endpoint there.
 
 use super::refusals::regex;
 use super::scope::Paths;
@@ -14,17 +14,17 @@ pub(super) struct Target<'a> {
     pub(super) servers: Servers<'a>,
     /// The path that clients have in nginx, as far as it is known.
     pub(super) endpoint: String,
-    /// That path as the location has it: with a slash at the end where it is the location itself.
+    /// That path in the spelling of the location: with a slash at the end if it is the location itself.
     pub(super) asked: String,
     /// The path of the endpoint at the servers.
     pub(super) path: String,
-    /// What of the location is not known for certain.
+    /// The uncertain part of the location.
     pub(super) unsure: Option<(&'a Directive, &'static str)>,
-    /// What becomes of the path before it is passed on.
+    /// The change of the path before it is passed on.
     pub(super) rewritten: Rewritten<'a>,
 }
 
-/// One server, or those of an `upstream`.
+/// A server, or the servers of an `upstream`.
 #[derive(Clone)]
 pub(super) enum Servers<'a> {
     /// `host:port`, or `unix:/path`.
@@ -33,7 +33,7 @@ pub(super) enum Servers<'a> {
 }
 
 impl Servers<'_> {
-    /// What tells servers from others.
+    /// The identity of the servers.
     fn id(&self) -> &str {
         match self {
             Self::One(authority) => authority,
@@ -43,7 +43,8 @@ impl Servers<'_> {
 }
 
 impl Target<'_> {
-    /// Whether another target is the same server, by another location. Paths of HTTP+SSE belong to the endpoint beside.
+    /// Returns true if another target is the same server, by another location. Paths of HTTP+SSE belong to the endpoint
+    /// beside.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let same_path = self.is_of_sse()
             || other.is_of_sse()
@@ -51,14 +52,14 @@ impl Target<'_> {
         same_path && self.is_at_same_servers(other)
     }
 
-    /// Whether the servers of another target are the same.
+    /// Returns true if the servers of another target are the same.
     pub(super) fn is_at_same_servers(&self, other: &Self) -> bool {
         let same_kind =
             matches!(self.servers, Servers::One(_)) == matches!(other.servers, Servers::One(_));
         same_kind && self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
     }
 
-    /// Whether this is a path of HTTP+SSE, which the gateway serves beside /mcp.
+    /// Returns true for a path of HTTP+SSE, which the gateway serves beside /mcp.
     pub(super) fn is_of_sse(&self) -> bool {
         let last = self.endpoint.rsplit('/').next().unwrap_or_default();
         matches!(last, "sse" | "message" | "messages")
@@ -69,7 +70,7 @@ impl Target<'_> {
 ///
 /// # Errors
 ///
-/// Why there is none, in words of ours.
+/// The reason why there is none, as a fixed text.
 pub(super) fn target<'a>(
     exposure: &Exposure<'a>,
     pass: &'a Directive,
@@ -151,7 +152,7 @@ pub(super) fn target<'a>(
     })
 }
 
-/// The URL with its constants filled in, and without what only repeats the request's own path.
+/// The URL with its constants filled in, without parts that only repeat the request's own path.
 fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
@@ -164,7 +165,7 @@ fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) 
     Some(url)
 }
 
-/// The text that everything which a regular expression matches begins with.
+/// The beginning of all texts that a regular expression matches.
 fn literal_beginning(pattern: &str) -> String {
     let Some(rest) = pattern.strip_prefix('^') else {
         return "/".to_owned();
@@ -172,7 +173,7 @@ fn literal_beginning(pattern: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_".contains(c);
     let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
     let mut literal = &rest[..end];
-    // A sign behind a letter makes the letter optional.
+    // A quantifier behind a letter makes the letter optional.
     if rest[end..].starts_with(['?', '*', '{']) {
         literal = &literal[..literal.len().saturating_sub(1)];
     }
@@ -182,8 +183,8 @@ fn literal_beginning(pattern: &str) -> String {
     }
 }
 
-/// The path at which clients are likely to find the endpoint: the location itself where it is one path, or is called
-/// after MCP; /mcp below it elsewhere.
+/// The likely path of the endpoint for clients: the location itself if it is one path, or is named after MCP; /mcp
+/// below it otherwise.
 fn endpoint(paths: &Paths<'_>, literal: &str, uri: Option<&str>) -> String {
     let path = literal.trim_end_matches('/');
     if matches!(paths, Paths::Exactly(_)) {
@@ -198,7 +199,8 @@ fn endpoint(paths: &Paths<'_>, literal: &str, uri: Option<&str>) -> String {
     }
 }
 
-/// What nginx makes of a client's path: the part that the location names gives way to the path of `proxy_pass`.
+/// The path at the server, by the rule of nginx: the part that the location names is replaced by the path of
+/// `proxy_pass`.
 fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     let Some(uri) = uri else {
         return match endpoint {
@@ -214,17 +216,17 @@ fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     path.replace("//", "/")
 }
 
-/// What the `rewrite` directives that a request comes to make of its path.
+/// The effect of the `rewrite` directives that a request passes.
 pub(super) enum Rewritten<'a> {
     No,
     /// The server is asked for this path.
     To(String, &'a Directive),
-    /// Another location may get the request, or the server is asked for something that is not known.
+    /// Another location may get the request, or the path at the server is not known.
     Elsewhere(&'a Directive),
 }
 
-/// What becomes of an endpoint. After a rewrite of the server, and after one of a location without `break`, nginx looks
-/// for a location again, which may refuse the request.
+/// The effect of rewrites on an endpoint. After a rewrite of the server, and after one of a location without `break`,
+/// nginx looks for a location again, which may refuse the request.
 fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewritten<'a> {
     // The path at a regular expression is a guess.
     let guessed = matches!(exposure.paths, Some(Paths::Matching(_)));
@@ -249,7 +251,7 @@ fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewrit
     }
 }
 
-/// A path as `rewrite` replaces it, where that is a path without variables.
+/// The path that `rewrite` replaces a path with, if that has no variables.
 fn replaced(rewrite: &Directive, path: &str) -> Option<String> {
     let found = regex(rewrite.first(), false)?.captures(path)?;
     let mut to = rewrite.arg(1)?.to_owned();

@@ -340,6 +340,6 @@ fn thousands_of_directives_are_read() {
         many(&|n| format!("server 10.1.0.1:{};", n + 1)),
         many(&|n| format!("h{n} ")),
     ));
-    // One file and line.
+    // A single file and line.
     assert!(outcome.says(&["unknown directive"]));
 }

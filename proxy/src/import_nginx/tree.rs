@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::lexer::{Lexer, SyntaxError, TokenKind};
 
-/// Blocks in blocks; real configurations have six at most.
+/// Maximum depth of blocks; real configurations have six at most.
 pub(super) const DEPTH_MAX: usize = 64;
 
-/// Where a directive stands.
+/// The place of a directive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) file: Arc<str>,
@@ -48,7 +48,7 @@ pub(super) struct Directive {
 }
 
 impl Directive {
-    /// Its name. In the block of a `map` it may be a secret.
+    /// The directive's name. In the block of a `map` it may be a secret.
     pub(super) fn name(&self) -> &str {
         &self.name.0
     }
@@ -62,7 +62,7 @@ impl Directive {
         self.args.get(index).map(|word| word.0.as_str())
     }
 
-    /// The first argument; nothing where there is none.
+    /// The first argument; empty if there is none.
     pub(super) fn first(&self) -> &str {
         self.arg(0).unwrap_or_default()
     }
@@ -77,18 +77,18 @@ impl Directive {
             .find_map(|arg| arg.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// Whether an argument is this word.
+    /// Returns true if an argument is this word.
     pub(super) fn has(&self, word: &str) -> bool {
         self.args().any(|arg| arg == word)
     }
 
-    /// What is in its block.
+    /// The directives in the block.
     pub(super) fn block(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 }
 
-/// Why a file cannot be imported: its place, and what is wrong.
+/// The fault of a file that cannot be imported, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub(super) struct Failure {
@@ -96,26 +96,26 @@ pub(super) struct Failure {
     pub(super) what: String,
 }
 
-/// What parsing asks of the one who reads files.
+/// Reader of included files, for the parser.
 pub(super) trait Includes {
-    /// The directives in place of an `include` that stands in so many blocks.
+    /// The directives in place of an `include` at this depth of blocks.
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
 
     /// Counts a directive.
     fn count(&mut self, place: &Place) -> Result<(), Failure>;
 }
 
-/// A block that is not closed yet: its directive, and what is in the block so far.
+/// A block that is not closed yet: its directive, and the content so far.
 struct Opened {
     directive: Directive,
     before: Vec<Directive>,
 }
 
-/// The directives of a text that stands in so many blocks.
+/// The directives of a text at this depth of blocks.
 ///
 /// # Errors
 ///
-/// The first mistake of syntax, or what an include ran into.
+/// The first mistake of syntax, or the failure of an include.
 pub(super) fn parse(
     text: &str,
     file: &Arc<str>,

@@ -54,7 +54,7 @@ pub(super) fn time(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(total))
 }
 
-/// How often something may happen.
+/// A rate of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rate {
     PerSecond(NonZeroU32),
@@ -114,7 +114,7 @@ pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// The name of the variable that a text is, and nothing else.
+/// The name of the variable, if a text is a variable and nothing else.
 pub(super) fn only_variable(text: &str) -> Option<&str> {
     match pieces(text)[..] {
         [Piece::Variable(name)] => Some(name),
@@ -122,14 +122,14 @@ pub(super) fn only_variable(text: &str) -> Option<&str> {
     }
 }
 
-/// Whether a text has no variable in it.
+/// Returns true if a text contains no variable.
 pub(super) fn is_literal(text: &str) -> bool {
     pieces(text)
         .iter()
         .all(|piece| matches!(piece, Piece::Text(_)))
 }
 
-/// Whether a value is the path of a file, and no certificate or key itself, nor a place that the value only leads to.
+/// Returns true if a value is the path of a file: no certificate or key itself, nor a reference to another place.
 pub(super) fn is_file(value: &str) -> bool {
     let elsewhere = ["data:", "engine:", "store:"];
     let is_path = !value.is_empty() && !value.contains(char::is_control);

@@ -1,4 +1,4 @@
-//! The variables that a configuration makes, and where each is used.
+//! The variables that a configuration makes, and the uses of each.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,42 +7,42 @@ use super::scope::Scope;
 use super::tree::Directive;
 use super::values::{Piece, is_literal, only_variable, pieces};
 
-/// All of them.
+/// All variables of a configuration.
 ///
 /// Names are in lower case: nginx takes `$Client` for `$client`.
 pub(super) struct Variables<'a> {
     maps: HashMap<String, &'a Directive>,
     sets: HashSet<String>,
-    /// What a `set` makes under a condition.
+    /// Variables that a `set` makes under a condition.
     conditional: HashSet<String>,
-    /// What another directive, a script or a named group of a regular expression makes.
+    /// Variables that another directive, a script or a named group of a regular expression makes.
     others: HashSet<String>,
     /// The directives whose arguments have a variable in them.
     uses: HashMap<String, BTreeSet<&'a str>>,
 }
 
-/// What a `map` says.
+/// The content of a `map`.
 pub(super) struct Map<'a> {
     /// The text that is looked up.
     pub(super) source: &'a str,
     pub(super) entries: Vec<MapEntry<'a>>,
-    /// The value of everything else.
+    /// The value of all other texts.
     pub(super) default: &'a str,
 }
 
-/// One line of a `map`.
+/// A line of a `map`.
 pub(super) struct MapEntry<'a> {
     pub(super) key: Key<'a>,
     pub(super) value: &'a str,
     pub(super) at: &'a Directive,
 }
 
-/// What a line of a `map` stands for.
+/// The key of a line of a `map`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key<'a> {
     /// This text.
     Text(&'a str),
-    /// What a regular expression or a pattern of hosts matches.
+    /// A regular expression or a pattern of hosts.
     Pattern,
 }
 
@@ -52,8 +52,8 @@ const SENT_NAME: &str = "a header that names the client";
 /// A use in a `map` without patterns: its values do not depend on the text of the variable.
 const MAP_OF_TEXTS: &str = "a map of texts";
 
-/// Directives that let a variable decide something without showing it. A `map` with patterns is none of them, nor is
-/// an `if` with one: what a pattern captures goes on under another name.
+/// Directives that let a variable decide without showing it. A `map` with patterns is none of them, nor is an `if` with
+/// one: a captured text goes on under another name.
 const DECIDING: [&str; 7] = [
     SENT_NAME,
     MAP_OF_TEXTS,
@@ -64,7 +64,7 @@ const DECIDING: [&str; 7] = [
     "access_log",
 ];
 
-/// Words in names of headers that tell a server who calls.
+/// Words in names of headers that tell a server its client's name.
 const NAMING: [&str; 8] = [
     "client",
     "user",
@@ -160,7 +160,7 @@ impl<'a> Variables<'a> {
                 }
                 _ => {}
             }
-            // A variable that is set is not used by that.
+            // Setting a variable is no use of it.
             let skipped = usize::from(directive.is("set"));
             let is_pattern = |arg: &str| arg.starts_with('~') || arg.starts_with("!~");
             let by = match directive.name() {
@@ -191,7 +191,7 @@ impl<'a> Variables<'a> {
             .map(|directive| Map::of(directive))
     }
 
-    /// The name that some `map` of the same source gives to a text, where the values of the map are names alone.
+    /// The name that a `map` of the same source gives to a text, if the values of the map are names alone.
     pub(super) fn name_of(&self, source: &str, text: &str) -> Option<&'a str> {
         let names = self.maps.iter().filter(|(name, _)| self.only_decides(name));
         let mut found: Vec<_> = names
@@ -224,8 +224,8 @@ impl<'a> Variables<'a> {
         of_credentials && map.entries.iter().any(|it| is_name(it.value))
     }
 
-    /// The text that a variable has for every request that comes to a place: what a `set` of the server or of the location
-    /// gives it under no condition.
+    /// The text that a variable has for every request that comes to a place: the value that a `set` of the server or of
+    /// the location gives it under no condition.
     pub(super) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
         let lower = name.to_ascii_lowercase();
         if self.conditional.contains(&lower) || self.others.contains(&lower) {
@@ -239,18 +239,18 @@ impl<'a> Variables<'a> {
         set.arg(1).filter(|text| is_literal(text))
     }
 
-    /// Whether the configuration makes this variable.
+    /// Returns true if the configuration makes this variable.
     pub(super) fn is_made(&self, name: &str) -> bool {
         self.maps.contains_key(&name.to_ascii_lowercase()) || self.is_made_without_map(name)
     }
 
-    /// Whether something else than a `map` makes this variable.
+    /// Returns true if something else than a `map` makes this variable.
     pub(super) fn is_made_without_map(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         self.sets.contains(&name) || self.others.contains(&name)
     }
 
-    /// Whether a variable only decides what is let in and what is counted, so that its values are names and no secrets
+    /// Returns true if a variable only decides about admission and counting, so that its values are names, and no secrets
     /// for servers behind.
     pub(super) fn only_decides(&self, name: &str) -> bool {
         let uses = self.uses.get(&name.to_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! An nginx configuration as the rest of the importer looks at it, and what its exposures have in common.
+//! An nginx configuration in the form that the rest of the importer reads, with the common values of its exposures.
 //!
 //! nginx decides most things for each location, the gateway once. Where locations differ, the strictest value is taken
 //! and the difference is reported with both places.
@@ -13,13 +13,13 @@ use super::sites::{Exposure, Sites};
 use super::tree::Directive;
 use super::variables::Variables;
 
-/// All that has been read.
+/// Everything that has been read.
 pub(super) struct View<'a> {
     pub(super) sites: Sites<'a>,
     pub(super) variables: Variables<'a>,
-    /// What conditions let in, for each exposure.
+    /// The requests that conditions admit, for each exposure.
     pub(super) rules: Vec<Rules<'a>>,
-    /// The namespace of each exposure. None where it is reached by no namespace of ours.
+    /// The namespace of each exposure; `None` if no namespace of ours reaches it.
     pub(super) names: Vec<Option<NamespaceName>>,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Direct
 }
 
 impl<'a> View<'a> {
-    /// Each exposure with what its conditions let in.
+    /// Each exposure with the rules of its conditions.
     pub(super) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
         self.sites.exposures.iter().zip(&self.rules)
     }

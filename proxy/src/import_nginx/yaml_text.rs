@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tooldock_workers::yaml::{self, Value};
 
-/// A value with what is said of its parts.
+/// A value with comments on its parts.
 #[derive(Clone)]
 pub(super) enum Node {
     Scalar(Value),
@@ -40,7 +40,7 @@ impl Item {
 }
 
 impl Map {
-    /// Adds a key. Nothing is written for an empty map.
+    /// Adds a key, unless its value is an empty map.
     pub(super) fn add(&mut self, key: &str, node: impl Into<Node>) {
         self.add_with(key, node, "");
     }
@@ -63,7 +63,7 @@ impl Map {
         });
     }
 
-    /// Whether there is such a key.
+    /// Returns true if there is such a key.
     pub(super) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|entry| entry.key == key)
     }
@@ -108,7 +108,7 @@ impl Node {
         Self::List(items.collect())
     }
 
-    /// Behind a key: on its line, or on lines of its own.
+    /// Writes the node behind a key: on its line, or on lines of its own.
     fn write_after(&self, text: &mut String, indent: usize, comments: bool) {
         match self {
             Self::Scalar(value) => {
@@ -205,7 +205,7 @@ fn scalar(value: &Value) -> String {
     if let Value::String(text) = value
         && text.contains(|c: char| c.is_control() || c == '\u{2028}' || c == '\u{2029}')
     {
-        // A string of JSON is one of YAML, on one line.
+        // A string of JSON is also one of YAML, on one line.
         return serde_json::to_string(text).unwrap_or_default();
     }
     let text = yaml::to_string(value).unwrap_or_default();

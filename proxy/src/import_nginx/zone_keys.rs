@@ -1,4 +1,4 @@
-//! What the zones of `limit_req` and `limit_conn` count by: address, principal or namespace, which the gateway counts by, too.
+//! The keys of the zones of `limit_req` and `limit_conn`: address, principal or namespace, which the gateway counts by, too.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use super::tree::Directive;
 use super::values::{Piece, is_literal, only_variable, pieces};
 use super::variables::{Key as MapKey, Variables};
 
-/// What a zone counts by.
+/// The key that a zone counts by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Address,
     Principal,
-    /// One count for a server or a path, which is a namespace here.
+    /// A single count for a server or a path, which is a namespace here.
     Namespace,
 }
 
@@ -39,7 +39,7 @@ impl Key {
         }
     }
 
-    /// What the keys of a zone are: each once. None where one of them is nothing that the gateway counts by.
+    /// The keys of a zone, each once. `None` if one of them is no key of the gateway.
     pub(super) fn all_of(text: &str, variables: &Variables<'_>) -> Option<BTreeSet<Self>> {
         let mut keys = BTreeSet::new();
         for piece in pieces(text) {
@@ -51,14 +51,14 @@ impl Key {
                 None => drop(keys.insert(Self::of_map(name, variables)?)),
             }
         }
-        // A text without variables counts everything together.
+        // A text without variables is one count for all requests.
         if keys.is_empty() {
             keys.insert(Self::Namespace);
         }
         Some(keys)
     }
 
-    /// What a map makes of a request. A value that is empty exempts requests, which are counted all the same here.
+    /// The key that a map makes of requests. Requests with an empty value are exempt in nginx, and counted all the same here.
     fn of_map(name: &str, variables: &Variables<'_>) -> Option<Self> {
         if variables.is_made_without_map(name) {
             return None;
@@ -73,7 +73,7 @@ impl Key {
             if value.is_empty() {
                 continue;
             }
-            // A name that one credential alone has is the name of a principal.
+            // A name for a single credential is the name of a principal.
             let is_name =
                 of_principals && is_literal(value) && matches!(key, Some(MapKey::Text(_)));
             keys.insert(match is_name {

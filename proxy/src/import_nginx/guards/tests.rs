@@ -80,7 +80,7 @@ fn what_is_not_understood_for_certain_is_lost() {
         "if ($http_authorization != 'Bearer t') { proxy_pass http://10.0.0.9; break; }",
         "if ($http_authorization != 'Bearer t') { fastcgi_pass unix:/deny.sock; }",
         "if ($http_authorization != 'Bearer t') { access_by_lua_file /x.lua; }",
-        // What the variables hold is not known.
+        // The values of the variables are not known.
         "map $http_authorization $ok { default 0; 'Bearer t' $office; } if ($ok = 0) { return 401; }",
         "map $http_authorization $ok { default $office; '' 0; } if ($ok = 0) { return 401; }",
         "map $http_x_api_key $who { default ''; a $lan; } if ($who = '') { return 401; }",
@@ -107,7 +107,7 @@ fn a_name_that_tells_of_a_token_is_not_shown() {
     ] {
         let text = format!("map $http_authorization $c {{ {map} }} if ($c = 0) {{ return 401; }}");
         assert_eq!(shown(&text), expected, "{map}");
-        // What a pattern captures, or a second map, goes on under another name.
+        // A text that a pattern captures, or a second map, goes on under another name.
         for by in [
             "if ($c ~ ^(.+)$) { set $up $1; }",
             "map $c $up { ~^(.+)$ $1; }",

@@ -1,4 +1,4 @@
-//! A directive's name as a report may show the name. Where a line is broken or a quote is missing, a secret stands in the
+//! A directive's name in the form that a report may show. If a line is broken or a quote is missing, a secret stands in the
 //! place of a name, and a part of a secret may look like a name.
 
 use std::collections::HashSet;
@@ -7,10 +7,10 @@ use super::{
     FINE, FINE_WITH, MAPPED, OF_POOLS, PLAIN, PLAIN_BEGINNINGS, SECURITY, SECURITY_BEGINNINGS,
 };
 
-/// What is shown of other names.
+/// The text in place of other names.
 const UNKNOWN: &str = "unknown directive";
 
-/// Words in names of directives that stand in no list: those of a group of which the list has the beginning.
+/// Words in names of directives that stand in no list, but belong to a group whose beginning is in a list.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "block", "ldap", "pam", "digest", "gss", "sign", "request", "require", "claim", "set", "header", "type", "types", "static",
@@ -18,8 +18,8 @@ const WORDS: &[&str] = &[
     "geoip2", "image", "jwt", "oidc", "allow", "deny", "country", "city", "org",
 ];
 
-/// The name where the name says nothing but which directive stands there: a name in one of the lists, or one that begins as
-/// a list says and has nothing but words from names of nginx.
+/// The name, if it reveals only the directive: a name in one of the lists, or a name with a listed beginning and only words
+/// of nginx's names.
 pub(in super::super) fn shown(name: &str) -> &str {
     let begins = |list: &[(&str, &str)]| list.iter().any(|(known, _)| name.starts_with(known));
     let known = || {

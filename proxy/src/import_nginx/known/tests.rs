@@ -1,4 +1,4 @@
-//! Which directives need a word.
+//! Directives that need a word.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What `limit_req`, `limit_conn` and `client_max_body_size` limit.
+//! The limits of `limit_req`, `limit_conn` and `client_max_body_size`.
 
 use super::*;
 

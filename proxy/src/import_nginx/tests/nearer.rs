@@ -146,7 +146,7 @@ fn what_a_location_asks_is_told_where_it_is_left_out_for_a_nearer_one() {
         "{:#?}",
         outcome.lines
     );
-    // What their server asks holds for both.
+    // The requirements of their server hold for both.
     let outcome = server(
         "if ($http_authorization != 'Bearer tok1') { return 401; } location / { if ($request_method = OPTIONS) { return 204; } P } location /mcp { P }",
     );

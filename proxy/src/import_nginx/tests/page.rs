@@ -114,7 +114,7 @@ fn each_configuration_of_the_page_becomes_what_stands_beside_it() {
         let outcome = import(&block);
         let said = outcome.lines.iter();
         let security: Vec<_> = said.filter(|it| it.contains("security: ")).collect();
-        // What the page itself says of long streams.
+        // The page's own line about long streams.
         let known = |it: &&String| it.contains("limit_conn: security: long streams");
         assert!(security.iter().all(known), "{heading}: {security:#?}");
     }

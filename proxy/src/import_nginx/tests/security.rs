@@ -1,4 +1,4 @@
-//! What must never happen: a secret that gets out, a rule that is lost in silence.
+//! Faults that must never happen: a secret that gets out, a rule that is lost in silence.
 
 use super::*;
 
