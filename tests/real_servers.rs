@@ -1,8 +1,8 @@
-//! Stdio servers of others behind the gateway: what an old and a new client see there is what the same client sees when
-//! it starts the server itself.
+//! External stdio servers behind the gateway: an old and a new client see there the same as when they start the server
+//! themselves.
 //!
-//! The client scripts print answers as they came over the wire, so that the comparison is of JSON and not of what an
-//! SDK makes of it. What a bridge between the eras adds is taken out before, and named in [`without_additions`].
+//! The client scripts print answers as they came over the wire, so that the comparison is of JSON and not of an SDK's view
+//! of it. Additions of a bridge between the eras are removed before, and named in [`without_additions`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +37,7 @@ impl Scratch {
         scratch
     }
 
-    /// One commit, always the same one.
+    /// Makes a commit, always the same one.
     fn make_repository(&self) {
         let path = self.path("repository");
         fs::create_dir(&path).expect("a folder");
@@ -132,7 +132,7 @@ fn absolute(program: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// What every client does with a server.
+/// The steps of every client with a server.
 fn steps(server: &str, scratch: &Scratch) -> Vec<Value> {
     let configured = |name: &str| scratch.path("configured").join(name);
     let rooted = |name: &str| scratch.path("rooted").join(name);
@@ -200,7 +200,7 @@ fn steps(server: &str, scratch: &Scratch) -> Vec<Value> {
     serde_json::from_value(steps).expect("a list")
 }
 
-/// What each client of a server does, and how it connects.
+/// The steps of each client of a server, and the way to connect.
 struct Visit {
     script: &'static str,
     environment: &'static str,
@@ -221,7 +221,7 @@ impl Visit {
         self
     }
 
-    /// What the servers said, by target.
+    /// The answers of the servers, by target.
     async fn pay(self) -> Map<String, Value> {
         let printed = tokio::task::spawn_blocking(move || {
             let mut client = python(self.environment)
@@ -248,7 +248,7 @@ impl Visit {
     }
 }
 
-/// How clients are told to reach a server, and what they do there.
+/// Instructions for clients: the way to a server, and the steps there.
 struct Guide<'a> {
     scratch: &'a Scratch,
     servers: &'a BTreeMap<&'static str, Value>,
@@ -309,7 +309,7 @@ async fn gateway(servers: &BTreeMap<&'static str, Value>) -> Gateway {
         .await
 }
 
-/// The answer to a step, by what it does.
+/// The answer to a step, by the step's content.
 fn step<'a>(seen: &'a Value, wanted: &Value) -> &'a Value {
     let steps = seen["steps"].as_array().expect("a list of steps");
     steps
@@ -334,7 +334,7 @@ fn text(step: &Value) -> &str {
         .unwrap_or_else(|| panic!("no text: {step}"))
 }
 
-/// What has to be the same on both ways: the answer, the questions it took, the progress.
+/// The parts that have to be equal on both ways: the answer, its questions, the progress.
 fn comparable(step: &Value) -> Value {
     let mut step = step.clone();
     let members = step.as_object_mut().expect("an object");
@@ -350,7 +350,7 @@ fn comparable(step: &Value) -> Value {
     step
 }
 
-/// What a bridge to a modern client adds to a result.
+/// Removes the additions of a bridge to a modern client from a result.
 fn without_additions(result: &mut Value) {
     let result = result.as_object_mut().expect("an object");
     for key in ["resultType", "ttlMs", "cacheScope"] {
@@ -365,7 +365,7 @@ fn without_additions(result: &mut Value) {
     }
 }
 
-/// What a server says of itself, in `initialize` or in `server/discover`.
+/// A server's description of itself, in `initialize` or in `server/discover`.
 fn introduction(seen: &Value) -> Value {
     let opened = &seen["opened"];
     let server = match &opened["serverInfo"] {
@@ -404,7 +404,7 @@ fn steps_of(seen: &Value) -> &[Value] {
     seen["steps"].as_array().expect("a list of steps")
 }
 
-/// What the answers have to say besides being the same: that they are not the same failure.
+/// Checks that the answers are results, and not equal failures.
 fn assert_they_work(seen: &Map<String, Value>) {
     let everything = &seen["everything"];
     assert_eq!(
@@ -472,7 +472,7 @@ fn assert_they_work(seen: &Map<String, Value>) {
     assert_eq!(called(&seen["git"], "git_show")["result"]["isError"], true);
 }
 
-/// What only a session has: a log level, subscriptions, tasks of the server's own kind.
+/// Steps that need a session: a log level, subscriptions, tasks of the server's own kind.
 fn steps_of_a_session() -> Vec<Value> {
     let steps = json!([
         {"level": "error"}, {"subscribe": "demo://resource/dynamic/text/1"},
@@ -556,8 +556,8 @@ const ASKING_TOOLS: [&str; 4] = [
 ];
 
 /// As [`comparable`], for a modern client of a server that knows only the handshake. Lists come from a process that
-/// several clients share, which is told of nobody's capabilities; and the process of a call asks for roots anew, when
-/// the server feels like it.
+/// several clients share, and that has no client's capabilities; and the process of a call asks for roots anew, at times
+/// of its own.
 fn comparable_across_eras(step: &Value) -> Value {
     let mut step = comparable(step);
     if let Some(tools) = step
@@ -587,12 +587,12 @@ async fn a_new_client_sees_what_it_sees_directly() {
         directly = directly.to(server, guide.directly(server));
         through = through.to(server, guide.through(&gateway, server, "streamable"));
     }
-    // One that cannot be asked shares a process, where what it does has to do with what it listens to. It comes alone:
-    // what a process says beside two calls is nobody's.
+    // A client that cannot be asked shares a process, where its calls affect its subscriptions. It comes alone: messages
+    // of a process beside two calls belong to no client.
     let mut silent = guide.through(&gateway, "everything", "streamable");
     silent["can_be_asked"] = json!(false);
-    // The gateway ends the subscription by a request of its own, and what the process says meanwhile is for no client. Two
-    // more calls let that request be answered.
+    // The gateway ends the subscription by a request of its own, and the messages of the process meanwhile are for no
+    // client. Two more calls let that request be answered.
     silent["steps"] = json!([
         {"updates": "demo://resource/dynamic/text/2", "by": "toggle-subscriber-updates"},
         {"call": "toggle-subscriber-updates"},
@@ -667,7 +667,7 @@ async fn what_one_client_answered_is_not_told_to_the_next() {
     }
 }
 
-/// `npx` finds what is installed beside it, `uvx` what is in its cache: nothing is fetched.
+/// `npx` finds packages beside it, `uvx` packages in its cache: nothing is fetched.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_started_by_its_name_in_a_registry() {
     let scratch = Scratch::new();

@@ -32,7 +32,7 @@ use crate::support::{Gateway, TOKEN, eventually};
 
 const WATCHED: &str = "test://watched-resource";
 
-/// What the client was told outside of answers.
+/// Messages to the client outside of answers.
 #[derive(Default)]
 struct Heard {
     progress: Vec<i64>,
@@ -53,7 +53,7 @@ impl Host {
         std::mem::take(&mut self.0.lock().expect("not poisoned").progress)
     }
 
-    /// What has been heard, once it is so much: the SDK handles notifications beside answers.
+    /// The messages so far, once there are this many: the SDK handles notifications beside answers.
     async fn heard<T: Clone>(&self, what: fn(&Heard) -> &Vec<T>, count: usize) -> Vec<T> {
         eventually("so much was heard", || async {
             let heard = what(&self.0.lock().expect("not poisoned")).clone();
@@ -63,7 +63,7 @@ impl Host {
     }
 }
 
-/// A value of the SDK's from what is on the wire.
+/// A value of the SDK, from JSON on the wire.
 fn typed<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("as the specification says")
 }
@@ -247,7 +247,7 @@ async fn steps(client: &Client, modern: bool) -> Value {
         serde_json::to_value(prompt).expect("JSON")["messages"][0]["content"]["text"].clone();
     hear_changes(client, &host, modern, &mut seen).await;
     host.take_progress();
-    // A legacy client resumes what the gateway closes meanwhile; a modern stream stays open to the end.
+    // A legacy client resumes streams that the gateway closes meanwhile; a modern stream stays open to the end.
     text(client, "slow", json!({"ms": 1000, "every": 100})).await;
     seen["resumed"] = host.heard(|heard| &heard.progress, 10).await.into();
     host.take_progress();

@@ -1,7 +1,7 @@
 //! Real clients and validators against the gateway, each in its own process.
 //!
-//! The client scripts print what they saw; each goes through the same steps, in the transport or era it is told. The
-//! gateway closes long POST streams of legacy sessions, so every one of their long calls is also a resumption.
+//! The client scripts print their view; each goes through the same steps, in the given transport or era. The gateway
+//! closes long POST streams of legacy sessions, so every long call there is also a resumption.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub struct Client {
     environment: &'static str,
     /// Its transport, or the era it is to speak.
     mode: &'static [&'static str],
-    /// What it sees beyond, or otherwise than, [`every_step`]; null for what it does not do.
+    /// Differences of its view from [`every_step`]; null for steps that it skips.
     more: fn() -> Value,
 }
 
@@ -86,7 +86,7 @@ pub const PYTHON_2_AUTO: Client = Client::new("python_mcp2.py", "clients-mcp2", 
 pub const PYTHON_2_PINNED: Client =
     Client::new("python_mcp2.py", "clients-mcp2", &["2026-07-28"], modern);
 pub const TYPESCRIPT_1: Client = Client::new("typescript1.mjs", "node", &["streamable"], legacy);
-/// This transport does not say what it negotiated.
+/// This transport does not reveal the negotiated version.
 pub const TYPESCRIPT_1_SSE: Client = Client::new(
     "typescript1.mjs",
     "node",
@@ -117,7 +117,7 @@ pub async fn everything() -> Gateway {
         .await
 }
 
-/// What every client sees between the handshake and the end.
+/// The view of every client between the handshake and the end.
 pub fn every_step() -> Value {
     json!({
         "listed": true,

@@ -1,7 +1,7 @@
 //! The clients of `sdk.rs` and `rust_client.rs` go through the same steps with stdio servers of either era and of both.
 //!
 //! A client meets servers of both eras and of the other one than its own; the first of each language meets all three.
-//! The servers behind the gateway are one program with many tools, so what differs is what the gateway translates.
+//! The servers behind the gateway are one program with many tools, so differences come from the gateway's translation.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const OF_BOTH_ERAS: &str = "dual";
 const OF_THE_OLD_ONE: &str = "legacy";
 const OF_THE_NEW_ONE: &str = "modern";
 
-/// One gateway, a namespace for each of the eras.
+/// A gateway with a namespace for each of the eras.
 async fn gateway(namespaces: &[&str]) -> Gateway {
     let namespaces: Vec<_> = namespaces.iter().map(|era| (*era, *era)).collect();
     let gateway = everything::behind_a_gateway(&namespaces);

@@ -97,7 +97,7 @@ fn text(result: &Value) -> &str {
     text.unwrap_or_else(|| panic!("no text: {result}"))
 }
 
-/// What the `pid` tool says.
+/// The value of the `pid` tool.
 pub fn pid(result: &Value) -> i32 {
     text(result).parse().expect("a pid")
 }
@@ -167,7 +167,7 @@ fn environment(pid: i32) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What `/health` says to a caller with a token.
+/// The answer of `/health` to a caller with a token.
 async fn health(gateway: &Gateway) -> Value {
     let health = gateway.request("GET", "/health").send();
     health.await.unwrap().json().await.unwrap()

@@ -1,5 +1,5 @@
-//! Whose fault a failed REST call was: arguments are held against the schema here, and what servers say of those they
-//! refuse themselves is understood, whatever they were written with.
+//! Blame for failed REST calls: arguments are checked against the schema here, and refusals by servers themselves are
+//! understood, for servers of all languages.
 
 use serde_json::{Value, json};
 

@@ -15,7 +15,7 @@ use crate::support::{Gateway, eventually};
 
 const VERSION: &str = "2025-11-25";
 
-/// What a server was sent so far, as JSON.
+/// The messages that a server received so far, as JSON.
 fn journal(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines()
@@ -30,7 +30,7 @@ fn of_method(file: &Path, method: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A gateway with one `stray` of an era and the file it notes what it was sent in.
+/// A gateway with a `stray` of an era, and the file in which it records its messages.
 async fn with_journal(era: &str, folder: &tempfile::TempDir) -> (Gateway, PathBuf) {
     let file = folder.path().join("journal");
     let flags = ["--era", era, "--journal", file.to_str().unwrap()];

@@ -7,7 +7,7 @@ use crate::support::{Gateway, TOKEN};
 
 const VERSION: &str = "2026-07-28";
 
-/// Who sends requests, and what it can be asked.
+/// The sender of requests, with the capabilities by which it can be asked.
 #[derive(Clone)]
 pub(super) struct Modern<'a> {
     pub(super) gateway: &'a Gateway,
@@ -27,13 +27,13 @@ impl<'a> Modern<'a> {
         }
     }
 
-    /// The same, but it can be asked everything.
+    /// This client, able to answer all questions.
     pub(super) fn asked(mut self) -> Self {
         self.capabilities = json!({"elicitation": {}, "sampling": {}, "roots": {}});
         self
     }
 
-    /// The same with another token.
+    /// This client with another token.
     pub(super) fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         self
@@ -101,7 +101,7 @@ impl<'a> Modern<'a> {
         answer["result"].clone()
     }
 
-    /// The call again, with answers to what it asked.
+    /// The call again, with answers to its questions.
     pub(super) fn again(call: &Value, asked: &Value, responses: Value) -> Value {
         let mut again = call.clone();
         again["id"] = json!("again");

@@ -1,4 +1,4 @@
-//! Which servers there are, and what they are started with.
+//! The configured servers, and the arguments and variables of their start.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

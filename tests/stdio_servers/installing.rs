@@ -50,7 +50,7 @@ async fn a_package_that_is_being_installed_is_seen_in_ready_and_in_the_log() {
         told.then_some(())
     })
     .await;
-    // Nobody else waits for it.
+    // Other namespaces do not wait for it.
     assert!(shared_pid(&gateway, "beside").await > 0);
     fs::write(folder.path().join("go"), "").unwrap();
     assert!(shared_pid(&gateway, "any").await > 0);

@@ -1,4 +1,4 @@
-//! Who shares a process with whom, how many there are, and for how long they live.
+//! Sharing of processes: the clients of each, their number, and their lifetime.
 
 use serde_json::{Value, json};
 
@@ -105,11 +105,11 @@ async fn auto_leases_a_modern_call_that_can_be_asked_a_process_until_it_is_answe
     let responses = json!({key: {"action": "accept", "content": {"answer": "mine"}}});
     let (_, end) = client.ask(&Modern::again(&call, &asked, responses)).await;
     assert!(text(&end["result"]).contains("mine"), "{end}");
-    // What was given back serves the next one.
+    // A returned process serves the next call.
     let leased = pid(&client.call("pid", json!({})).await);
     assert_ne!(leased, shared);
     assert_eq!(pid(&client.call("pid", json!({})).await), leased);
-    // Lists ask nobody. What was given back and a fresh spare are there before they are counted.
+    // Lists ask no client. The returned process and a fresh spare are there before they are counted.
     let settled = || async {
         let (spare, starting) = (
             processes(&gateway, "spare").await,
@@ -156,7 +156,7 @@ async fn session_gives_every_session_and_every_call_without_one_its_own_process(
     all.dedup();
     assert_eq!(all.len(), 4, "{all:?}");
     assert_eq!(session_pid(&one).await, first);
-    // What another session must not see is not handed on.
+    // Processes whose state another session must not see are not handed on.
     is_gone(third).await;
     is_gone(fourth).await;
 }
@@ -190,7 +190,7 @@ async fn principal_shares_a_process_among_the_sessions_of_one_principal() {
 async fn a_full_namespace_says_so_and_serves_those_it_has() {
     let keys = json!({"isolation": "session", "max_processes": 2, "warm": 0});
     let gateway = serving(json!({"any": and(stray(&[]), keys), "beside": stray(&[])})).await;
-    // One process found out what the server speaks.
+    // A process found out the versions of the server.
     let held = silent_session(&gateway, "any").await;
     let own = session_pid(&held).await;
     let (mcp, rest) = tokio::join!(

@@ -1,4 +1,4 @@
-//! Servers that misbehave harm nobody else, are reported clearly and leave nothing behind.
+//! Servers that misbehave harm no other namespace, are reported clearly and leave nothing behind.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What an operator sees of servers: metrics, readiness, the audit log, a log without secrets.
+//! The operator's view of servers: metrics, readiness, the audit log, a log without secrets.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Two principals on one process of a server that tells everybody everything: neither hears of the other.
+//! Two principals on one process of a server that tells its clients everything: neither receives messages of the other.
 
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ async fn messages(mut answer: Answering) -> Vec<Value> {
     }
 }
 
-/// What a client without a session or with one hears while it lets the server gossip.
+/// Messages to a client without a session or with one while it lets the server gossip.
 async fn gossip(session: &Session, late: bool) -> Vec<Value> {
     messages(session.call(9, "gossip", json!({"late": late})).await).await
 }
@@ -53,7 +53,7 @@ async fn hears(session: &Session) -> bool {
     count > 1
 }
 
-/// What is on a stream until the list of tools is said to have changed for the reader's own call.
+/// Messages of a stream until the list of tools is reported as changed by the reader's own call.
 async fn until_changed(session: &Session, stream: &mut Answering) -> Vec<Value> {
     let subscribed = session.request(6, "resources/subscribe", json!({"uri": "stray://counter"}));
     assert_eq!(subscribed.await["result"], json!({}));
@@ -78,7 +78,7 @@ async fn what_a_server_says_of_a_call_that_ran_out_of_time_reaches_no_other_tena
     assert_eq!(told["isError"], true, "{told}");
     assert!(!tells(&gossip(&bob, false).await));
     assert!(!hears(&bob).await, "the server may mean the other call");
-    // The server answers it at last, which nobody gets.
+    // The server answers it at last, and no client gets the answer.
     assert!(!tells(&gossip(&bob, true).await));
     assert!(hears(&bob).await, "nothing else can run");
     let on_stream = until_changed(&bob, &mut stream).await;

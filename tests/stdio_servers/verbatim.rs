@@ -1,4 +1,4 @@
-//! What passes between equals keeps its bytes: everything but ids and progress tokens.
+//! Messages between equals keep their bytes: everything but ids and progress tokens.
 
 mod eras;
 
@@ -11,10 +11,10 @@ use crate::support::session::Session;
 use crate::support::sse::Answering;
 use crate::support::{Gateway, eventually};
 
-/// Spellings no JSON library would keep; the fixture puts the same ones into what it says.
+/// Spellings no JSON library would keep; the fixture writes the same spellings into its messages.
 const ODD: &str = r#"{"big":12345678901234567890,"huge":1e400,"zeros":1.50,"minus":-0.0,"escaped":"\u00e9\ud83d\ude00\/","spaced" : [ 1 ,2 ]}"#;
 
-/// The same in what clients parse at once.
+/// Such spellings, as far as clients parse them at once.
 const MILD: &str =
     r#"{"big":12345678901234567890,"zeros":1.50,"escaped":"\u00e9\/","spaced" : [ 1 ,2 ]}"#;
 

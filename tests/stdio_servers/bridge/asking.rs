@@ -1,4 +1,4 @@
-//! What a server wants to know before it answers: requests of the one era, `input_required` of the other.
+//! Questions of a server before its answer: requests of the one era, `input_required` of the other.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ fn accept(asked: &Value, answer: &str) -> Value {
     json!({key(asked): {"action": "accept", "content": {"answer": answer}}})
 }
 
-/// A call that asks, and what it asks.
+/// A call that asks, and its question.
 async fn asking(client: &Modern<'_>, message: &str) -> (Value, Value) {
     let call = client.call_message(json!(1), "ask", json!({"message": message}));
     let (status, answer) = client.ask(&call).await;

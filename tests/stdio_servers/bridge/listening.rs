@@ -1,4 +1,4 @@
-//! Who hears that something has changed, and over how many subscriptions of the server's.
+//! Clients that are notified of changes, and the number of subscriptions at the server.
 
 use serde_json::{Value, json};
 

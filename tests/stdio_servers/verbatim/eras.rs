@@ -1,4 +1,4 @@
-//! The same of clients of 2026-07-28, and of what a bridge leaves alone.
+//! Verbatim messages of clients of 2026-07-28, and the parts that a bridge leaves unchanged.
 
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ async fn a_legacy_server_sees_of_a_modern_clients_parameters_all_but_the_eras_ow
         "{line}"
     );
     assert!(!line.contains("io.modelcontextprotocol"), "{line}");
-    // What is added to the answer leaves the rest of it alone.
+    // Additions to the answer leave the rest of it unchanged.
     let (message, body, _) = odd_request(&client, "tools/call", "odd");
     let answer = raw_answer(&client, &message, &body).await;
     assert!(
