@@ -37,7 +37,7 @@ enum Ended {
     Lost(String),
 }
 
-/// Makes a call and answers what the server asks meanwhile.
+/// Makes a call and answers the server's questions meanwhile.
 async fn make(session: &Session, id: u64, tool: &str, mark: &str) -> Ended {
     let answering = session.post(&call(id, tool, json!({"mark": mark}))).await;
     end(session, id, mark, answering).await
@@ -70,7 +70,7 @@ fn of_everything(number: u64, mark: &str) -> (&'static str, Value, String) {
     }
 }
 
-/// Reads a call to its end and answers what the server asks meanwhile.
+/// Reads a call to its end and answers the server's questions meanwhile.
 async fn end(session: &Session, id: u64, mark: &str, mut answering: Answering) -> Ended {
     let mut answer = Value::Null;
     if answering.is_events() {
@@ -78,7 +78,7 @@ async fn end(session: &Session, id: u64, mark: &str, mut answering: Answering) -
             let message = event.json();
             let said = match message["method"].as_str() {
                 Some("elicitation/create") => json!({"action": "accept", "content": {}}),
-                // What is not answered holds up the server's other answers, for a minute.
+                // An unanswered question delays the server's other answers, for a minute.
                 Some("roots/list") => json!({"roots": []}),
                 _ if message["id"] == id => {
                     answer = message;
@@ -134,7 +134,7 @@ impl Stage {
     }
 }
 
-/// What came of one session.
+/// The outcome of a session.
 #[derive(Default)]
 struct Story {
     /// The calls that were answered by their result.
@@ -164,7 +164,7 @@ async fn live(session: Session, name: String, calls: Calls, stage: Arc<Stage>) -
                 broken = false;
                 story.done.push(mark);
             }
-            // What a copy hears while it is being killed may fail; the next call does not.
+            // Calls to a copy that is being killed may fail; the next call may not.
             Ended::Failed(code) if broken && after => {
                 story.wrong.push(format!("{mark}: {code} again"))
             }
@@ -384,7 +384,7 @@ async fn a_copy_that_is_drained_or_removed_finishes_what_runs_and_a_dead_pool_ho
     for name in ["client", "passed"] {
         sessions.push((name, Session::start(&gateway, name, VERSION).await));
     }
-    // What runs while the copy is drained, and then while it is removed.
+    // Calls that run while the copy is drained, and then while it is removed.
     for (round, changes) in [both, second].into_iter().enumerate() {
         let mut running = Vec::new();
         for (name, session) in &sessions {

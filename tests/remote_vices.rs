@@ -1,8 +1,8 @@
-//! Remote servers that do everything wrong that a network and a server can do, in both modes and both eras: clients get
-//! an error they can read, nothing runs twice, nothing is told of the backend or of the gateway's credentials, and the
+//! Remote servers with every fault that a network and a server can have, in both modes and both eras: clients get a
+//! readable error, nothing runs twice, nothing of the backend or of the gateway's credentials is revealed, and the
 //! gateway stays small and well.
 //!
-//! One gateway has a namespace for each vice and mode, and all calls run at once. A name that changes its address is
+//! A single gateway has a namespace for each vice and mode, and all calls run at once. A name that changes its address is
 //! tested beside the code (`proxy/src/remote/names.rs`): loopback has no names that could.
 
 mod hostile;
@@ -32,9 +32,10 @@ const MODERN: &str = "2026-07-28";
 const CREDENTIAL: &str = "hunter2-0123456789abcdef";
 /// The largest result of these namespaces, in bytes.
 const MAX_RESULT: u64 = 256 * 1024;
-/// What sockets may hold beyond what was read: the buffers of both sides, which grow as far as the system lets them.
+/// Bytes that sockets may hold beyond the bytes read: the buffers of both sides, which grow as far as the system lets
+/// them.
 const IN_SOCKETS: u64 = 128 * 1024 * 1024;
-/// What the gateway's process may hold of memory of its own after all of it, in bytes.
+/// Memory limit of the gateway's process at the end, in bytes.
 const MEMORY: u64 = 160 * 1024 * 1024;
 
 /// How a client is answered.
@@ -50,7 +51,7 @@ enum Outcome {
     Wrong(String),
 }
 
-/// What must come of a vice: in client mode this code, in pass-through this status and this code.
+/// The expected outcome of a vice: in client mode this code, in pass-through this status and this code.
 struct Row {
     name: &'static str,
     vice: Vice,
@@ -247,7 +248,7 @@ fn request(namespace: &str, version: &str, mark: &str) -> String {
     )
 }
 
-/// Reads how a call was answered. Whatever it is, it says nothing of what is none of a client's business.
+/// Reads the answer to a call. Any answer must be free of texts that clients must not see.
 async fn outcome(mut answering: Answering, namespace: &str) -> Outcome {
     let status = answering.status;
     let mut wrong = Vec::new();
@@ -305,7 +306,7 @@ async fn outcome(mut answering: Answering, namespace: &str) -> Outcome {
     }
 }
 
-/// Makes a call, and says what is wrong with how it was answered.
+/// Makes a call, and returns the faults of its answer.
 async fn judged(
     address: SocketAddr,
     row: &Row,
@@ -324,7 +325,7 @@ async fn judged(
         .then(|| format!("{namespace} {version}: {found:?} instead of {expected:?}, runs: {runs}"))
 }
 
-/// Bytes of memory the gateway's process holds, without what it shares with the file of its program.
+/// Memory of the gateway's process in bytes, without pages shared with the file of its program.
 fn resident(gateway: &Gateway) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
     let line = status
@@ -387,7 +388,7 @@ async fn every_failure_of_a_network_is_an_error_that_clients_can_read() {
         .start()
         .await;
 
-    // Those who do not read hold their answers open meanwhile.
+    // Clients that do not read hold their answers open meanwhile.
     let mut unread = Vec::new();
     for (name, mode, _) in &apart[..3] {
         let namespace = namespace(name, mode);
@@ -422,7 +423,7 @@ async fn every_failure_of_a_network_is_an_error_that_clients_can_read() {
 
     forgotten_sessions(&gateway, &apart[3..]).await;
 
-    // What is not read is not taken from the backend, or not held.
+    // Unread bytes are not taken from the backend, or not held.
     for (name, mode, backend) in &apart[..3] {
         let settled = || async {
             let seen = &backend.seen;

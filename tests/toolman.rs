@@ -1,7 +1,7 @@
 //! Aggregates over HTTP: many servers behind one namespace, whose tools the model turns on and off (AGG-01…41).
 //!
-//! The servers are `fixtures/servers/toolman.py`, which writes down what it is asked. What stdio clients see of the same
-//! stands elsewhere; here a gateway serves the aggregate beside ordinary namespaces.
+//! The servers are `fixtures/servers/toolman.py`, which records its requests. Tests of the same with stdio clients stand
+//! elsewhere; here a gateway serves the aggregate beside ordinary namespaces.
 //!
 //! | requirement | test |
 //! |---|---|
@@ -85,7 +85,7 @@ impl House {
         Self::behind(json!({}), file, config).await
     }
 
-    /// The same behind a listener with these keys.
+    /// As [`House::with`], behind a listener with these keys.
     async fn behind(listener: Value, file: &str, config: Value) -> Self {
         let folder = TempDir::new().expect("a temporary directory");
         write(folder.path(), file);
@@ -110,7 +110,7 @@ impl House {
         Session::start_as(&self.gateway, namespace, VERSION, token, capabilities).await
     }
 
-    /// What the servers were asked so far.
+    /// The requests to the servers so far.
     fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.path().join("journal")).unwrap_or_default();
         text.lines()
@@ -197,7 +197,7 @@ async fn call(session: &Session, tool: &str, arguments: Value) -> Value {
     result(session, "tools/call", params).await
 }
 
-/// The convention's object in what the aggregate says.
+/// The convention's object in an answer of the aggregate.
 fn said(result: &Value) -> Value {
     let text = result["content"][0]["text"].as_str();
     let text = text.unwrap_or_else(|| panic!("no text: {result}"));
@@ -208,7 +208,7 @@ pub async fn activate(session: &Session, given: Value) -> Value {
     call(session, "toolman_activate", lists(given)).await
 }
 
-/// The process of a member of the aggregate `toolman`; the error is what the gateway answered instead.
+/// The process of a member of the aggregate `toolman`; the error is the gateway's answer instead.
 pub async fn pid_of(gateway: &Gateway, tool: &str) -> Result<i32, String> {
     let (_, answer) = gateway.call("toolman", tool, json!({})).await;
     // A refusal has digits as well, in the id of the request.

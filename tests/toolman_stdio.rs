@@ -1,7 +1,7 @@
 //! `tooldock toolman`: many servers as one, on standard input and output (AGG-01…41, EX-100…104).
 //!
-//! The servers are `fixtures/servers/toolman.py`, as in `toolman.rs`, which has what is the same over HTTP. Here is what
-//! belongs to a process of one client: its start, its end, its pipes.
+//! The servers are `fixtures/servers/toolman.py`, as in `toolman.rs`, which has the tests that are the same over HTTP.
+//! Here are the tests of a process of one client: its start, its end, its pipes.
 
 mod sdk;
 
@@ -58,7 +58,7 @@ impl Project {
         command
     }
 
-    /// What the servers were asked so far.
+    /// The requests to the servers so far.
     fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path().join("journal")).unwrap_or_default();
         let lines = text.lines();
@@ -174,7 +174,7 @@ impl Client {
         self.result("tools/call", params).await
     }
 
-    /// The convention's object in what the aggregate says itself.
+    /// The convention's object in an answer of the aggregate itself.
     async fn said(&mut self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments).await;
         let text = result["content"][0]["text"].as_str().expect("a text");
@@ -261,7 +261,7 @@ async fn the_servers_of_a_project_are_one_server_on_standard_input_and_output() 
     let expected = json!({ "code": -32099, "message": "upstream says no", "data": { "k": 1 } });
     assert_eq!(refused["error"], expected);
 
-    // One process for each server, and all pages of its tools were read.
+    // A process for each server, and all pages of its tools were read.
     for server in ["pjpd", "vec", "plain"] {
         assert_eq!(project.asked(server, "initialize"), 1, "{server}");
         assert!(project.asked(server, "tools/list") >= 2, "{server}");
@@ -276,7 +276,7 @@ async fn the_servers_of_a_project_are_one_server_on_standard_input_and_output() 
     let listed = listed.as_array().expect("a list").iter();
     assert!(listed.into_iter().any(|it| it["name"] == "vec_index"));
 
-    // AGG-35 to AGG-37: a crash takes what the server offered away, and the end of the client ends the others.
+    // AGG-35 to AGG-37: a crash removes the server's entries, and the end of the client ends the others.
     let pids = project.pids();
     assert_eq!(pids.len(), 3);
     client.call("pjpd_steps", json!({})).await;
@@ -333,7 +333,7 @@ connect_timeout = "500ms"
     assert!(pids.iter().all(|pid| is_there(*pid)), "{pids:?}");
     client.signal(Signal::TERM);
     assert!(client.ended().await, "{}", project.log());
-    // What the aggregate itself asked of a server keeps that server from ending no longer.
+    // The aggregate's own requests to a server no longer keep that server from ending.
     assert!(
         !project.log().contains("did not end in time"),
         "{}",
@@ -413,7 +413,7 @@ fn a_file_that_cannot_be_used_is_told_to_the_client_and_on_standard_error() {
         );
         let error = data["error"].as_str().expect("a text");
         assert!(error.starts_with(expected), "{error}");
-        // Nobody asked: nothing is said but on standard error.
+        // Without a request, the answer is on standard error alone.
         let output = piped(&project, arguments, "");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     }

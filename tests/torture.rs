@@ -23,10 +23,10 @@ use vices::{ENDINGS, Outcome, VICES, servers};
 const SESSIONS: usize = 2 * VICES.len() * ENDINGS.len();
 /// Sessions at a time.
 const CLIENTS: usize = 16;
-/// Whose sessions they are.
+/// The number of principals that own the sessions.
 const PRINCIPALS: usize = 4;
-/// What a round may need more than the same round before it, in KiB: whatever the allocator keeps, and less for each
-/// session than anything that could be forgotten of one.
+/// Memory in KiB that a round may need beyond the same round before it: as much as the allocator keeps, and less for
+/// each session than any state that could be forgotten.
 const SLACK: u64 = 12 * 1024;
 const SLACK_OF_SESSION: u64 = 1;
 
@@ -34,7 +34,7 @@ fn token(principal: usize) -> String {
     format!("torture-{}-0123456789abcdef", principal % PRINCIPALS)
 }
 
-/// When what nobody uses ends by itself.
+/// Times after which unused sessions and processes end by themselves.
 struct Times {
     call: &'static str,
     question: &'static str,
@@ -79,7 +79,7 @@ async fn gateway(mark: &str, times: Times) -> Gateway {
                 "overrides": {"neighbour": {"timeout": "30s"}},
             },
             "replicas": {"grace": "1s"},
-            // What the servers print is not what a failure is about.
+            // The servers' output would hide the causes of failures.
             "observability": {"log": {"level": "warn"}},
         }))
         .start()
@@ -96,7 +96,7 @@ fn mark(test: &str) -> String {
     format!("{test}-{}", std::process::id())
 }
 
-/// One call of the namespace next door.
+/// Makes a call of the namespace next door.
 async fn neighbour_answers(gateway: &Gateway) {
     let answer = gateway
         .call("neighbour", "echo", json!({"message": "hello"}))
@@ -104,7 +104,7 @@ async fn neighbour_answers(gateway: &Gateway) {
     assert_eq!(answer.0, 200, "the neighbour is harmed: {}", answer.1);
 }
 
-/// What a round has seen.
+/// The observations of a round.
 #[derive(Default)]
 struct Round {
     sessions: usize,
@@ -205,7 +205,7 @@ async fn sessions_dropped_in_every_way_leave_nothing_behind() {
     .await;
 }
 
-/// One session of every vice, with its call in flight.
+/// Opens a session of every vice, with its call in flight.
 async fn herd(gateway: &Gateway, mark: &str) -> Vec<tokio::net::TcpStream> {
     let begun = VICES
         .iter()

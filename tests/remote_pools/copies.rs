@@ -21,10 +21,10 @@ use crate::support::ports::free_address;
 const QUICK: Duration = Duration::from_millis(50);
 const SLOW: Duration = Duration::from_millis(600);
 
-/// What all copies have run: the mark of each call, with how often.
+/// The calls that all copies have run: the mark of each, with its count.
 pub type Record = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// One copy.
+/// A copy of the server.
 pub struct Copy {
     pub address: SocketAddr,
     record: Record,
@@ -38,7 +38,7 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// What a copy knows for as long as it runs. Sessions do not outlive it.
+/// The state of a copy while it runs. Sessions do not outlive it.
 #[derive(Default)]
 struct State {
     sessions: Mutex<BTreeSet<String>>,
@@ -52,7 +52,7 @@ struct State {
 impl Copy {
     pub async fn start(record: &Record) -> Self {
         let mut copy = Self {
-            // Nobody else's while the copy is away.
+            // Reserved while the copy is away.
             address: free_address(),
             record: Arc::clone(record),
             running: None,
@@ -94,7 +94,7 @@ impl Copy {
         }
     }
 
-    /// Starts it again on its port, without anything of what it knew.
+    /// Starts the copy again on its port, without its former state.
     pub async fn come_back(&mut self) {
         let listener = eventually("its port is free", || async {
             let socket = TcpSocket::new_v4().ok()?;
@@ -136,7 +136,7 @@ impl Drop for Copy {
     }
 }
 
-/// Counts what is being answered.
+/// Counts running calls.
 struct Open<'a>(&'a State);
 
 impl<'a> Open<'a> {

@@ -10,12 +10,12 @@ use crate::support::ports::free_address;
 use crate::support::programs::{node, python, root};
 use crate::support::{READY_DEADLINE, eventually_within};
 
-/// Whose server it is.
+/// The maker of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// `server-everything` of the TypeScript SDK.
     Everything,
-    /// A server of FastMCP, which notes what it runs.
+    /// A server of FastMCP, which records its calls.
     FastMcp,
 }
 
@@ -27,7 +27,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts one, and waits for nothing. `record` is the file of what was run.
+    /// Starts a copy, without waiting for it. `record` is the file for its calls.
     pub fn spawn(maker: Maker, record: &Path) -> Self {
         let address = free_address();
         Self {

@@ -15,21 +15,21 @@ use tokio_rustls::TlsAcceptor;
 use crate::support::backend::{answered, header, read};
 use crate::support::ports::free_address;
 
-/// What the backend says of itself where it refuses something. Clients must not read it.
+/// The backend's own text in refusals. Clients must not read it.
 pub const OWN_WORDS: &str = "words of the backend itself";
-/// The size of a body that nobody can want.
+/// The size of a body that is too large for any client.
 const GIANT: u64 = 1024 * 1024 * 1024;
-/// What is said to a client that does not read.
+/// Bytes that are sent to a client that does not read.
 pub const FLOOD: u64 = 24 * 1024 * 1024;
-/// A write that takes longer waits for somebody who does not read.
+/// A write that takes longer waits for a client that does not read.
 const STALLED: Duration = Duration::from_millis(500);
 
-/// What goes wrong.
+/// The fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vice {
     /// Nothing: for comparison.
     None,
-    /// Nobody listens.
+    /// No process listens.
     Refused,
     /// Connections are accepted, and nothing is ever said on them.
     Mute,
@@ -39,7 +39,7 @@ pub enum Vice {
     SlowHead,
     /// The stream of the answer ends in the middle of an event.
     CutEvent,
-    /// The same after an event that the stream could be resumed by.
+    /// The stream ends likewise, after an event by which it could be resumed.
     CutEventWithId,
     /// The body of the answer is shorter than announced.
     CutBody,
@@ -47,7 +47,7 @@ pub enum Vice {
     Page,
     /// The answer is no JSON.
     NoJson,
-    /// What comes is no HTTP.
+    /// The bytes are no HTTP.
     NoHttp,
     /// The answer has a gigabyte, and says so.
     GiantAnnounced,
@@ -65,7 +65,7 @@ pub enum Vice {
     Forgets,
     /// The backend closes its half of the connection instead of an answer.
     HalfClosed,
-    /// The same behind the whole answer.
+    /// The backend closes its half of the connection behind the whole answer.
     HalfClosedAfter,
     /// Events without end, the answer never among them.
     Flood,
@@ -80,7 +80,7 @@ pub struct Hostile {
     task: Option<JoinHandle<()>>,
 }
 
-/// What a backend has seen and done.
+/// The record of a backend's requests and actions.
 #[derive(Default)]
 pub struct Seen {
     /// Connections.
@@ -113,7 +113,7 @@ impl Hostile {
     pub async fn start_with(vice: Vice, tls: Option<TlsAcceptor>) -> Self {
         let seen = Arc::<Seen>::default();
         if vice == Vice::Refused {
-            // A port that nobody listens at stays nobody's only while it is held.
+            // A port without a listener stays free only while it is held.
             return Self {
                 address: free_address(),
                 seen,
@@ -177,7 +177,7 @@ async fn serve(mut io: impl AsyncRead + AsyncWrite + Unpin, vice: Vice, seen: &S
     }
 }
 
-/// What every server answers.
+/// The answer that every server gives.
 fn ordinary(head: &str, message: &Value, seen: &Seen) -> String {
     if head.starts_with("GET") {
         return answered(405, "", "");

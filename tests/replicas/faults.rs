@@ -221,7 +221,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to its resource and opens the stream for what the server says on its own.
+    /// Subscribes to its resource and opens the stream for the server's own messages.
     async fn listen(&mut self) -> Events {
         let subscribe = json!({"jsonrpc": "2.0", "id": "s", "method": "resources/subscribe",
             "params": {"uri": self.uri()}});

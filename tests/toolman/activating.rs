@@ -1,4 +1,4 @@
-//! What is listed, turned on and off in one legacy session, and how requests reach their servers.
+//! Lists and activation in one legacy session, and the way of requests to their servers.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ async fn the_model_sees_what_is_active_and_a_catalogue_of_all() {
     );
     assert_eq!(before["tools"][1]["annotations"]["readOnlyHint"], true);
 
-    // The catalogue: a marker for what is active, descriptions cut to 132 characters, the first of two equal names.
+    // The catalogue: a marker for active entries, descriptions cut to 132 characters, the first of two equal names.
     let lines = catalogue(&before["tools"]);
     let line = |name: &str| {
         let found: Vec<_> = lines
@@ -80,7 +80,7 @@ async fn the_model_sees_what_is_active_and_a_catalogue_of_all() {
     assert_eq!(result(&session, "tools/list", json!({})).await, before);
     assert_eq!(house.asked("pjpd", "resources/list"), asked);
 
-    // On and off; what is not named stays.
+    // On and off; entries that are not named stay.
     let answer = activate(&session, json!({"tools_on": ["vec_index"], "tools_off": ["pjpd_create_task"], "resources_on": ["note://1"], "resources_off": ["pjpd_item://{id}"]})).await;
     assert_eq!(answer["isError"], false, "{answer}");
     assert_eq!(said(&answer)["success"], true);
@@ -134,7 +134,7 @@ async fn the_model_sees_what_is_active_and_a_catalogue_of_all() {
     assert_eq!(result(&other, "tools/list", json!({})).await, before);
 }
 
-/// AGG-14, AGG-16, AGG-17, AGG-39: what is wrong is said in the convention's form, and nothing is half applied.
+/// AGG-14, AGG-16, AGG-17, AGG-39: faults are reported in the convention's form, and nothing is half applied.
 #[tokio::test]
 async fn a_wrong_activation_says_what_to_do_and_changes_nothing() {
     let house = House::of("").await;
@@ -304,7 +304,7 @@ async fn requests_reach_their_server_and_answers_come_back_as_they_are() {
     let mixed = call(&session, "pjpd_mixed", json!({})).await;
     assert_eq!(mixed["content"][0], json!({"type": "text", "text": "1.50"}));
     assert_eq!(mixed["content"][1]["mimeType"], "image/png");
-    // References to what the server offers are published, others are not.
+    // References to entries of the server are published, others are not.
     assert_eq!(mixed["content"][2]["uri"], "pjpd_projects://list");
     assert_eq!(mixed["content"][3]["uri"], "https://example.com/");
     assert_eq!(mixed["content"][4]["resource"]["uri"], "pjpd_item://7");

@@ -1,4 +1,4 @@
-//! Whose set it is: a session's, a handle's, a principal's; both eras at once.
+//! Owners of active sets: a session, a handle, a principal; both eras at once.
 
 use serde_json::{Value, json};
 
@@ -162,7 +162,7 @@ async fn a_modern_client_carries_its_set_in_a_handle_that_is_its_own() {
         "{inactive}"
     );
 
-    // Changed, cut, somebody else's, or invented.
+    // Changed, cut, another principal's, or invented.
     let mut changed = handle.clone().into_bytes();
     changed[20] = if changed[20] == b'A' { b'B' } else { b'A' };
     let changed = String::from_utf8(changed).unwrap();
@@ -212,7 +212,7 @@ async fn a_modern_client_carries_its_set_in_a_handle_that_is_its_own() {
     let of_handle_tools = of_handle.tools().await;
     assert!(has(&of_handle_tools, "pjpd_list_projects") && has(&of_handle_tools, "vec_index"));
 
-    // The servers change: what is gone is gone, what is new is as the start set has it, the rest of the handle holds.
+    // The servers change: removed entries are gone, new entries are as in the start set, the rest of the handle holds.
     super::write(
         house.folder.path(),
         &SERVERS
@@ -485,7 +485,7 @@ async fn changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_s
     );
     assert!(!has(&tools_of(&other).await, "vec_index"));
 
-    // A server that says its tools have changed: everybody hears, and the tool is there.
+    // A server that reports changed tools: all clients are notified, and the tool is there.
     activate(&other, json!({"tools_on": ["vec_index"]})).await;
     super::call(&session, "pjpd_grow", json!({})).await;
     crate::support::eventually("the new tool", async || {
@@ -498,7 +498,7 @@ async fn changes_are_announced_to_the_session_that_made_them_and_rest_sees_the_s
         }
     }
     assert!(house.asked("pjpd", "initialize") == 1);
-    // The catalogue was made anew for the new tool; what was wrong with it before is not told again.
+    // The catalogue was made anew for the new tool; its known faults are not reported again.
     let log = house.gateway.log();
     assert_eq!(
         log.matches("an earlier server has the name already")

@@ -46,7 +46,7 @@ connect_timeout = "300ms"
         why["error"].as_str().unwrap().contains("server gone"),
         "{why}"
     );
-    // What did not change was not started again.
+    // An unchanged server was not started again.
     assert_eq!(house.asked("pjpd", "initialize"), 1);
 
     // A crash: lists and the catalogue lose the server's entries, the log says so, and no new process is started.
@@ -283,7 +283,7 @@ async fn a_session_whose_own_copy_of_a_server_ended_sees_nothing_of_that_server(
     assert_eq!(house.asked("pjpd", "initialize"), 2);
 }
 
-/// AGG-35 while nobody calls: the session hears of it from the end itself.
+/// AGG-35 without a call: the end itself notifies the session.
 #[tokio::test]
 async fn a_session_hears_that_its_own_copy_of_a_server_ended_while_nothing_was_asked_of_it() {
     let house = House::of("").await;
@@ -296,7 +296,7 @@ async fn a_session_hears_that_its_own_copy_of_a_server_ended_while_nothing_was_a
     tools_without_pjpd(&session, &mut stream).await;
 }
 
-/// Lists are those of the process that all share: what a session's own copy says of its own lists is not told.
+/// Lists are those of the shared process: changes that a session's own copy reports of its lists are not passed on.
 #[tokio::test]
 async fn a_copy_that_changes_its_own_lists_changes_none_for_its_session() {
     let house = House::of("").await;
@@ -327,7 +327,7 @@ async fn tools_without_pjpd(session: &Session, stream: &mut Answering) -> Value 
     }
 }
 
-/// What a client says to all servers starts none of them; a copy that starts later is told the level first.
+/// A message of a client to all servers starts none of them; a copy that starts later is told the level first.
 #[tokio::test]
 async fn a_level_and_changed_roots_start_no_server() {
     let house = House::of("").await;
@@ -375,7 +375,7 @@ async fn definitions_that_no_client_takes_are_mended_or_left_out() {
         "\"bare\" was mended: its inputSchema is missing",
     )
     .await;
-    // What was read is kept.
+    // Tools that were read are kept.
     let asked = house.asked("wild", "tools/list");
     assert_eq!(tools_of(&session).await, names);
     assert_eq!(house.asked("wild", "tools/list"), asked);

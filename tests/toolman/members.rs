@@ -36,7 +36,7 @@ async fn a_namespace_of_python_is_a_member_with_its_own_policy_and_audit() {
     let sum = super::call(&session, "sums_add", json!({"a": 2, "b": 3})).await;
     assert_eq!(sum["structuredContent"], json!({"result": 5.0}), "{sum}");
 
-    // Somebody who may use the aggregate, and not the namespace behind it, sees nothing of that.
+    // A principal that may use the aggregate, and not the namespace behind it, sees nothing of that.
     let eve = Session::start_as(
         &house.gateway,
         "toolman",
@@ -177,7 +177,7 @@ async fn progress_and_questions_pass_between_client_and_server() {
     assert_eq!(last["result"]["content"][0]["text"], "accept", "{last}");
     assert_eq!(house.asked("pjpd", "initialize"), 2);
 
-    // Lists and what can be asked of nobody go on with the shared process.
+    // Lists and calls without questions go on with the shared process.
     let listed = result(&session, "prompts/list", json!({})).await;
     assert_eq!(names(&listed["prompts"], "name").len(), 2);
 }

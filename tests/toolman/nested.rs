@@ -34,7 +34,7 @@ async fn an_aggregate_is_a_member_that_gives_all_it_has() {
         ["toolman_activate", "in_pjpd_list_projects"],
         "{tools:?}"
     );
-    // What the inner one has active at its start says nothing here, and its own tool is not there.
+    // The start set of the inner aggregate says nothing here, and its own tool is not there.
     assert!(!tools.contains(&"in_vec_search".to_owned()), "{tools:?}");
     let lines = catalogue(&listed["tools"]);
     assert!(
@@ -115,7 +115,7 @@ async fn a_listener_of_the_aggregate_alone_serves_members_that_are_namespaces() 
     let sum = call(&session, "sums_add", json!({"a": 2, "b": 3})).await;
     assert_eq!(sum["structuredContent"], json!({"result": 5.0}), "{sum}");
 
-    // What limits a tool of the aggregate limits it by way of toolman_call, too.
+    // Limits on a tool of the aggregate hold by way of toolman_call, too.
     let of_call = async |tool: &str| {
         let arguments = json!({"tool": tool, "arguments": {"a": 6, "b": 3}});
         call(&session, "toolman_call", arguments).await

@@ -1,4 +1,4 @@
-//! What passes between a client and the server behind a tool beside the answer: questions, cancellation, tasks, and the
+//! Messages between a client and the server behind a tool beside the answer: questions, cancellation, tasks, and the
 //! news of a server that comes late.
 
 use std::fs;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Project, SERVERS};
 use crate::support::programs;
 
-/// Runs a client's program against a project and gives back what it saw.
+/// Runs a client's program against a project and returns its view.
 fn seen(mut client: Command, program: &Path, arguments: &[&str]) -> Value {
     let project = Project::of(SERVERS);
     let printed = programs::run(

@@ -1,4 +1,4 @@
-//! What may be left of a session: processes, descriptors, memory, counts.
+//! Possible leftovers of a session: processes, descriptors, memory, counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ pub const MARK: &str = "STRAY_MARK";
 /// the whole ladder, on a machine that has other things to do.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The pids that carry a mark, whoever their parent is now, with what they run.
+/// The pids that carry a mark, under any parent, with their command lines.
 pub fn marked(mark: &str) -> BTreeMap<i32, String> {
     let wanted = format!("{MARK}={mark}");
     let carries = |pid: &i32| {
@@ -56,7 +56,7 @@ pub fn own_memory(pid: i32) -> u64 {
         .expect("a number of KiB")
 }
 
-/// What the gateway counts, all external servers together.
+/// The gateway's counts, all external servers together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counted {
     pub live: u64,
@@ -84,7 +84,7 @@ impl Counted {
     }
 }
 
-/// What there is at one moment.
+/// All leftovers at one moment.
 #[derive(Debug)]
 pub struct LeftOver {
     pub counted: Counted,

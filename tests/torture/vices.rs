@@ -1,4 +1,4 @@
-//! What clients do to servers, and what servers do, before a session is dropped; and the ways to drop one.
+//! Behaviour of clients towards servers, and of servers, before a session is dropped; and the ways to drop one.
 
 use std::process::Stdio;
 
@@ -32,7 +32,7 @@ const SERVERS: [(&str, &str, &[&str]); 12] = [
     ("neighbour", "auto", &["--read-only"]),
 ];
 
-/// `upstreams.stdio`. A process nobody uses stops after `idle_stop`.
+/// `upstreams.stdio`. An unused process stops after `idle_stop`.
 pub fn servers(mark: &str, idle_stop: &str) -> Value {
     let program = compiled::stray();
     let server = |(name, isolation, flags): &(&str, &str, &[&str])| {
@@ -46,7 +46,7 @@ pub fn servers(mark: &str, idle_stop: &str) -> Value {
     Value::Object(SERVERS.iter().map(server).collect())
 }
 
-/// What happens in a session before it is dropped: a call that may never be answered.
+/// The events in a session before it is dropped: a call that may never be answered.
 #[derive(Debug)]
 pub struct Vice {
     pub name: &'static str,
@@ -110,9 +110,10 @@ pub enum Ending {
     Delete,
     /// The client's socket is closed in mid call.
     Close,
-    /// The same with a reset.
+    /// The client's socket is reset in mid call.
     Reset,
-    /// The same with a stream of the session open, too, and a subscription to a resource.
+    /// The client's socket is reset in mid call, with a stream of the session open, too, and a subscription to a
+    /// resource.
     ResetStream,
     /// The client's process is killed in mid call.
     Kill,
@@ -129,7 +130,7 @@ pub const ENDINGS: [Ending; 6] = [
     Ending::Abandon,
 ];
 
-/// What became of a session before it was dropped.
+/// The state of a session before it was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Opened,
@@ -196,7 +197,7 @@ impl Vice {
         Outcome::Opened
     }
 
-    /// Opens a session and a call of the vice that stays in flight as long as what is given back.
+    /// Opens a session and a call of the vice that stays in flight as long as the returned stream.
     pub async fn begin(&self, gateway: &Gateway, token: &str) -> Option<TcpStream> {
         if self.kind == Kind::Modern {
             return Some(sent(gateway, &self.modern_text(token)).await);
@@ -223,7 +224,7 @@ impl Vice {
         }
     }
 
-    /// Lets the server take what was sent, where that can be seen: it answers what came after it.
+    /// Waits until the server has taken the messages, where that can be seen: it answers the message behind them.
     async fn settle(&self, session: &Session) {
         if self.kind == Kind::Attentive {
             self.echoes(session).await;
@@ -310,7 +311,7 @@ fn reset(stream: TcpStream) {
 struct Client(tokio::process::Child);
 
 impl Client {
-    /// Sends what it reads, says so, and keeps its connection.
+    /// Sends its input, prints a word, and keeps its connection.
     const SCRIPT: &str = "exec 3<>/dev/tcp/$0/$1; cat >&3; echo sent; exec sleep infinity";
 
     async fn start(gateway: &Gateway, request: &str) -> Self {
