@@ -1,4 +1,4 @@
-//! What an author of tools learns from answers and the log.
+//! Messages for an author of tools, in answers and in the log.
 
 use std::fs;
 use std::process::Command;

@@ -1,5 +1,5 @@
 //! The journey of `docs/from-nginx.md` beside a real nginx: nginx and the gateway of its import stand over the same
-//! servers, and a table says what a client and an operator find at each. The page has the same table.
+//! servers, and a table lists the findings of clients and operators at each. The page has the same table.
 
 mod client;
 

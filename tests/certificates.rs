@@ -1,4 +1,4 @@
-//! Certificates that clients would refuse, and what a reload says of itself.
+//! Certificates that clients would refuse, and messages about reloads.
 
 use std::fs;
 use std::path::Path;

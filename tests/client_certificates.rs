@@ -1,4 +1,4 @@
-//! Client certificates: which are taken, who they stand for, and what a token beside one does.
+//! Client certificates: which are taken, their principals, and the effect of a token beside one.
 
 use std::fs;
 use std::path::Path;
@@ -290,7 +290,7 @@ async fn an_optional_certificate_may_be_missing_and_not_wrong() {
     let build = authority.signs("build.example", "build", 4000);
     let stranger = authority.signs("stranger.example", "stranger", 4000);
     let forged = Authority::new("clients").signs("desk.example", "desk", 4000);
-    // Nobody, and a certificate that stands for nobody, are the anonymous principal.
+    // A client without a certificate, or with an unlisted one, is the anonymous principal.
     assert_eq!(asking.status(None, "shared", "").await, Some(200));
     assert_eq!(
         asking.status(Some(&stranger), "shared", "").await,

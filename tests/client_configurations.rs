@@ -42,7 +42,7 @@ impl Stage {
         }
     }
 
-    /// What stands on the page, for this gateway.
+    /// The text on the page, for this gateway.
     fn documented(&self, heading: &str, language: &str) -> String {
         let text = pages::block(PAGE, heading, language);
         assert!(text.contains(ADDRESS), "{heading}: {text}");
@@ -62,7 +62,8 @@ impl Stage {
         command
     }
 
-    /// Runs lines of a shell that has `claude`, with a token in the variable. Claude Code asks nobody but the gateway.
+    /// Runs lines of a shell that has `claude`, with a token in the variable. Claude Code sends requests to the gateway
+    /// alone.
     fn claude(&self) -> impl Fn(&str, &str) -> String {
         let bin = self.home.path().join("bin");
         fs::create_dir_all(&bin).expect("a folder");
@@ -112,7 +113,7 @@ async fn claude_code_connects_with_the_documented_file_of_a_project() {
     let listed = shell("claude mcp list", TOKEN);
     assert!(listed.contains("Pending approval"), "{listed}");
 
-    // What approving it writes.
+    // The setting that approving it writes.
     let approved = json!({"enableAllProjectMcpServers": true});
     fs::create_dir_all(home.join(".claude")).unwrap();
     fs::write(home.join(".claude/settings.json"), approved.to_string()).unwrap();

@@ -76,7 +76,7 @@ async fn a_principal_with_as_many_requests_as_it_may_have_waits_for_one_to_end()
     let message = body["error"]["message"].as_str().unwrap();
     assert!(message.contains("2 at once per principal"), "{message}");
 
-    // A reload forgets nobody who is still running.
+    // A reload keeps the counts of running requests.
     busy.gateway.signal(rustix::process::Signal::HUP);
     eventually("a reload", || async {
         let log = busy.gateway.log();
@@ -85,7 +85,7 @@ async fn a_principal_with_as_many_requests_as_it_may_have_waits_for_one_to_end()
     .await;
     assert_eq!(busy.list(TOKEN, "192.0.2.1").await.status(), 429);
 
-    // Another principal, and paths that need nobody, are not concerned.
+    // Another principal, and paths without credentials, are not concerned.
     assert_eq!(busy.list(OTHER, "192.0.2.1").await.status(), 200);
     let health = busy.gateway.url("/health");
     let health = busy.gateway.client.get(health).send().await.unwrap();

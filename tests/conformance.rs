@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::gateway::Builder;
 use crate::support::{Gateway, everything, programs};
 
-/// What a run of the suite said, by scenario.
+/// The results of a run of the suite, by scenario.
 #[derive(Default)]
 struct Report {
     passed: BTreeMap<String, usize>,
@@ -118,7 +118,7 @@ const BEYOND: [(&str, &str, usize); 6] = [
     ("2026-07-28", "http-custom-header-server-validation", 10),
 ];
 
-/// What offers the suite's contract behind the gateway.
+/// The kind of server with the suite's contract behind the gateway.
 #[derive(Clone, Copy)]
 enum Upstream {
     /// Python functions in a worker.

@@ -1,5 +1,5 @@
-//! What a connection may cost before anybody is known: heads while they arrive, line ends, writes nobody reads, and how
-//! many connections there may be.
+//! The cost of a connection before its client is known: heads while they arrive, line ends, writes that no client
+//! reads, and the number of connections.
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -95,7 +95,7 @@ async fn a_bare_line_feed_is_refused_in_heads_and_in_the_framing_of_bodies() {
             1,
             "{request:?}: {text:?}"
         );
-        // The same where the body comes after the head.
+        // As above, with the body behind the head.
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();
         in_pieces(&mut stream, &request, 16).await;
         assert_eq!(
@@ -235,7 +235,7 @@ async fn at_the_cap_the_idle_give_way_and_who_is_served_stays() {
     };
     let (status, ()) = tokio::join!(call(1.0), crowd);
     assert_eq!(status, 200);
-    // Where all are served, nobody gives way.
+    // Where all connections are served, none gives way.
     let one_more = async {
         gateway.in_flight("faulty", 2).await;
         let mut refused = TcpStream::connect(gateway.address).await.unwrap();

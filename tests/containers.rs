@@ -327,7 +327,7 @@ fn the_image_is_made_of_files_that_exist_and_holds_git_and_the_documented_comman
     assert!(recipe.contains("WORKDIR /app"));
 }
 
-/// What compose does when the core is quicker than its health check: both find an empty volume.
+/// A start by compose in which the core is quicker than its health check: both processes find an empty volume.
 #[tokio::test]
 async fn core_and_manager_can_start_at_once_on_a_new_volume() {
     let volume = tempfile::TempDir::new().unwrap();

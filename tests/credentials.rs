@@ -1,4 +1,4 @@
-//! Servers that are used with credentials of whoever calls: each principal's own, and never those of somebody else.
+//! Servers with personal credentials: each principal's own, and never another principal's.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -44,7 +44,7 @@ fn set(data: &Path, scope: &str, value: &str) {
     assert!(said.contains(scope) && !said.contains(value), "{said}");
 }
 
-/// A gateway with three principals, two of which have a value of their own beside everybody's.
+/// A gateway with three principals, two of which have a value of their own beside the shared one.
 async fn three(upstreams: Value) -> Gateway {
     let token = |name: &str, token: &str| json!({"name": name, "sha256": sha256(token), "namespaces": ["*"]});
     let tokens = [token("ada", ADA), token("bob", BOB), token("carol", CAROL)];
@@ -68,7 +68,7 @@ async fn call(gateway: &Gateway, token: &str, tool: &str) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// What a principal's process of the stdio server has: the value, and the pid.
+/// The value and the pid of a principal's process of the stdio server.
 async fn look(gateway: &Gateway, token: &str) -> (String, u64) {
     let (status, answer) = call(gateway, token, "look").await;
     assert_eq!(status, 200, "{answer}");
@@ -104,7 +104,7 @@ async fn each_principal_has_a_process_with_its_own_value_and_a_new_value_restart
     });
     assert_eq!(renewed.await.0, "canary-second-of-ada");
     assert_eq!(look(&gateway, BOB).await, bob);
-    // What the server prints is searched for the values.
+    // The server's output is searched for the values.
     let log = gateway.log();
     assert!(
         log.contains("looked at [redacted]") && !log.contains("canary"),

@@ -1,5 +1,5 @@
-//! The documentation: links that lead somewhere, a map of the code that names what is there, a first page that stays short,
-//! lines that can be pasted as they are.
+//! The documentation: links lead to existing targets, the map of the code names existing files, the first page stays short,
+//! and lines can be pasted as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -213,7 +213,7 @@ fn every_metric_is_documented() {
     assert!(metrics.is_empty(), "not in docs/operating.md: {metrics:#?}");
 }
 
-/// What stands for a secret that a reader has to fill in.
+/// Placeholders for a secret that a reader has to fill in.
 const PLACEHOLDERS: [&str; 10] = [
     "change_me",
     "change-me",
@@ -227,7 +227,7 @@ const PLACEHOLDERS: [&str; 10] = [
     "bearer …",
 ];
 
-/// Somebody pastes it unchanged one day: what reads the secret from a variable cannot be forgotten.
+/// A reader may paste a line unchanged: a secret that is read from a variable cannot be forgotten.
 #[test]
 fn no_line_that_is_pasted_holds_a_placeholder_for_a_secret() {
     let mut pasted: Vec<(PathBuf, String)> = Vec::new();

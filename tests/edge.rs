@@ -471,7 +471,7 @@ async fn calls_weigh_what_their_limit_says_and_answers_tell_what_is_left() {
              "weights": {"mul*": 400}}]}}))
         .start()
         .await;
-    // What is left grows by one each second.
+    // The rest grows by one each second.
     let call = async |tool: &str| {
         let response = gateway
             .request("POST", &format!("/tools/{tool}"))

@@ -1,4 +1,4 @@
-//! What Pingora does not do by itself, and what hostile or careless clients make of HTTP/1 (PINGORA §2–§5): framing
+//! Checks that Pingora does not make by itself, and HTTP/1 by hostile or careless clients (PINGORA §2–§5): framing
 //! tricks, slow heads, announced bodies, connections that must or must not live on.
 
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ async fn a_later_head_has_the_idle_time_and_the_head_time() {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(ping("").as_bytes()).await.unwrap();
     assert_eq!(answer(&mut stream).await.unwrap().status, 200);
-    // Longer than a first head may take, within what a kept connection may idle.
+    // Longer than a first head may take, within the idle time of a kept connection.
     tokio::time::sleep(Duration::from_millis(600)).await;
     stream.write_all(ping("").as_bytes()).await.unwrap();
     assert_eq!(answer(&mut stream).await.unwrap().status, 200);
@@ -363,7 +363,7 @@ async fn a_client_that_leaves_cancels_its_rest_call() {
     gateway.in_flight("faulty", 1).await;
     drop(stream);
     gateway.in_flight("faulty", 0).await;
-    // The same loop runs this call after the cancelled one would have written its marker.
+    // The loop runs this call after the cancelled one would have written its marker.
     let (status, _) = gateway
         .call("faulty", "slow", json!({"seconds": 2.0}))
         .await;

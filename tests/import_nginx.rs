@@ -1,5 +1,5 @@
-//! `tooldock import-nginx`: exit codes and output as somebody at a shell sees them, and a gateway that runs with what was
-//! imported and lets in whom nginx let in.
+//! `tooldock import-nginx`: exit codes and output for an operator at a shell, and a gateway that runs with the imported
+//! configuration and admits the clients that nginx admitted.
 
 use std::fs;
 use std::io::Write;
@@ -297,7 +297,7 @@ async fn a_gateway_lets_in_whom_the_imported_nginx_let_in() {
             "{namespace} {headers:?}"
         );
     }
-    // One went already.
+    // A call has been counted already.
     let mut statuses = Vec::new();
     for _ in 0..10 {
         statuses.push(ask("files", &[token("Bearer token-of-files")], 1).await);

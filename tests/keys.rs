@@ -1,4 +1,5 @@
-//! API keys from their making to their end: what they open, when they count, and where they show.
+//! API keys from their making to their end: the namespaces and tools that they open, their validity, and their traces
+//! in logs.
 
 use std::fs;
 use std::path::Path;
@@ -254,7 +255,7 @@ async fn another_processs_revocation_counts_within_a_second() {
     let gateway = Gateway::with_tools([("work", "work.py", PROJECTS)])
         .start()
         .await;
-    // The machine may be busy with other tests: the shortest of three says what the gateway does.
+    // The machine may be busy with other tests: the shortest of three times is the gateway's.
     let mut shortest = DEADLINE;
     for _ in 0..3 {
         let (key, id) = create(&gateway, &["--scope", "read"]);
@@ -355,7 +356,7 @@ async fn a_damaged_file_leaves_the_keys_in_force_and_stops_a_start() {
         "{}",
         starts.log()
     );
-    // Said once, and what is whole again is read.
+    // Reported once, and a repaired file is read.
     assert_eq!(gateway.log().matches("is damaged").count(), 1);
     replace(&file, &whole);
     let (next, _) = create(&gateway, &["--scope", "read"]);
@@ -373,7 +374,7 @@ fn replace(file: &Path, text: &str) {
 #[tokio::test]
 async fn the_management_tools_make_and_revoke_keys_that_count_at_once() {
     let (builder, address) = with_manager(Gateway::with_tools([("work", "work.py", PROJECTS)]));
-    // A token of the key's name is somebody else.
+    // A token of the key's name is another principal.
     let tokens = json!([{"name": "ci", "sha256": sha256("static"), "namespaces": ["work"]}]);
     let scopes = json!({"deploy": ["project_create", "other"]});
     let builder =
@@ -626,7 +627,7 @@ async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
     .await;
     assert_eq!(answer["rules"][0]["rule"], "credential");
     assert_eq!(answer["allowed"], false);
-    // Nobody asks without the manager's token.
+    // Requests without the manager's token are refused.
     let asked = gateway
         .request("POST", "/explain")
         .json(&asked)
@@ -648,7 +649,7 @@ namespace = "closed"
 from = "closed"
 "#;
 
-/// The same once more behind another one.
+/// The aggregate above, once more behind another one.
 const OUTER: &str = r#"
 active_toolsets = ["*"]
 

@@ -34,7 +34,7 @@ async fn open_streams(gateway: &Gateway) -> u64 {
         .sum::<f64>() as u64
 }
 
-/// Waits until as many descriptors are open as before, a few more for what the tests' own connections do.
+/// Waits until as many descriptors are open as before, with a few more for the tests' own connections.
 async fn descriptors_return(gateway: &Gateway, before: usize) {
     eventually("the descriptors are closed", || async {
         (gateway.descriptors() <= before + 4).then_some(())
@@ -55,7 +55,7 @@ async fn hundreds_of_idle_streams_cost_little_and_leave_nothing() {
     }
     let ids: HashSet<_> = sessions.iter().map(|session| &session.id).collect();
     assert_eq!(ids.len(), STREAMS);
-    // A few first, so that what is made once is not counted.
+    // A few first, so that resources which are made once are not counted.
     drop(sessions[0].listen().await);
     eventually("the first is gone", || async {
         (open_streams(&gateway).await == 0).then_some(())
@@ -147,7 +147,7 @@ async fn streams_share_an_http2_connection_with_calls() {
         .await
         .unwrap();
     assert_eq!(ping["result"], json!({}));
-    // One stream is reset, the others of its connection live on.
+    // A single stream is reset, the others of its connection live on.
     streams.truncate(10);
     eventually("half are gone", || async {
         (open_streams(gateway).await == 10).then_some(())

@@ -1,4 +1,5 @@
-//! Black-box tests: they start the real binary and talk to it over sockets. One file per part of what a client sees.
+//! Black-box tests: they start the real binary and talk to it over sockets. A file per part of the behaviour that
+//! clients see.
 
 #![allow(
     missing_docs,

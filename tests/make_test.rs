@@ -1,4 +1,4 @@
-//! What `make test` says at its end: how long each part took, and what was skipped.
+//! The last lines of `make test`: the time of each part, and the skipped parts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The management tools: a listener of their own, and what they do to namespaces.
+//! The management tools: a listener of their own, and their effects on namespaces.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -112,7 +112,7 @@ async fn the_manager_listener_serves_the_management_tools_and_no_other_listener_
     assert!(!names.text().await.unwrap().contains("_system"));
 }
 
-/// Names and contents of all that management tools can change, but for locks and what the gateway keeps there for itself.
+/// Names and contents of all files that management tools can change, but for locks and the gateway's own files.
 fn tree(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![data.to_owned()];
@@ -400,7 +400,7 @@ fn wrong_texts(key: &str) -> Vec<String> {
 #[tokio::test]
 async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     let (builder, address) = with_manager(Gateway::empty());
-    // Nothing is to be asked of any registry; if something is, nobody answers.
+    // No registry must be asked; if one is, no server answers.
     let nobody = "http://127.0.0.1:9/";
     let indexes = [
         "NPM_CONFIG_REGISTRY",
@@ -519,7 +519,7 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
                     wrong.push(with(key, json!([])));
                     wrong.push(with(key, json!(vec!["a"; 51])));
                 }
-                // What is wrong with the name of a file to write is a result, see below.
+                // A wrong name of a file to write is reported as a result, see below.
                 "filename" if arguments.contains_key("code") => {}
                 key => wrong.extend(
                     wrong_texts(key)
@@ -540,7 +540,7 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     }
     assert!(refused > 400, "{refused}");
 
-    // What is a symlink, or not there, is not managed.
+    // A symlink or a missing file is not managed.
     for (tool, arguments) in [
         ("delete_namespace", json!({"name": "leaves"})),
         ("delete_namespace", json!({"name": "absent"})),
@@ -567,7 +567,7 @@ async fn wrong_arguments_are_refused_with_a_reason_and_change_nothing() {
     let untyped = "from fastmcp.tools import tool\n@tool\ndef f(a) -> int:\n    \"\"\"One.\"\"\"\n    return 1\n";
     let bare = "from fastmcp.tools import tool\n@tool\ndef f(a: int) -> int:\n    return a\n";
     let deep = format!("x = {}1{}\n", "(".repeat(5000), ")".repeat(5000));
-    // What Python's parser takes and its compiler refuses.
+    // Code that Python's parser takes and its compiler refuses.
     let returns = format!("{tool}\nreturn 1\n");
     let twice = format!("{tool}\ndef g(a: int, a: int) -> int: pass\n");
     let awaits = format!("{tool}\nawait f(1)\n");

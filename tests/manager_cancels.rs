@@ -102,7 +102,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names.filter(|name| !name.ends_with("lock")).collect()
 }
 
-/// What the tools would have changed.
+/// The state that the tools would have changed.
 fn state(gateway: &Gateway) -> [BTreeSet<String>; 4] {
     let data = gateway.data_dir();
     ["tools/ns", "repos", "venvs", "venvs/.builds"].map(|folder| names(&data.join(folder)))

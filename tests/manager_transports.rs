@@ -1,5 +1,5 @@
-//! The manager listener speaks what the core speaks (MCP-41, LEG-06): EX-01 … EX-08 without `X-Namespace`, HTTP+SSE of
-//! 2024-11-05, and 2026-07-28. One gateway for all of them.
+//! The manager listener has the transports of the core (MCP-41, LEG-06): EX-01 … EX-08 without `X-Namespace`, HTTP+SSE
+//! of 2024-11-05, and 2026-07-28. One gateway for all of them.
 
 use std::net::SocketAddr;
 
@@ -69,7 +69,7 @@ impl Client {
         .with("Accept", BOTH)
     }
 
-    /// The same client with a header more, or with another value of it; an empty value takes the header away.
+    /// This client with one more header, or with another value of it; an empty value removes the header.
     fn with(&self, name: &str, value: &str) -> Self {
         let mut client = self.clone();
         client.headers.retain(|(have, _)| have != name);
@@ -172,7 +172,7 @@ async fn the_manager_speaks_every_transport_and_version_of_the_core() {
     ended(&session).await;
     http_and_sse(&client).await;
     without_sessions(&client).await;
-    // What belongs to the core is not here.
+    // Paths of the core are not served here.
     for path in [
         "/tools",
         "/namespaces",

@@ -111,7 +111,7 @@ pub fn call(id: Value, tool: &str, arguments: Value) -> Value {
     )
 }
 
-/// The same call again, with answers to what it asked.
+/// The call again, with answers to its questions.
 pub fn again(id: Value, call: &Value, state: &Value, responses: Value) -> Value {
     let mut again = call.clone();
     again["id"] = id;

@@ -251,7 +251,7 @@ async fn tokens_that_would_get_around_the_keys_are_refused() {
     ] {
         assert_eq!(status(&gateway, &token).await, 401, "{why}");
     }
-    // The same subject at two issuers is two principals.
+    // Equal subjects at two issuers are two principals.
     let mut sessions = Vec::new();
     for issuer in [&issuer, &other] {
         let token = issuer.token(json!({}));

@@ -1,4 +1,4 @@
-//! What an operator sees: metrics, the audit log, request ids, logs without secrets.
+//! The operator's view: metrics, the audit log, request ids, logs without secrets.
 
 use std::fs;
 

@@ -28,7 +28,7 @@ def register_tools(registry: ToolRegistry) -> None:
     registry.register(ToolDefinition(name="add_numbers", description="Adds two numbers.", input_model=AddInput, handler=handle))
 "#;
 
-/// One listener of a gateway, and what its clients send.
+/// A listener of a gateway, and the headers of its clients.
 struct Client {
     base: String,
     http: reqwest::Client,
@@ -83,7 +83,7 @@ impl Client {
         (status, serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
-    /// One message of MCP, with the headers of a plain HTTP library.
+    /// A message of MCP, with the headers of a plain HTTP library.
     async fn rpc(&self, path: &str, method: &str, params: Value) -> (u16, Value) {
         self.post(
             path,
@@ -153,7 +153,7 @@ async fn all_profiles_are_served_by_one_process() {
             assert_eq!(stranger.get(path).await.0, 401, "{path}");
         }
     }
-    // The core is what it was, and knows the other shapes where somebody asks for them.
+    // The core is unchanged, and knows the other shapes for clients that ask for them.
     let listed = gateway
         .request("GET", "/tools")
         .header("X-Namespace", "calc");
@@ -308,7 +308,7 @@ async fn v1_mcp(client: &Client) {
     let (_, unknown) = client.rpc("/mcp", "tools/call", call("nope")).await;
     assert_eq!(unknown["result"]["isError"], true);
 
-    // The lenient rules of this port, and the session that nobody has to use.
+    // The lenient rules of this port, and the optional session.
     let html = client
         .send(
             "POST",
@@ -463,7 +463,7 @@ async fn single_page_app(client: &Client) {
     }
 }
 
-/// What answers with a status other than "nobody listens".
+/// True if a request gets any answer.
 async fn is_served(address: SocketAddr) -> bool {
     let health = format!("http://{address}/health");
     reqwest::get(health)

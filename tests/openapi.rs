@@ -1,5 +1,5 @@
-//! The OpenAPI document against what REST really answers: schemathesis makes requests from it, right and wrong ones, and
-//! holds every answer against it. The seed is fixed, so that a run is what the last one was.
+//! The OpenAPI document against the real answers of REST: schemathesis makes requests from it, right and wrong ones, and
+//! compares every answer with it. The seed is fixed, so that all runs are equal.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::ports::free_address;
 use crate::support::programs::{node, python, root, run};
 use crate::support::{Gateway, TOKEN, tools};
 
-/// What every answer is held against.
+/// The checks of every answer.
 const EVERY_ANSWER: &[&str] = &[
     "not_a_server_error",
     "status_code_conformance",
@@ -23,12 +23,12 @@ const EVERY_ANSWER: &[&str] = &[
     "ignored_auth",
     "missing_required_header",
 ];
-/// What breaks the document has to be refused.
+/// Requests that break the document have to be refused.
 const WRONG_IS_REFUSED: &str = "negative_data_rejection";
-/// What fits the document has to be accepted.
+/// Requests that fit the document have to be accepted.
 const RIGHT_IS_ACCEPTED: &str = "positive_data_acceptance";
 
-/// What schemathesis is let loose on.
+/// A document that schemathesis tests.
 struct Subject {
     document: &'static str,
     /// The paths, as a regular expression.
@@ -107,7 +107,7 @@ async fn rest_answers_as_its_document_says() {
             paths: "^/tools/(?!add$|multiply$)",
             checks: &[WRONG_IS_REFUSED],
         },
-        // One of the tools asks its caller, who cannot be asked.
+        // A tool among them asks its caller, which cannot be asked.
         Subject {
             document: "/namespaces/full/openapi.json",
             paths: "",

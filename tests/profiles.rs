@@ -1,4 +1,4 @@
-//! What a listener's own keys and the variables of policies change of its profile.
+//! Changes to a profile by a listener's own keys and by the variables of policies.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn tools() -> crate::support::gateway::Builder {
     ])
 }
 
-/// What a message to a path is answered: status and body.
+/// The answer to a message at a path: status and body.
 async fn posted(
     gateway: &Gateway,
     path: &str,

@@ -1,4 +1,4 @@
-//! The PROXY protocol: whose headers count, what the address in one is used for, and what hostile bytes come to.
+//! The PROXY protocol: trusted senders of headers, the uses of the address in one, and hostile bytes.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What cargo calls in place of rustc: it adds the profile of the gateway under load to release builds.
+//! The wrapper that cargo calls in place of rustc: it adds the profile of the gateway under load to release builds.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use crate::support::programs::root;
 
 const WRAPPER: &str = ".cargo/rustc-with-profile";
 
-/// What cargo passes for a library and for the gateway, with the profile `release` of Cargo.toml.
+/// Arguments of cargo for a library and for the gateway, with the profile `release` of Cargo.toml.
 const LIBRARY: &str = "--crate-name bytes -C opt-level=3 -C linker-plugin-lto -C codegen-units=1";
 const GATEWAY: &str = "--crate-name tooldock -C opt-level=3 -C lto=fat -C codegen-units=1";
 

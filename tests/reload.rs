@@ -212,7 +212,7 @@ def package_version() -> str:
         gateway.call("one", "package_version", json!({})).await,
         (200, json!("2.0"))
     );
-    // A failing update leaves the old one serving, is reported, and blocks nobody.
+    // A failing update leaves the old version serving, is reported, and blocks no other namespace.
     gateway.drop_tool("one", "requirements.txt", "no-such-package-anywhere==9\n");
     gateway.drop_tool("three", "hello.py", tools::HELLO);
     let report = gateway.reload().await;
@@ -667,7 +667,7 @@ async fn what_tool_code_writes_into_the_data_directory_lets_nobody_in() {
     ] {
         assert!(log.contains(told), "{told}\n{log}");
     }
-    // What takes away is in force.
+    // Restrictions are in force.
     let over = json!({"namespaces": {"defaults": {"principals": []}}});
     fs::write(gateway.data_dir().join("config.yaml"), over.to_string()).unwrap();
     hang_up(&gateway).await;

@@ -216,7 +216,7 @@ async fn the_openapi_document_describes_the_namespace_and_validates() {
     crate::sdk::validate_openapi(&document).await;
 }
 
-/// What a path answers, on either listener, with whatever headers.
+/// The answer at a path, on either listener, with any headers.
 async fn probed(gateway: &Gateway, url: String, headers: &[(&str, &str)]) -> Value {
     let mut request = gateway.client.get(url);
     for (name, value) in headers {
@@ -297,7 +297,7 @@ async fn health_needs_no_credentials_and_ready_tells_about_namespaces() {
     assert!(well_known.json::<Value>().await.is_ok());
 }
 
-/// What a REST request answers: status, `Allow`, body without the id of the request.
+/// The answer to a REST request: status, `Allow`, body without the id of the request.
 async fn answered(
     gateway: &Gateway,
     method: &str,
@@ -355,7 +355,7 @@ async fn rest_by_path_answers_as_rest_by_header() {
         let by_header = answered(&gateway, method, below, &headers, body).await;
         assert_eq!(by_path.0, status, "{method} {below}: {}", by_path.2);
         if by_path.2["error"]["code"] == "not_found" {
-            // Which path it was differs.
+            // The messages differ by the path.
             assert_eq!(by_header.2["error"]["code"], "not_found", "{below}");
         } else {
             assert_eq!(by_path, by_header, "{method} {below}");

@@ -141,7 +141,7 @@ async fn a_secret_goes_from_a_terminal_to_the_tools_that_need_it_and_shows_nowhe
         "asking again takes nothing away"
     );
 
-    // A store that cannot be read takes no secret from anybody.
+    // A store that cannot be read takes no secret from any namespace.
     let file = data.join("secrets.enc");
     let good = fs::read_to_string(&file).unwrap();
     fs::write(
@@ -283,7 +283,7 @@ async fn a_secret_that_a_tool_gives_away_is_in_no_answer_of_the_management_tools
         "{reloaded}"
     );
     assert!(!transcript.contains(CANARY), "{transcript}");
-    // Who calls the tool itself gets what the tool returns.
+    // A caller of the tool itself gets the tool's own value.
     let (_, value) = gateway.call("github", "returns", json!({})).await;
     assert_eq!(value, json!({"variables": [format!("TOKEN={CANARY}")]}));
 }
@@ -353,7 +353,7 @@ fn the_command_line_sets_edits_lists_removes_and_changes_the_key() {
         assert_eq!(text(&output).lines().count(), 1, "{}", text(&output));
     }
 
-    // What the editor sees, and what is left afterwards.
+    // The editor's view, and the files afterwards.
     let seen = folder.path().join("seen");
     let record = format!(
         "stat -c '%a %n' \"$1\" > {0}; cat \"$1\" >> {0}; sed -i 's/own-value/new-value/' \"$1\"",

@@ -1,4 +1,4 @@
-//! What sessions cost, and when those end that nobody uses.
+//! The cost of sessions, and the end of unused ones.
 
 use std::fs;
 use std::path::Path;

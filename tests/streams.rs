@@ -255,7 +255,7 @@ async fn a_talking_call_streams_a_quiet_one_stays_json_and_the_connection_lives_
     assert_eq!(messages[4]["id"], 1);
     assert_eq!(messages[4]["result"]["content"][0]["text"], "done");
     assert_eq!(answer.end().await, End::Whole);
-    // The same connection serves the next request: a stream ended by its last chunk, not by closing.
+    // The connection serves the next request: a stream ended by its last chunk, not by closing.
     let quiet = session.post_text(&call(2, "quiet", json!({})));
     let mut answer = Answering::on(answer.into_connection(), &quiet).await;
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -268,7 +268,7 @@ async fn each_event_of_a_call_is_flushed_as_it_happens() {
     let session = Session::start(&gateway, "talk", LATEST).await;
     let gate = Gate::new(&gateway, "gate");
     let mut answer = session.call(1, "talk", json!({"gate": gate.path()})).await;
-    // The tool waits; what it said so far is here.
+    // The tool waits; its messages so far are here.
     assert_eq!(progress(&answer.message().await), Some(0));
     assert_eq!(progress(&answer.message().await), Some(1));
     gate.open();
@@ -673,7 +673,8 @@ async fn a_reader_that_falls_behind_loses_its_stream_and_keeps_its_log() {
     let mut resumed = session.get(first.id.as_deref()).await;
     assert_eq!(resumed.status, 200);
     let rest = resumed.messages().await;
-    // What the log still held and what the call had not passed on yet; the rest is gone, and none comes twice.
+    // Events that the log still held, and those that the call had not passed on yet; the rest is gone, and none comes
+    // twice.
     assert!(rest.len() < 12_000, "{} events are left", rest.len());
     let numbers: Vec<u64> = rest
         .iter()
@@ -701,7 +702,7 @@ async fn a_burst_arrives_in_order_and_whole_up_to_what_a_call_may_hold_back() {
         assert_eq!(messages.last().unwrap()["id"], id, "the answer is the last");
         let lost = count - numbers.len() as u64;
         assert!(lost == 0 || count > 4096, "{lost} of {count} are missing");
-        // What a tool says faster than it can be passed on is left out, and that is counted.
+        // Events that a tool sends faster than they can be passed on are dropped, and counted.
         let counted = total(&gateway, "tooldock_call_events_dropped_total").await;
         assert_eq!(counted, lost, "of {count}");
     }

@@ -63,7 +63,7 @@ async fn shown(
     let mut config = ClientConfig::builder_with_protocol_versions(versions)
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Whose certificate it is, is what the tests ask.
+    // The tests themselves check the certificate.
     config
         .dangerous()
         .set_certificate_verifier(Arc::new(Anybody));
@@ -206,7 +206,7 @@ async fn a_reload_reads_all_certificates_and_takes_new_ones() {
     })
     .await;
 
-    // One that clients would refuse keeps all of them as they are.
+    // A single certificate that clients would refuse keeps all of them as they are.
     Written::new(folder.path(), "third", &["c.example"], 2021);
     gateway.signal(Signal::HUP);
     eventually("the expired certificate is in the log", || async {

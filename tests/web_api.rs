@@ -53,7 +53,7 @@ fn with_web(builder: Builder) -> (Builder, SocketAddr) {
     (builder, web)
 }
 
-/// Somebody at the web UI's listener, with the bearer token.
+/// A client at the web UI's listener, with the bearer token.
 struct Web {
     address: SocketAddr,
     client: Client,
@@ -121,7 +121,7 @@ fn code(answer: &(u16, Value)) -> (u16, &str) {
     )
 }
 
-/// EX-90, SEC-17, and what a browser and other pages of it may do.
+/// EX-90, SEC-17, and the rights of a browser and of other pages in it.
 #[tokio::test]
 async fn only_the_own_page_and_holders_of_a_token_get_in() {
     let (builder, address) = with_web(Gateway::empty());
@@ -134,7 +134,7 @@ async fn only_the_own_page_and_holders_of_a_token_get_in() {
             .to_owned()
     };
 
-    // The page asks a browser for a name and a password; what a page fetches is refused plainly.
+    // The page asks a browser for a name and a password; requests of a page's script are refused plainly.
     let refused = sent(web.bare("GET", "/")).await;
     assert_eq!(refused.status(), 401);
     assert!(challenge(&refused).starts_with("Basic realm="));
@@ -175,7 +175,7 @@ async fn only_the_own_page_and_holders_of_a_token_get_in() {
     assert_eq!(page.headers()["x-content-type-options"], "nosniff");
     assert_eq!(page.headers()["referrer-policy"], "no-referrer");
     assert_eq!(page.headers()["cache-control"], "no-store");
-    // The page's files and the health check are for everybody.
+    // The page's files and the health check need no credential.
     let script = sent(
         web.bare("GET", "/assets/app.js?v=1")
             .header("Accept-Encoding", "gzip"),
@@ -595,7 +595,7 @@ async fn names_of_the_configuration_are_taken_for_servers_and_folders() {
     }
 }
 
-/// EX-92, GUI-06, SEC-12, and secrets: what is written in never comes out.
+/// EX-92, GUI-06, SEC-12, and secrets: values that are written never come out.
 #[tokio::test]
 async fn servers_and_secrets_are_managed_without_their_values() {
     let (builder, address) = with_web(Gateway::empty());
@@ -780,7 +780,7 @@ async fn no_part_of_a_path_leads_out_of_its_place() {
     assert_eq!(fs::read_to_string(&outside).expect("there"), CANARY);
 }
 
-/// What pages through, and what ends.
+/// Lists that have pages, and sessions that can be ended.
 #[tokio::test]
 async fn lists_page_and_sessions_can_be_ended() {
     let (builder, address) = with_web(Gateway::empty());
@@ -842,7 +842,7 @@ async fn lists_page_and_sessions_can_be_ended() {
     })
     .await;
 
-    // A client of 2026-07-28 has no session; what it listens to is found and ended all the same.
+    // A client of 2026-07-28 has no session; its subscription is found and ended all the same.
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
     let listen = json!({"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen",
         "params": {"_meta": meta, "notifications": {"toolsListChanged": true}}})

@@ -1,4 +1,4 @@
-//! The web interface that the binary embeds is what its sources make, and its parts do what they say.
+//! The web interface in the binary equals the build of its sources, and its parts work.
 
 use std::fs;
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use crate::support::ports::free_address;
 use crate::support::programs::{node, python, root, run};
 use crate::support::{Gateway, TOKEN};
 
-/// A browser of this machine. `make test` says what it skips where there is none.
+/// A browser of this machine. `make test` lists the tests that are skipped without one.
 fn chromium() -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     ["chromium", "chromium-browser", "google-chrome"]
@@ -88,7 +88,7 @@ async fn a_person_manages_the_gateway_in_a_browser() {
         assert!(elements < 2000, "{list}: {elements}");
     }
 
-    // What the browser did is what the disk holds.
+    // The browser's changes are on the disk.
     let file = gateway.tools_dir().join("team/counting.py");
     let source = fs::read_to_string(file).unwrap();
     assert!(source.contains("\"counted\""), "{source}");

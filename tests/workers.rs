@@ -280,7 +280,7 @@ async fn a_tool_that_blocks_the_event_loop_is_named_and_its_namespace_degraded_w
 async fn a_process_that_a_tool_blocks_past_its_time_limit_is_replaced_at_once() {
     let gateway = Gateway::with_tools([("busy", "busy.py", BUSY)])
         .config(
-            // One failure would be a crash loop, and the next process a minute away.
+            // A single failure would be a crash loop, and the next process a minute away.
             json!({"workers": {"backoff": {"initial": "1m", "max": "1m"},
             "crash_loop": {"failures": 1, "window": "1m"}}}),
         )

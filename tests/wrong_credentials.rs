@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Gateway, TOKEN};
 
-/// The status of a request with that token, what it says of a later try, and its body.
+/// The status of a request with that token, its time for a later try, and its body.
 async fn answer(gateway: &Gateway, path: &str, client: &str, token: &str) -> (u16, u64, Value) {
     let request = gateway
         .client

@@ -1,4 +1,4 @@
-//! Remote servers that want somebody to authorize the gateway in a browser.
+//! Remote servers that require a person to authorize the gateway in a browser.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -50,7 +50,7 @@ impl Asking {
         }
     }
 
-    /// What it says in the end, and whether it succeeded.
+    /// Its last output, and true if it succeeded.
     pub(super) fn end(mut self) -> (bool, String) {
         drop(self.child.stdin.take());
         let mut said = String::new();

@@ -1,4 +1,4 @@
-//! An authorization server that does as it is told: its keys, its metadata, what it says of opaque tokens, and how it fails.
+//! A scripted authorization server: its keys, its metadata, its answers about opaque tokens, and its failures.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub enum Mood {
 pub struct State {
     pub mood: Mood,
     keys: Vec<(String, Ed25519KeyPair)>,
-    /// What is said of opaque tokens.
+    /// The answers about opaque tokens.
     pub opaque: HashMap<String, Value>,
     /// Requests by path.
     pub requests: HashMap<String, usize>,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::{Connection, Host, builder, place_example};
 use crate::support::{DEADLINE, eventually, programs};
 
-/// The program. Cargo builds it beside the gateway, if nobody has.
+/// The program. Cargo builds it beside the gateway, if it is missing.
 fn program() -> PathBuf {
     programs::run(
         Command::new(env!("CARGO"))

@@ -75,7 +75,7 @@ async fn whoever_has_no_key_keeps_nobody_with_one_out() {
         let mut stranger = host.connect().await;
         stranger.write(b"{\"id\":\"").await;
         if let Some(writer) = &stranger.writer {
-            // What does not fit into the socket is not waited for.
+            // Bytes that do not fit into the socket are not waited for.
             let _ = writer.try_write(&half);
         }
         strangers.push(stranger);
@@ -84,7 +84,7 @@ async fn whoever_has_no_key_keeps_nobody_with_one_out() {
     let answer = late.call(key, "project_list", json!({})).await;
     assert_eq!(answer["result"]["isError"], false, "{answer}");
     assert!(known.tools(key).await["result"].is_object());
-    // Those that came first made room.
+    // The first connections made room.
     let told = strangers[0].next().await;
     assert_eq!(told["error"]["code"], -32000, "{told}");
     // It may have been told before that its memory was needed.
@@ -177,7 +177,7 @@ async fn a_relay_that_ends_answers_what_runs_and_its_successor_takes_the_socket(
     assert_eq!(connection.line().await, "");
     assert!(host.gateway.ended().await.success());
 
-    // Its file is still there, and nobody listens: the next gateway replaces it.
+    // Its file is still there, and no process listens: the next gateway replaces it.
     assert!(host.socket().exists());
     let next = builder(host.folder.path()).start_with(place_example).await;
     let mut connection = Connection::to(&host.socket()).await;
@@ -192,7 +192,7 @@ async fn a_relay_that_ends_answers_what_runs_and_its_successor_takes_the_socket(
     assert_eq!(connection.tools("oub_x").await["error"]["code"], -32001);
 }
 
-/// What a gateway says that does not start.
+/// The error of a gateway that does not start.
 fn refused(gateway: &Gateway) -> String {
     gateway.log()
 }

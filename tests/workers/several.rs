@@ -92,7 +92,7 @@ impl Hold {
     }
 }
 
-/// What `/ready` says of a namespace.
+/// The answer of `/ready` about a namespace.
 async fn ready(gateway: &Gateway, namespace: &str) -> Value {
     let ready = gateway.request("GET", "/ready");
     let ready: Value = ready.send().await.unwrap().json().await.unwrap();
