@@ -131,7 +131,7 @@ pub enum RouteGroup {
 pub struct RouteGroups(u16);
 
 impl RouteGroups {
-    /// These groups.
+    /// The set of these groups.
     pub const fn of(groups: &[RouteGroup]) -> Self {
         let mut bits = 0;
         let mut at = 0;
@@ -281,9 +281,9 @@ pub enum RouteNamespace {
     None,
     /// Only in those places.
     Required,
-    /// By `namespace` in the query.
+    /// Also by `namespace` in the query.
     OrQuery,
-    /// By the session that the query names.
+    /// Also by the session that the query names.
     OrSession,
     /// The route belongs to the namespace of the management tools, and is for principals that may use them.
     Management,
@@ -305,7 +305,7 @@ pub enum RouteBody {
 /// The methods a route knows.
 #[derive(Debug, Clone, Copy)]
 pub struct Methods {
-    /// As `Allow` spells them.
+    /// The methods in the form of `Allow`.
     allow: &'static str,
     know: fn(&Method) -> bool,
 }

@@ -1,4 +1,4 @@
-//! `admission.failures:` — how wrong credentials are slowed.
+//! `admission.failures:` — delays for wrong credentials.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_workers::failures::FailureLimits;
 use tooldock_workers::off_or;
 
-/// `off`, or when wrong credentials are slowed and for how long.
+/// `off`, or the limits of wrong credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailuresConfig {
     /// Each wrong credential is answered at once.
     Off,
-    /// Many of them are slowed.
+    /// Wrong credentials beyond the limits are slowed.
     Slowed(FailureConfig),
 }
 
-/// When wrong credentials are slowed, and for how long.
+/// The number of free wrong credentials, and the delays beyond it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {
-    /// Wrong credentials of one address or user name until they are slowed.
+    /// The number of wrong credentials of one address or user name that are not slowed.
     pub free: u32,
-    /// After so long without a wrong credential they start anew.
+    /// The time without a wrong credential after which the count begins anew.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
     /// The longest delay.

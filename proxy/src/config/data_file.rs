@@ -24,7 +24,7 @@ use super::{
 /// `$DATA/config.yaml` of a loaded configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataFile {
-    /// The content that could be used last. It is in force, unless it does not fit the operator's file any more.
+    /// The content that could be used last. It is in force, unless it no longer fits the operator's file.
     usable: Option<DataFileTree>,
     /// The reason why the file is not in force as it is now.
     pub(super) problem: Option<String>,
