@@ -86,6 +86,11 @@ impl Stream {
         stream
     }
 
+    /// Raises the newest sequence: a client may resume after any event up to `sequence`, and later events come after it.
+    pub(super) fn skip(&self, sequence: u64) {
+        self.lock().window.skip(sequence);
+    }
+
     /// Returns true if events stay after they were read.
     pub(super) fn is_kept(&self) -> bool {
         self.share.is_some()

@@ -16,6 +16,11 @@ use crate::stream::{Stream, StreamOwner};
 const LOST: &str =
     "the gateway process ended during the call, which may have had effects; it was not repeated";
 
+/// Sequences left free behind the newest stored event of a stream that is taken over. The process that held the stream, cut off
+/// from the store, may have sent events with these sequences: a client that resumes after such an event has read everything that
+/// is stored, and nothing of the new process. Sequences stay exact in a store that counts in doubles for 2^25 take-overs in a row.
+const UNSTORED_MAX: u64 = 1 << 28;
+
 impl EventLog {
     /// Takes over a session's newest general stream, for further server notifications.
     ///
@@ -50,10 +55,12 @@ impl EventLog {
         let Some(newest) = newest else {
             return Ok(None);
         };
-        self.ledger.raise(newest.max(replay.dropped));
+        let unstored = newest.max(replay.dropped) + UNSTORED_MAX;
+        self.ledger.raise(unstored);
         let share = self.ledger.share(session.principal());
         let readers = session.readers();
         let stream = Stream::restored(&self.pulse, kind, number, readers, share, &replay);
+        stream.skip(unstored);
         let (stream, first) = session.streams().restore(kind, stream);
         if first && kind == StreamKind::Request {
             // The process that wrote the stream is gone.

@@ -189,6 +189,31 @@ mod makers {
     }
 }
 
+#[tokio::test]
+async fn a_client_resumes_elsewhere_after_an_event_that_its_process_could_not_store() {
+    let shadow = Arc::new(Shadow::default());
+    let metrics = StreamMetrics::unregistered();
+    let process = || log_over(limits(256, 1 << 20), &metrics).with_store(Arc::clone(&shadow) as _);
+    let (cut_off, before) = (process(), session());
+    let stream = open(&cut_off, &before, StreamKind::General).await;
+    let mut reader = stream.read();
+    put(&cut_off, &before, &stream, "stored").await;
+    shadow.fail(1);
+    put(&cut_off, &before, &stream, "only sent").await;
+    let read = ready(&mut reader).0;
+    assert_eq!(data(&read), ["stored", "only sent"]);
+
+    let (heir, session) = (process(), taken_up(&before));
+    heir.restore(&session).await.expect("works");
+    assert!(heir.append_general(&session, b"next").await);
+    for event in &read {
+        let mut resumed = heir.resume(&session, &event.id).await.expect("resumes");
+        let next = ready(&mut resumed).0;
+        assert_eq!(data(&next), ["next"]);
+        assert!(read.iter().all(|event| event.id != next[0].id));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_total_takes_the_oldest_event_of_all_streams() {
     let each = 1000;
