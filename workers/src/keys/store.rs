@@ -314,10 +314,15 @@ impl KeyStore {
     }
 
     fn read_again(&self, state: &mut State, stamp: Option<Stamp>) {
+        let was_there = state.seen.is_some() || !self.tables.load().is_empty();
         // The stamp is taken before the file is read: an unusable file is logged once, and read again when it changes.
         state.seen = stamp;
         let path = self.path.display();
         let read = file::read(&self.path);
+        if !was_there && matches!(read, Ok((_, None))) {
+            // A gateway that starts on the same file looks who listens for changes, and no key was made yet.
+            return;
+        }
         let published = read.and_then(|(records, stamp)| {
             if stamp.is_none() {
                 tracing::warn!("{path}: is gone: no API key counts until there is one again");

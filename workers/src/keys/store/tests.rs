@@ -209,6 +209,24 @@ fn a_damaged_file_leaves_the_keys_of_before_in_force_and_stops_a_start() {
 }
 
 #[test]
+fn a_file_that_was_never_there_is_not_gone_and_changes_nothing() {
+    let place = Place::new();
+    let store = place.open();
+    let mut changes = store.changes();
+    for _ in 0..2 {
+        store.reread();
+        store.refresh();
+        assert!(!changes.has_changed().unwrap());
+    }
+    let key = store.create(wanted("ci")).unwrap();
+    changes.mark_unchanged();
+    fs::remove_file(place.file()).unwrap();
+    store.reread();
+    assert!(changes.has_changed().unwrap());
+    assert_eq!(verify(&store, &key), Err(KeyRefusal::Unknown));
+}
+
+#[test]
 fn the_file_is_its_owners_alone_and_has_no_key() {
     let place = Place::new();
     let store = place.open();
