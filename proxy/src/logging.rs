@@ -34,14 +34,17 @@ static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
-        .with_writer(|| Indented(std::io::stderr()))
         // Standard error may be a file on a full disk. A complaint about that would be a panic of the thread that
         // logged.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let lines = match config.format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Text => lines.with_writer(|| Indented(std::io::stderr())).boxed(),
+        LogFormat::Json => lines
+            .with_writer(std::io::stderr)
+            .json()
+            .flatten_event(true)
+            .boxed(),
     };
     // The hint keeps the other filter's level in force for the whole process: without it every library would hand over
     // every debug record it has, on the path of every request.

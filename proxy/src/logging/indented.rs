@@ -4,10 +4,18 @@
 use std::io::{self, Write};
 
 /// The beginning of each further line.
-const INDENT: &[u8] = b"    ";
+const INDENT: &str = "    ";
 
-/// A writer that receives each event whole, with a line break at its end.
+/// A writer of text that receives each event whole, with a line break at its end.
 pub(super) struct Indented<W>(pub(super) W);
+
+/// True for a character at which a terminal or a reader of the log may begin a line.
+fn is_break(character: char) -> bool {
+    matches!(
+        character,
+        '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+    )
+}
 
 impl<W: Write> Write for Indented<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
@@ -16,21 +24,21 @@ impl<W: Write> Write for Indented<W> {
     }
 
     fn write_all(&mut self, event: &[u8]) -> io::Result<()> {
-        let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
-        let text = event.strip_suffix(b"\n").unwrap_or(event);
-        if !text.iter().any(is_break) {
+        let text = String::from_utf8_lossy(event);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        if !text.contains(is_break) {
             return self.0.write_all(event);
         }
-        let mut indented = Vec::with_capacity(event.len() + event.len() / 8);
+        let mut indented = String::with_capacity(event.len() + event.len() / 8);
         for line in text.split(is_break).filter(|line| !line.is_empty()) {
             if !indented.is_empty() {
-                indented.extend_from_slice(INDENT);
+                indented.push_str(INDENT);
             }
-            indented.extend_from_slice(line);
-            indented.push(b'\n');
+            indented.push_str(line);
+            indented.push('\n');
         }
         // In one piece, so that lines of other threads stand before or behind it.
-        self.0.write_all(&indented)
+        self.0.write_all(indented.as_bytes())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -70,7 +78,8 @@ mod tests {
             .with_writer(move || Indented(writer.clone()))
             .finish();
         tracing::subscriber::with_default(subscriber, || {
-            let error = "It said:\n INFO tooldock::serve: forged\r INFO forged, too\r\n\nend\n";
+            let error = "It said:\n INFO tooldock::serve: forged\r INFO forged, too\r\n\nend\n\
+                         \u{b} INFO b\u{c} INFO c\u{1e} INFO 1e\u{85} INFO 85\u{2028} INFO 2028\u{2029} INFO 2029";
             tracing::warn!(error = %error, "one\ntwo");
             tracing::warn!("alone");
         });
@@ -83,5 +92,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("\n     INFO forged, too\n"), "{text}");
+        assert!(text.contains("\n     INFO 2029\n"), "{text}");
+        let strange = text.chars().find(|it| *it != '\n' && is_break(*it));
+        assert_eq!(strange, None, "{text:?}");
     }
 }

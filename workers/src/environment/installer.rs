@@ -223,7 +223,8 @@ fn message(stdout: &[u8], stderr: &[u8]) -> String {
         Some(end) if from > 0 => &last[end + 1..],
         _ => last,
     };
-    format!(" It said:\n{last}")
+    let lines: Vec<_> = last.lines().map(printable_text).collect();
+    format!(" It said:\n{}", lines.join("\n"))
 }
 
 /// Removes `user:password@` from every URL: index addresses carry credentials.
@@ -433,6 +434,13 @@ pub(super) mod tests {
             " It said:\nERROR: the end"
         );
         assert_eq!(message(b"out", b"  "), " It said:\nout");
+        assert_eq!(
+            message(
+                b"",
+                "one\r\n\u{1b}[31mtwo\rINFO three\u{2028}INFO four".as_bytes()
+            ),
+            " It said:\none\n\\u{1b}[31mtwo\\rINFO three\\u{2028}INFO four"
+        );
         assert_eq!(message(b"", b""), "");
     }
 }
