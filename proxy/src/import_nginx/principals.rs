@@ -9,6 +9,9 @@ use super::tree::Directive;
 /// The length of the longest name in bytes, without a number at its end.
 const NAME_MAX: usize = 60;
 
+/// Names that the gateway gives itself.
+const RESERVED: [&str; 2] = ["bearer", "anonymous"];
+
 /// A client that needs a name.
 pub(super) struct Client<'a> {
     /// The name that a `map` gives it.
@@ -45,7 +48,7 @@ pub(super) fn cleaned(name: &str) -> Option<String> {
         }
     }
     let begins = cleaned.starts_with(|first: char| first.is_ascii_alphabetic());
-    (begins && !matches!(&*cleaned, "bearer" | "anonymous")).then_some(cleaned)
+    (begins && !RESERVED.contains(&&*cleaned)).then_some(cleaned)
 }
 
 impl Principals {
@@ -73,7 +76,7 @@ impl Principals {
                     format!("{why}. The client is {name} here and in logs"),
                 );
             } else if is_named {
-                let why = "the name of a principal begins with a letter of ASCII";
+                let why = "the name of a principal begins with a letter of ASCII, and is neither bearer nor anonymous";
                 report.plain(
                     client.at,
                     format!("{why}: the client is {name} here and in logs"),
@@ -81,27 +84,41 @@ impl Principals {
             }
             return name;
         };
+        let given_before = self.given.get(&cleaned);
+        let is_free = given_before.is_none_or(|before| *before == given);
+        let name = match is_free {
+            true => cleaned.clone(),
+            false => self.with_number(&cleaned, &given),
+        };
+        let mut why = Vec::new();
         if client.name != Some(&cleaned) {
-            report.plain(
-                client.at,
-                "the name of a principal has letters and digits of ASCII, '-', '_', '.' and '@': other characters of the client's name are '-' here and in logs",
+            why.push(format!(
+                "the name of a principal has at most {NAME_MAX} letters and digits of ASCII, '-', '_', '.' and '@', so other \
+                 characters of the client's name are '-', and the rest is left out"
+            ));
+        }
+        if !is_free {
+            why.push(
+                "another client of this name opens other namespaces or is called otherwise in nginx, so there is a number behind it"
+                    .to_owned(),
             );
         }
-        let before = self.given.get(&cleaned);
-        if before.is_none_or(|before| *before == given) {
-            self.given.insert(cleaned.clone(), given);
-            return cleaned;
+        for why in why {
+            report.plain(
+                client.at,
+                format!("{why}: the client is {name} here and in logs"),
+            );
         }
-        report.plain(
-            client.at,
-            "another client of this name opens other namespaces or is called otherwise in nginx: the client has a number behind its name here and in logs",
-        );
-        let numbers = 2..;
-        let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));
-        let free = |name: &String| self.given.get(name).is_none_or(|before| *before == given);
-        let name = names.find(free).unwrap_or(cleaned);
         self.given.insert(name.clone(), given);
         name
+    }
+
+    /// The first name with a number at its end that is free, or that this client has already.
+    fn with_number(&self, cleaned: &str, given: &Given) -> String {
+        let numbers = 2..;
+        let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));
+        let free = |name: &String| self.given.get(name).is_none_or(|before| before == given);
+        names.find(free).unwrap_or_else(|| cleaned.to_owned())
     }
 
     fn numbered(&mut self, kind: &str, given: Given) -> String {

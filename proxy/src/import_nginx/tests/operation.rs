@@ -172,24 +172,31 @@ fn a_name_with_other_characters_is_cleaned_and_listed() {
     let outcome = front(
         "map $http_authorization $client { default '';
            'Bearer 0d4b31aa77f0' 'build bot'; 'Bearer 77aa02c3d9' team:desk; 'Bearer 91cc55d0e2' build-bot;
-           'Bearer 5e884898da' ops-5e884898da; }",
+           'Bearer 5e884898da' ops-5e884898da; 'Bearer 3c9909afec' anonymous; }",
         "if ($client = '') { return 401; }",
         "",
     );
-    let names = [0, 1, 2, 3].map(|index| at(&outcome, &format!("admission.tokens.{index}.name")));
+    let names =
+        [0, 1, 2, 3, 4].map(|index| at(&outcome, &format!("admission.tokens.{index}.name")));
     assert_eq!(
         names,
-        ["build-bot", "team-desk", "build-bot-2", "token-1"],
+        [
+            "build-bot",
+            "team-desk",
+            "build-bot-2",
+            "token-1",
+            "token-2"
+        ],
         "{}",
         outcome.yaml
     );
+    let other = "other characters of the client's name are '-'";
     for words in [
-        &[
-            "nginx.conf:2: ",
-            "other characters of the client's name are '-'",
-        ],
-        &["nginx.conf:2: ", "a number behind its name"],
-        &["nginx.conf:3: ", "token-1"],
+        &["nginx.conf:2: ", other, "the client is build-bot here"],
+        &["nginx.conf:2: ", other, "the client is team-desk here"],
+        &["nginx.conf:2: ", "a number behind it", "build-bot-2"],
+        &["nginx.conf:3: ", "may be a secret", "token-1"],
+        &["nginx.conf:3: ", "nor anonymous", "token-2"],
     ] {
         assert!(outcome.says(words), "{words:?}: {:#?}", outcome.lines);
     }
