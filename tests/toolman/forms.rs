@@ -1,9 +1,11 @@
 //! Owners of active sets: a session, a handle, a principal; both eras at once.
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use super::{House, SERVERS, activate, lists, names, said, tools_of};
-use crate::support::{TOKEN, sha256};
+use super::{House, SERVERS, activate, lists, names, said, tools_of, write};
+use crate::support::manager::{Manager, with_manager};
+use crate::support::{Gateway, TOKEN, sha256};
 
 const MODERN: &str = "2026-07-28";
 
@@ -321,6 +323,38 @@ async fn a_client_of_2025_03_26_without_a_session_follows_a_hint_by_the_handle_i
         .expect("a handle");
     let called = call(&format!("?toolset={handle}"), "vec_index", json!({})).await;
     assert_eq!(called["content"][0]["text"], "vec ran index", "{called}");
+}
+
+#[tokio::test]
+async fn a_manager_follows_a_hint_by_the_toolset_of_test_tool() {
+    let folder = TempDir::new().expect("a temporary directory");
+    write(folder.path(), SERVERS);
+    let keys = json!({"toolman": {"toolman": {"config": folder.path().join("tools.toml")}}});
+    let (gateway, address) = with_manager(Gateway::empty().config(keys));
+    let gateway = gateway.start().await;
+    // Lists wait for the servers.
+    let listed = gateway
+        .request("GET", "/tools")
+        .header("X-Namespace", "toolman");
+    assert_eq!(listed.send().await.unwrap().status(), 200);
+    let manager = Manager::open(address).await;
+    let tried = async |tool: &str, input: Value, toolset: Value| {
+        let trial =
+            json!({"namespace": "toolman", "tool_name": tool, "input": input, "toolset": toolset});
+        manager.call("test_tool", trial).await
+    };
+    let refused = tried("vec_index", json!({}), Value::Null).await.value();
+    let error = refused["error"].as_str().unwrap();
+    assert!(
+        error.contains("the parameter toolset of test_tool"),
+        "{error}"
+    );
+    let done = tried("toolman_activate", hinted(error), Value::Null).await;
+    let toolset = done.value()["result"]["toolset"].clone();
+    let called = tried("vec_index", json!({}), toolset).await.value();
+    assert_eq!(called["result"], "vec ran index", "{called}");
+    let wrong = tried("vec_index", json!({}), json!("a b")).await;
+    assert!(wrong.error().contains("toolset: "), "{}", wrong.error());
 }
 
 #[tokio::test]

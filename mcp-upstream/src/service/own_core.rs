@@ -83,10 +83,15 @@ impl CoreLink for OwnCore {
                     namespace,
                     tool,
                     input,
+                    toolset,
                 },
             ) => {
                 let shape = RestShape::V2;
-                rest::tools::call(&core, caller(Some(namespace)), &tool, input, shape).await
+                let caller = Caller {
+                    toolset: toolset.map(Into::into),
+                    ..caller(Some(namespace))
+                };
+                rest::tools::call(&core, caller, &tool, input, shape).await
             }
         };
         Ok(match reply {

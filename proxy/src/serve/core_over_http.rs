@@ -80,8 +80,14 @@ impl CoreOverHttp {
             CoreRequest::Reload => ("POST", "/reload".to_owned()),
             CoreRequest::Explain { .. } => ("POST", "/explain".to_owned()),
             CoreRequest::Output { .. } => ("POST", "/output".to_owned()),
-            // The tool's name has no character that a path would need to encode.
-            CoreRequest::Call { tool, .. } => ("POST", format!("/tools/{tool}")),
+            // Neither a tool's name nor a toolset has a character that an address would need to encode.
+            CoreRequest::Call { tool, toolset, .. } => {
+                let query = toolset.as_ref().map(|it| format!("?toolset={it}"));
+                (
+                    "POST",
+                    format!("/tools/{tool}{}", query.unwrap_or_default()),
+                )
+            }
         };
         let mut text = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nX-Manager-Token: {}\r\nAccept: application/json\r\n\

@@ -56,6 +56,9 @@ impl Asked<'_> {
     /// The place of a handle in a request.
     fn place_of_handle(&self) -> String {
         match self.cx.transport() {
+            Transport::Rest if self.cx.caller.manager => {
+                "the parameter toolset of test_tool, or ?toolset=HANDLE in the address".to_owned()
+            }
             Transport::Rest => "?toolset=HANDLE in the address".to_owned(),
             _ => format!("?toolset=HANDLE in the address, or params._meta[\"{HANDLE_KEY}\"]"),
         }

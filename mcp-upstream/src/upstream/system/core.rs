@@ -40,6 +40,8 @@ pub enum CoreRequest {
         tool: String,
         /// The arguments, a JSON object.
         input: Bytes,
+        /// The handle of a toolset, for a tool of an aggregate.
+        toolset: Option<String>,
     },
 }
 

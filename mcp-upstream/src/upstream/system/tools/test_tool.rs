@@ -30,6 +30,9 @@ pub(in super::super) struct Trial {
     #[serde(deserialize_with = "object_or_null")]
     #[schemars(with = "Map<String, Value>")]
     input: Map<String, Value>,
+    /// The toolset that toolman_activate of the namespace answered with, for a tool that it turned on.
+    #[serde(default)]
+    toolset: Option<String>,
 }
 
 /// Reads `null` as no arguments, as `tools/call` does.
@@ -73,6 +76,7 @@ impl ManagementTool for TestTool {
             namespace: Namespace(namespace),
             tool_name,
             input,
+            toolset,
         }: Trial,
         _: Progress,
     ) -> Result<Tried, CallError> {
@@ -82,10 +86,18 @@ impl ManagementTool for TestTool {
                 "tool_name: not a tool's name; list_tools shows the names there are",
             ));
         }
+        let sealed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let is_toolset = |it: &String| !it.is_empty() && it.chars().all(sealed);
+        if toolset.as_ref().is_some_and(|it| !is_toolset(it)) {
+            return Err(invalid(
+                "toolset: not a toolset that toolman_activate answers with; call it by test_tool for one, or leave toolset out",
+            ));
+        }
         let request = CoreRequest::Call {
             namespace: namespace.clone(),
             tool: tool_name,
             input: Value::Object(input).to_string().into(),
+            toolset,
         };
         let answer = management.answer_of(request).await?;
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
