@@ -164,11 +164,31 @@ fn keys_that_are_unknown_wrong_or_of_a_later_version_are_named() {
         ),
         (
             "sessions: { store: 'redis://:6379' }",
-            "sessions.store: the Redis URL names no host",
+            "sessions.store: the Redis URL names no host: redis://HOST:PORT: redis://:6379",
+        ),
+        (
+            "sessions: { store: 'redis://:hush@cache:port' }",
+            "sessions.store: the port of the Redis URL is no number from 1 to 65535: redis://***MASKED***@cache:***MASKED***",
+        ),
+        (
+            "sessions: { store: floppy }",
+            "sessions.store: expected `memory`, `disk`, or a Redis URL such as `redis://HOST:6379`: floppy",
+        ),
+        (
+            "sessions: { store_prefix: '' }",
+            "sessions.store_prefix: is empty: ",
+        ),
+        (
+            "replicas: { grace: 100h }",
+            "replicas.grace: 4days 4h is not between 1ms and 1day",
+        ),
+        (
+            "{ sessions: { store: disk }, replicas: { address: 'gateway-1:8000' } }",
+            "replicas.address: 0.0.0.0:8000 is taken by listeners[0].address, which is 127.0.0.1:8000: choose another one",
         ),
         (
             "replicas: { address: '0.0.0.0:7100' }",
-            "replicas.address: names no address that others can reach",
+            "replicas.address: 0.0.0.0:7100 names no address that others can reach",
         ),
         (
             "replicas: { peers: 'dns:gateways' }",

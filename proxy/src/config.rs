@@ -71,8 +71,8 @@ pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::relay::RelayConfig;
 pub(crate) use self::replica_tls::ReplicaTls;
-pub(crate) use self::replicas::Peers;
 use self::replicas::ReplicasConfig;
+pub(crate) use self::replicas::{GRACE_MAX, Peers};
 pub(crate) use self::secrets::{KEY as SECRETS_KEY, SecretsSettings};
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 pub(crate) use self::tokens::{Generated, GeneratedTokens};
@@ -172,6 +172,32 @@ impl Config {
                     ProfileName::Manager | ProfileName::Metrics
                 ),
             })
+    }
+
+    /// The address at which other replicas reach a process of this role, and the one it binds for them; `None` without
+    /// replicas.
+    pub(crate) fn replica_address(&self, role: Role) -> Option<(&str, SocketAddr)> {
+        let shares_sessions = self.sessions.store != StoreConfig::Memory;
+        let address = self.replicas.address();
+        address.filter(|_| shares_sessions && role != Role::Manager)
+    }
+
+    /// The addresses that the configuration has a process of this role bind, with their keys.
+    pub(crate) fn bound_addresses(&self, role: Role) -> Vec<(String, ListenAddress)> {
+        let listeners = self.served_listeners(role);
+        let listeners = listeners
+            .map(|(index, it)| (format!("listeners[{index}].address"), it.address.clone()));
+        let relay = self.relay.socket().filter(|_| role != Role::Manager);
+        let relay = relay.map(|path| {
+            (
+                "relay.socket".to_owned(),
+                ListenAddress::Unix(path.to_owned()),
+            )
+        });
+        let replicas = self.replica_address(role);
+        let replicas =
+            replicas.map(|(_, bound)| ("replicas.address".to_owned(), ListenAddress::Tcp(bound)));
+        listeners.chain(relay).chain(replicas).collect()
     }
 }
 
@@ -278,9 +304,7 @@ impl Effective {
 
     /// The address at which other replicas reach this process, and the one it binds for them; `None` without replicas.
     pub(crate) fn replica_address(&self) -> Option<(&str, SocketAddr)> {
-        let shares_sessions = self.config.sessions.store != StoreConfig::Memory;
-        let address = self.config.replicas.address();
-        address.filter(|_| shares_sessions && self.role != Role::Manager)
+        self.config.replica_address(self.role)
     }
 
     /// TLS between this process and other replicas; `None` without replicas, or without TLS.

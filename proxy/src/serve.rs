@@ -255,10 +255,8 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
 /// Notes the addresses in the data directory, so that a check of the configuration does not report them as taken. Serving
 /// does not depend on that.
 fn note_addresses(effective: &Effective) {
-    let listeners = effective.served_listeners();
-    let mut addresses: Vec<_> = listeners.map(|(_, it)| it.address.to_string()).collect();
-    let relay = effective.config.relay.socket();
-    addresses.extend(relay.map(|path| ListenAddress::Unix(path.to_owned()).to_string()));
+    let bound = effective.config.bound_addresses(effective.role);
+    let addresses: Vec<_> = bound.iter().map(|(_, it)| it.to_string()).collect();
     let is_manager = effective.role == Role::Manager;
     if let Err(error) = listening::note(&effective.data_dir, is_manager, &addresses) {
         tracing::warn!("the addresses of this gateway cannot be noted for checks: {error}");

@@ -3,6 +3,7 @@
 //! Values of variables and headers are shown only if they are just a reference `${NAME}`. In other texts, such as arguments
 //! and addresses, everything that looks like a credential is masked, and in doubt a text is masked too.
 
+mod address;
 mod pasted;
 
 use serde_json::{Map, Value};
@@ -10,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::environment::redact_credentials;
 use crate::template::Template;
 
+pub use address::address;
 pub use pasted::pasted;
 
 /// Stands in the place of a masked value.

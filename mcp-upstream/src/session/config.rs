@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tooldock_workers::mask;
 use zeroize::Zeroizing;
 
 use crate::profile::INITIALIZED_WAIT;
@@ -65,6 +66,16 @@ impl StoreUrl {
     pub fn expose(&self) -> &str {
         &self.0
     }
+
+    /// The URL as an error repeats it, without its password.
+    pub fn masked(&self) -> String {
+        shown(&self.0)
+    }
+}
+
+/// The text of a store as an error repeats it.
+fn shown(text: &str) -> String {
+    mask::address(text).escape_debug().to_string()
 }
 
 impl fmt::Debug for StoreUrl {
@@ -143,9 +154,10 @@ impl<'de> Deserialize<'de> for StoreConfig {
             url if url.starts_with("redis") && url.contains("://") => {
                 Ok(Self::Redis(StoreUrl(Zeroizing::new(url.to_owned()))))
             }
-            _ => Err(D::Error::custom(
-                "expected `memory`, `disk`, or a Redis URL such as `redis://HOST:6379`",
-            )),
+            _ => Err(D::Error::custom(format!(
+                "expected `memory`, `disk`, or a Redis URL such as `redis://HOST:6379`: {}",
+                shown(&text)
+            ))),
         }
     }
 }
@@ -183,10 +195,18 @@ mod tests {
             panic!("{read:?}");
         };
         assert_eq!(url.expose(), "redis://:hush@host:6379/1");
-        for unknown in ["tll: 1h", "store: floppy", "store: http://redis"] {
+        assert!(yaml::from_str::<SessionsConfig>("tll: 1h").is_err());
+        for (unknown, shown) in [
+            ("floppy", "floppy"),
+            ("http://cache", "http://cache"),
+            ("http://:hush@cache", "http://***MASKED***@cache"),
+            ("redis:hush", "redis:***MASKED***"),
+        ] {
+            let read = yaml::from_str::<SessionsConfig>(&format!("store: '{unknown}'"));
+            let error = read.expect_err(unknown).to_string();
             assert!(
-                yaml::from_str::<SessionsConfig>(unknown).is_err(),
-                "{unknown}"
+                error.contains(&format!(": {shown}")) && !error.contains("hush"),
+                "{error}"
             );
         }
     }

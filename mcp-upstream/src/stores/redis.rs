@@ -99,7 +99,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// Why it cannot be used, to follow the key's name.
-    pub fn check_prefix(prefix: &str) -> Result<(), &'static str> {
+    pub fn check_prefix(prefix: &str) -> Result<(), String> {
         Keys::check(prefix)
     }
 

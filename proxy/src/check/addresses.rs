@@ -1,4 +1,4 @@
-//! Addresses of listeners that cannot be bound: the start would end there. Another program has the address, this machine has
+//! Addresses that cannot be bound, of listeners, of the relay and for replicas: the start would end there. Another program has the address, this machine has
 //! no such address, or the folder of a Unix socket is not there. An address in use is an error; the others are warnings, since
 //! a configuration may be checked on another machine, and a service manager makes the folder.
 //!
@@ -45,7 +45,15 @@ pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
             message: format!("cannot bind {}: {error}", path.display()),
         })
     });
-    refused.chain(relay).collect()
+    let replicas = effective.replica_address().and_then(|(_, bound)| {
+        let error = refusal(&ListenAddress::Tcp(bound), &own)?;
+        Some(Finding {
+            is_error: error.kind() == io::ErrorKind::AddrInUse,
+            place: "replicas.address".to_owned(),
+            message: format!("cannot bind {bound}: {error}"),
+        })
+    });
+    refused.chain(relay).chain(replicas).collect()
 }
 
 /// The reason why an address cannot be bound, unless a gateway of these addresses has it.

@@ -8,6 +8,7 @@ use tooldock_upstream::session::config::{BYTES_MIN, PollAfter};
 use tooldock_workers::bounds::{Bounded, TIMES, within};
 use tooldock_workers::config::{LimitsPatch, OutOfBounds};
 
+use super::replicas::GRACE_MAX;
 use super::{Config, ConfigError};
 
 /// From less than any real client sends to the limit of the HTTP parser.
@@ -76,7 +77,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         watcher.debounce in Duration::from_millis(10)..=Duration::from_secs(60);
         builder.timeout in TIMES;
         builder.max_size in ByteSize::mib(1)..=ByteSize::gib(16);
-        replicas.grace in TIMES;
+        replicas.grace in *TIMES.start()..=GRACE_MAX;
         observability.audit.retention_days in 0..=36_500;
     });
     if let PollAfter::After(after) = config.sessions.poll_after {
@@ -251,6 +252,7 @@ mod tests {
                 "workers: { crash_loop: { failures: 0 } }",
                 "workers.crash_loop.failures",
             ),
+            ("replicas: { grace: 100h }", "replicas.grace"),
             (
                 "observability: { audit: { retention_days: 40000 } }",
                 "observability.audit.retention_days",

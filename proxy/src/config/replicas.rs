@@ -1,8 +1,10 @@
 //! The keys `replicas:`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tooldock_workers::mask;
 use tooldock_workers::remote::{Backend, Host};
 
 use super::ConfigError;
@@ -11,6 +13,9 @@ use super::replica_tls::ReplicaTls;
 
 /// A value that is found by itself.
 const AUTO: &str = "auto";
+
+/// The longest [`ReplicasConfig::grace`]: a stop that waits for days is a slip, and no service manager lets it.
+pub(crate) const GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The beginning of a name that is looked up.
 const DNS: &str = "dns:";
@@ -27,7 +32,7 @@ pub(crate) struct ReplicasConfig {
     pub(crate) peers: Peers,
     /// The longest wait of a shutdown for requests in flight.
     #[serde(with = "humantime_serde")]
-    pub(crate) grace: std::time::Duration,
+    pub(crate) grace: Duration,
     /// TLS at `address`, and to the addresses of the others.
     pub(crate) tls: ReplicaTls,
 }
@@ -74,15 +79,28 @@ impl Peers {
             Self::List(addresses) => addresses.iter().try_for_each(|address| {
                 let checked = host(address);
                 checked.map(drop).map_err(|_| {
-                    format!("expected HOST:PORT, as another replica has it in replicas.address: {address}")
+                    format!(
+                        "expected HOST:PORT, as another replica has it in replicas.address: {}",
+                        shown(address)
+                    )
                 })
             }),
             Self::Word(word) if word == AUTO || self.name().is_some() => Ok(()),
             Self::Word(word) => Err(format!(
-                "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT: {word}"
+                "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT: {}",
+                shown(word)
             )),
         }
     }
+}
+
+/// A wrong value as an error repeats it: a URL in the place of an address may have a password.
+fn shown(value: &str) -> String {
+    let value = match value.contains(['@', '/']) {
+        true => mask::address(value),
+        false => value.to_owned(),
+    };
+    value.escape_debug().to_string()
 }
 
 /// Reads HOST:PORT.
@@ -104,7 +122,7 @@ impl Default for ReplicasConfig {
             id: AUTO.to_owned(),
             address: OFF.to_owned(),
             peers: Peers::Word(AUTO.to_owned()),
-            grace: std::time::Duration::from_secs(30),
+            grace: Duration::from_secs(30),
             tls: ReplicaTls::default(),
         }
     }
@@ -127,19 +145,22 @@ impl ReplicasConfig {
         if self.address == OFF {
             return Ok(None);
         }
-        let expected =
-            "expected `off` or HOST:PORT, the address at which other replicas reach this one";
-        match host(&self.address).map_err(|()| expected)? {
-            Host::Address(ip, _) if ip.is_unspecified() => Err(
-                "names no address that others can reach: write this machine's name or address"
-                    .into(),
-            ),
+        let shown = shown(&self.address);
+        let expected = || {
+            format!(
+                "expected `off` or HOST:PORT, the address at which other replicas reach this one: {shown}"
+            )
+        };
+        match host(&self.address).map_err(|()| expected())? {
+            Host::Address(ip, _) if ip.is_unspecified() => Err(format!(
+                "{shown} names no address that others can reach: write this machine's name or address"
+            )),
             Host::Address(ip, port) => Ok(Some(SocketAddr::new(ip, port))),
             Host::Name(_, port) => Ok(Some(SocketAddr::new(
                 IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 port,
             ))),
-            Host::Unix(_) => Err(expected.to_owned()),
+            Host::Unix(_) => Err(expected()),
         }
     }
 
@@ -155,7 +176,10 @@ impl ReplicasConfig {
         if !name_is_usable {
             return Err(ConfigError::key(
                 "replicas.id",
-                "expected `auto` or a name of 1 to 128 visible characters",
+                format!(
+                    "expected `auto` or a name of 1 to 128 visible characters: {:?}",
+                    self.id
+                ),
             ));
         }
         let peers = self.peers.check();
@@ -171,7 +195,11 @@ impl ReplicasConfig {
         {
             return Err(ConfigError::key(
                 "replicas.address",
-                "expected an IP address and a port: by replicas.peers, replicas look each other's addresses up, and would not find a name",
+                format!(
+                    "expected an IP address and a port: by replicas.peers, replicas look each other's addresses up, and would \
+                     not find a name: {}",
+                    self.address
+                ),
             ));
         }
         Ok(())
@@ -232,6 +260,17 @@ mod tests {
         ] {
             let error = at(address).check().expect_err(address).to_string();
             assert!(error.starts_with("replicas.address: "), "{error}");
+            assert!(error.contains(address), "{error}");
+        }
+        for address in ["http://me:hush@host:1", "me:hush@host:1", "redis://:hush"] {
+            let list = peers(&format!("[{address:?}]"), "off");
+            for config in [at(address), list] {
+                let error = config.check().expect_err(address).to_string();
+                assert!(
+                    error.contains("***MASKED***") && !error.contains("hush"),
+                    "{error}"
+                );
+            }
         }
         for (config, key) in [
             (

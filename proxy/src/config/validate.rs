@@ -9,7 +9,7 @@ use tooldock_filters::RouteGroups;
 use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
-use tooldock_upstream::session::config::StoreConfig;
+use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
 use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 use tooldock_workers::config::Limits;
 use tooldock_workers::narrow::selects_tools;
@@ -20,6 +20,7 @@ use tooldock_workers::scope::ScopeTable;
 
 use super::address::ListenAddress;
 use super::listener::{ListenerConfig, ProfileName};
+use super::replicas::ReplicasConfig;
 use super::{Config, ConfigError, Role, bounds};
 use crate::header_edits::HeaderEdits;
 use crate::issuers::introspection;
@@ -48,7 +49,9 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     config.replicas.check()?;
     if let StoreConfig::Redis(url) = &config.sessions.store {
         let parsed: Result<RedisUrl, _> = url.expose().parse();
-        parsed.map_err(|error| ConfigError::key("sessions.store", error.to_string()))?;
+        parsed.map_err(|error| {
+            ConfigError::key("sessions.store", format!("{error}: {}", url.masked()))
+        })?;
     }
     RedisStore::check_prefix(&config.sessions.store_prefix)
         .map_err(|error| ConfigError::key("sessions.store_prefix", error))?;
@@ -109,11 +112,29 @@ fn remote_servers(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Warns of replicas that cannot find or reach each other, and of messages between them in plain text.
+/// Warns of replicas that cannot find or reach each other, of keys that only replicas of a Redis use, and of messages between
+/// replicas in plain text.
 fn replicas(config: &Config, warnings: &mut Vec<String>) {
     let is_alone = config.sessions.store == StoreConfig::Memory;
     let shares_a_redis = matches!(config.sessions.store, StoreConfig::Redis(_));
     let encrypts = config.replicas.tls.listener().is_some();
+    for (key, is_set) in [
+        (
+            "replicas.peers",
+            config.replicas.peers != ReplicasConfig::default().peers,
+        ),
+        (
+            "sessions.store_prefix",
+            config.sessions.store_prefix != SessionsConfig::default().store_prefix,
+        ),
+    ] {
+        if is_set && !shares_a_redis {
+            warnings.push(format!(
+                "{key} has no effect: it is for replicas of a Redis (sessions.store: redis://…), and sessions.store is {}",
+                if is_alone { "memory" } else { "disk" }
+            ));
+        }
+    }
     match config.replicas.address() {
         Some(_) if is_alone => warnings.push(
             "replicas.address has no effect: replicas share sessions by a Redis (sessions.store: redis://…) or, on one machine, \
@@ -351,22 +372,24 @@ fn few_can_come(config: &Config, listener: &ListenerConfig) -> bool {
 }
 
 fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
-    let mut taken: Vec<(usize, &ListenAddress)> = Vec::new();
+    let bound = config.bound_addresses(role);
+    for (at, (key, address)) in bound.iter().enumerate() {
+        let other = bound[..at]
+            .iter()
+            .find(|(_, other)| overlap(other, address));
+        if let Some((other, taken)) = other {
+            let reason =
+                format!("{address} is taken by {other}, which is {taken}: choose another one");
+            return Err(ConfigError::key(key, reason));
+        }
+    }
     for (index, listener) in config.served_listeners(role) {
         let address = &listener.address;
-        let wrong = |reason: &str| {
-            let key = format!("listeners[{index}].address");
-            Err(ConfigError::key(key, format!("{address} {reason}")))
-        };
-        if let Some((other, _)) = taken.iter().find(|(_, other)| overlap(other, address)) {
-            return wrong(&format!(
-                "is taken by another listener, see listeners[{other}].address"
-            ));
-        }
         if dev && !address.is_local() {
-            return wrong("is no loopback address, and --dev serves no other");
+            let key = format!("listeners[{index}].address");
+            let reason = format!("{address} is no loopback address, and --dev serves no other");
+            return Err(ConfigError::key(key, reason));
         }
-        taken.push((index, address));
     }
     let tools = |listener: &ListenerConfig| listener.profile.serves_tools();
     let manager = |listener: &ListenerConfig| listener.profile == ProfileName::Manager;
@@ -723,6 +746,110 @@ mod tests {
                 "{other}"
             );
         }
+    }
+
+    #[test]
+    fn the_address_for_replicas_and_the_relays_socket_are_no_listeners_address() {
+        let at = |address: &str, store: &str, keys: &str| {
+            let listener = listener("a", address, "profile: core");
+            parse(&format!(
+                "{{ listeners: [{listener}], sessions: {{ store: {store} }}, {keys} }}"
+            ))
+        };
+        let all = "0.0.0.0:7100";
+        for (address, own, bound) in [
+            (all, "gateway-1:7100", all),
+            (all, "127.0.0.1:7100", "127.0.0.1:7100"),
+            ("127.0.0.1:7100", "gateway-1:7100", all),
+        ] {
+            let keys = format!("replicas: {{ address: '{own}' }}");
+            let config = at(address, "disk", &keys);
+            assert_eq!(
+                refused(&config),
+                format!(
+                    "replicas.address: {bound} is taken by listeners[0].address, which is {address}: choose another one"
+                )
+            );
+            // Neither binds it.
+            assert_eq!(
+                check(&at(address, "memory", &keys), Role::All, false),
+                Ok(())
+            );
+            let manager = listener("m", address, "profile: manager");
+            let config = parse(&format!(
+                "{{ listeners: [{manager}], sessions: {{ store: disk }}, {keys} }}"
+            ));
+            assert_eq!(check(&config, Role::Manager, false), Ok(()));
+        }
+        let relay = at(
+            "unix:/run/gw.sock",
+            "memory",
+            "relay: { socket: /run/gw.sock }",
+        );
+        assert!(
+            refused(&relay).starts_with("relay.socket: "),
+            "{}",
+            refused(&relay)
+        );
+        let free = at(all, "disk", "replicas: { address: 'gateway-1:7101' }");
+        assert_eq!(check(&free, Role::All, false), Ok(()));
+    }
+
+    #[test]
+    fn keys_of_replicas_of_a_redis_are_warned_about_where_there_is_none() {
+        for (keys, named) in [
+            (
+                "replicas: { peers: ['a:1'] }, sessions: { store: memory }",
+                "replicas.peers",
+            ),
+            (
+                "replicas: { peers: 'dns:gw:1' }, sessions: { store: disk }",
+                "replicas.peers",
+            ),
+            (
+                "sessions: { store: disk, store_prefix: 'gw:' }",
+                "sessions.store_prefix",
+            ),
+        ] {
+            let warnings = warnings(&parse(&format!("{{ {keys} }}")), Role::All);
+            assert!(
+                matches!(&warnings[..], [one] if one.starts_with(&format!("{named} has no effect"))),
+                "{warnings:?}"
+            );
+        }
+        let redis = parse(
+            "{ sessions: { store: 'redis://cache', store_prefix: 'gw:' }, \
+               replicas: { peers: ['a:1'], address: '127.0.0.1:1' } }",
+        );
+        assert_eq!(warnings(&redis, Role::All), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_wrong_store_is_repeated_without_its_password() {
+        for (store, shown) in [
+            (
+                "redis://:hush@cache:port/0",
+                "redis://***MASKED***@cache:***MASKED***/0",
+            ),
+            ("redis://:hush", "redis://:***MASKED***"),
+            ("redis://a,b", "redis://a,b"),
+        ] {
+            let error = refused(&parse(&format!("sessions: {{ store: '{store}' }}")));
+            assert!(
+                error.starts_with("sessions.store: ") && error.ends_with(&format!(": {shown}")),
+                "{error}"
+            );
+        }
+        let error = refused(&parse("sessions: { store_prefix: '' }"));
+        assert!(
+            error.starts_with("sessions.store_prefix: is empty: "),
+            "{error}"
+        );
+        let error = refused(&parse("sessions: { store_prefix: '{gw}' }"));
+        assert!(
+            error.starts_with("sessions.store_prefix: \"{gw}\" has braces"),
+            "{error}"
+        );
     }
 
     #[test]

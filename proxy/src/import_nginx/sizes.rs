@@ -10,6 +10,7 @@ use super::tree::Directive;
 use super::values::{number, size, time};
 use super::view::View;
 use super::yaml_text::Map;
+use crate::config::GRACE_MAX;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -129,8 +130,16 @@ pub(super) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report)
         && let Some(value) =
             time(at.first()).filter(|value| !value.is_zero() && *value != Duration::from_secs(30))
     {
+        if value > GRACE_MAX {
+            let most = duration(GRACE_MAX);
+            report.plain(
+                at,
+                format!("replicas.grace is at most {most}, which is written"),
+            );
+        }
         let mut replicas = Map::default();
-        replicas.add_with("grace", duration(value), at.place.to_string());
+        let grace = duration(value.min(GRACE_MAX));
+        replicas.add_with("grace", grace, at.place.to_string());
         top.add("replicas", replicas);
     }
 }

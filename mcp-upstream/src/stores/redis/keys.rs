@@ -31,7 +31,7 @@ pub(super) struct SessionKeys<'a> {
 }
 
 impl Keys {
-    /// Fails on a prefix that would change which part of a key chooses the node of a cluster.
+    /// Fails on a prefix that [`Keys::check`] refuses.
     pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
         let checked = Self::check(prefix);
         checked.map_err(|why| StoreError(format!("sessions.store_prefix {why}")))?;
@@ -39,10 +39,19 @@ impl Keys {
         Ok(Self { prefix })
     }
 
-    /// Checks a prefix; the reason follows the key's name.
-    pub(super) fn check(prefix: &str) -> Result<(), &'static str> {
+    /// Checks a prefix; the reason follows the key's name. Without a prefix, keys of other programs could have the same
+    /// names. Braces in it would change which part of a key chooses the node of a cluster.
+    pub(super) fn check(prefix: &str) -> Result<(), String> {
+        if prefix.is_empty() {
+            return Err(
+                "is empty: keys of other programs in this Redis could have the same names; write a prefix such as tooldock:"
+                    .to_owned(),
+            );
+        }
         if prefix.contains(['{', '}']) {
-            return Err("must not contain braces: they place keys in a cluster");
+            return Err(format!(
+                "{prefix:?} has braces, which place keys in a cluster: write a prefix without them, such as tooldock:"
+            ));
         }
         Ok(())
     }
@@ -101,6 +110,8 @@ mod tests {
         assert_eq!(of.events(7), format!("tooldock:events:{{{digest}}}:7"));
         assert_eq!(keys.version(), "tooldock:version");
         assert_eq!(keys.budget(&[10; 2]), "tooldock:budget:{budgets}:0a0a");
-        assert!(Keys::new("{tooldock}:").is_err());
+        for wrong in ["{tooldock}:", ""] {
+            assert!(Keys::new(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

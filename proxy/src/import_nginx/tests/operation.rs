@@ -276,3 +276,17 @@ fn pages_with_counters_of_nginx_are_listed_with_the_metrics_listener() {
         );
     }
 }
+
+#[test]
+fn a_stop_waits_for_a_day_at_most_and_the_report_says_so() {
+    let outcome = front("worker_shutdown_timeout 7d;", "", "");
+    assert_eq!(at(&outcome, "replicas.grace"), "24h");
+    assert!(
+        outcome.says(&["worker_shutdown_timeout", "replicas.grace is at most 24h"]),
+        "{:#?}",
+        outcome.lines
+    );
+    let outcome = front("worker_shutdown_timeout 24h;", "", "");
+    assert_eq!(at(&outcome, "replicas.grace"), "24h");
+    assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
+}
