@@ -65,7 +65,7 @@ impl BreakerState {
 
 /// The breaker's decision about a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum StartDecision {
     /// The start may go ahead.
     Yes,
     /// A deciding attempt runs; wait for it.
@@ -80,13 +80,13 @@ pub(crate) struct Breaker {
     rules: BreakerRules,
     /// Times of the latest failures; at most as many as open the breaker.
     recent: VecDeque<Instant>,
-    state: Inner,
+    state: BreakerPhase,
     /// Number of times in a row that it opened.
     opened: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inner {
+enum BreakerPhase {
     Closed,
     Open { until: Instant },
     HalfOpen,
@@ -98,49 +98,49 @@ impl Breaker {
         Self {
             rules,
             recent: VecDeque::new(),
-            state: Inner::Closed,
+            state: BreakerPhase::Closed,
             opened: 0,
         }
     }
 
     /// Decides about a start at `now`. A caller that goes ahead calls [`Breaker::attempted`].
-    pub(crate) fn admits(&self, now: Instant) -> Admission {
+    pub(crate) fn admits(&self, now: Instant) -> StartDecision {
         match self.state {
-            Inner::Closed => Admission::Yes,
-            Inner::HalfOpen => Admission::Wait,
-            Inner::Open { until } if until <= now => Admission::Yes,
-            Inner::Open { until } => Admission::Not(until),
+            BreakerPhase::Closed => StartDecision::Yes,
+            BreakerPhase::HalfOpen => StartDecision::Wait,
+            BreakerPhase::Open { until } if until <= now => StartDecision::Yes,
+            BreakerPhase::Open { until } => StartDecision::Not(until),
         }
     }
 
     /// Records that a start is attempted.
     pub(crate) fn attempted(&mut self, now: Instant) {
-        if let Inner::Open { until } = self.state
+        if let BreakerPhase::Open { until } = self.state
             && until <= now
         {
-            self.state = Inner::HalfOpen;
+            self.state = BreakerPhase::HalfOpen;
         }
     }
 
     /// Records that the attempt ended without failure or success.
     pub(crate) fn undecided(&mut self, now: Instant) {
-        if self.state == Inner::HalfOpen {
-            self.state = Inner::Open { until: now };
+        if self.state == BreakerPhase::HalfOpen {
+            self.state = BreakerPhase::Open { until: now };
         }
     }
 
     /// Records that a started process works.
     pub(crate) fn succeeded(&mut self) {
         // Failures of a closed breaker stay on record: a server that starts well and dies soon after also fails.
-        if self.state != Inner::Closed {
-            self.state = Inner::Closed;
+        if self.state != BreakerPhase::Closed {
+            self.state = BreakerPhase::Closed;
             self.recent.clear();
         }
     }
 
     /// Records that a process has worked for longer than the window.
     pub(crate) fn proved_itself(&mut self) {
-        if self.state == Inner::Closed {
+        if self.state == BreakerPhase::Closed {
             self.opened = 0;
         }
     }
@@ -154,12 +154,13 @@ impl Breaker {
         let window = self.rules.window;
         self.recent
             .retain(|at| now.saturating_duration_since(*at) <= window);
-        let relapsed = self.state == Inner::HalfOpen;
-        let often = self.state == Inner::Closed && self.recent.len() >= self.rules.failures.max(1);
+        let relapsed = self.state == BreakerPhase::HalfOpen;
+        let often =
+            self.state == BreakerPhase::Closed && self.recent.len() >= self.rules.failures.max(1);
         if relapsed || often {
             let doublings = self.opened.min(16);
             let time = self.rules.open.saturating_mul(1 << doublings);
-            self.state = Inner::Open {
+            self.state = BreakerPhase::Open {
                 until: now + time.min(self.rules.open_max),
             };
             self.opened = self.opened.saturating_add(1);
@@ -169,10 +170,10 @@ impl Breaker {
     /// The breaker's state at `now`.
     pub(crate) fn state(&self, now: Instant) -> BreakerState {
         match self.state {
-            Inner::Closed => BreakerState::Closed,
-            Inner::HalfOpen => BreakerState::HalfOpen,
-            Inner::Open { until } if until <= now => BreakerState::HalfOpen,
-            Inner::Open { .. } => BreakerState::Open,
+            BreakerPhase::Closed => BreakerState::Closed,
+            BreakerPhase::HalfOpen => BreakerState::HalfOpen,
+            BreakerPhase::Open { until } if until <= now => BreakerState::HalfOpen,
+            BreakerPhase::Open { .. } => BreakerState::Open,
         }
     }
 
@@ -205,16 +206,16 @@ mod tests {
         let mut now = Instant::now();
         for _ in 0..20 {
             breaker.failed(now);
-            assert_eq!(breaker.admits(now), Admission::Yes);
+            assert_eq!(breaker.admits(now), StartDecision::Yes);
             now += seconds(16);
         }
         now += seconds(100);
         for left in (0..5).rev() {
             breaker.failed(now);
-            assert_eq!(breaker.admits(now) == Admission::Yes, left > 0);
+            assert_eq!(breaker.admits(now) == StartDecision::Yes, left > 0);
         }
         assert_eq!(breaker.state(now), BreakerState::Open);
-        assert_eq!(breaker.admits(now), Admission::Not(now + seconds(5)));
+        assert_eq!(breaker.admits(now), StartDecision::Not(now + seconds(5)));
     }
 
     #[test]
@@ -222,9 +223,9 @@ mod tests {
         let (mut breaker, now) = opened();
         let later = now + seconds(5);
         assert_eq!(breaker.state(later), BreakerState::HalfOpen);
-        assert_eq!(breaker.admits(later), Admission::Yes);
+        assert_eq!(breaker.admits(later), StartDecision::Yes);
         breaker.attempted(later);
-        assert_eq!(breaker.admits(later), Admission::Wait);
+        assert_eq!(breaker.admits(later), StartDecision::Wait);
         breaker.succeeded();
         assert_eq!(breaker.state(later), BreakerState::Closed);
         // The record is clean: five failures are needed again.
@@ -237,7 +238,7 @@ mod tests {
         let (mut breaker, mut now) = opened();
         let mut waits = Vec::new();
         for _ in 0..6 {
-            let Admission::Not(until) = breaker.admits(now) else {
+            let StartDecision::Not(until) = breaker.admits(now) else {
                 panic!("it is open");
             };
             waits.push((until - now).as_secs());
@@ -254,7 +255,7 @@ mod tests {
         let later = now + seconds(5);
         breaker.attempted(later);
         breaker.undecided(later);
-        assert_eq!(breaker.admits(later), Admission::Yes);
+        assert_eq!(breaker.admits(later), StartDecision::Yes);
         assert_eq!(breaker.state(later), BreakerState::HalfOpen);
     }
 
@@ -262,7 +263,7 @@ mod tests {
     fn failures_while_it_is_open_do_not_lengthen_it_and_a_long_success_shortens_the_next() {
         let (mut breaker, now) = opened();
         breaker.failed(now + seconds(1));
-        assert_eq!(breaker.admits(now), Admission::Not(now + seconds(5)));
+        assert_eq!(breaker.admits(now), StartDecision::Not(now + seconds(5)));
         let mut now = now + seconds(5);
         breaker.attempted(now);
         breaker.succeeded();
@@ -271,6 +272,6 @@ mod tests {
         for _ in 0..5 {
             breaker.failed(now);
         }
-        assert_eq!(breaker.admits(now), Admission::Not(now + seconds(5)));
+        assert_eq!(breaker.admits(now), StartDecision::Not(now + seconds(5)));
     }
 }

@@ -15,7 +15,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::link::{Call, Link};
+use super::link::{Link, LinkCall};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
 
@@ -44,7 +44,7 @@ fn raw(value: &serde_json::Value) -> Box<RawValue> {
 
 /// Revisions and description of a server, the same for all its processes.
 #[derive(Debug, Clone)]
-pub(crate) struct Facts {
+pub(crate) struct ServerRevisions {
     /// The server's era.
     pub(crate) era: ProbedEra,
 }
@@ -73,7 +73,7 @@ pub(crate) enum ProbedEra {
 
 /// A process that was opened by `initialize`.
 #[derive(Debug, Clone)]
-pub(crate) struct Initialized {
+pub(crate) struct InitializeReply {
     /// The negotiated version.
     pub(crate) version: ProtocolVersion,
     /// The result, unchanged.
@@ -82,12 +82,12 @@ pub(crate) struct Initialized {
 
 /// A probed process.
 #[derive(Debug, Clone)]
-pub(crate) struct Probed {
+pub(crate) struct ProbeOutcome {
     /// The server's revisions.
-    pub(crate) facts: Facts,
+    pub(crate) facts: ServerRevisions,
     /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras pin a
     /// process to the era that it got first: for the other era, a new process is opened.
-    pub(crate) initialized: Option<Initialized>,
+    pub(crate) initialized: Option<InitializeReply>,
 }
 
 /// A process that could not be opened.
@@ -121,7 +121,7 @@ pub(crate) async fn probe(
     probe: Duration,
     limit: Duration,
     heard: &(dyn Fn(bool) + Send + Sync),
-) -> Result<Probed, NotOpened> {
+) -> Result<ProbeOutcome, NotOpened> {
     let end = Instant::now() + limit;
     // A server that does not know the probe need not learn that it was given up.
     let params = identity.discover_params();
@@ -134,8 +134,8 @@ pub(crate) async fn probe(
     heard(matches!(&first, Ok(Ok(reply)) if discovered(reply).is_none()));
     match first.map(|reply| reply.map(|reply| discovered(&reply))) {
         Ok(Ok(Some(era))) => {
-            return Ok(Probed {
-                facts: Facts { era },
+            return Ok(ProbeOutcome {
+                facts: ServerRevisions { era },
                 initialized: None,
             });
         }
@@ -171,14 +171,14 @@ pub(crate) async fn probe(
         (Err(_), Some(discover)) => (None, ProbedEra::Modern { discover }),
         (Err(error), None) => return Err(error.into()),
     };
-    Ok(Probed {
-        facts: Facts { era },
+    Ok(ProbeOutcome {
+        facts: ServerRevisions { era },
         initialized,
     })
 }
 
 /// The late response to the probe: taken if it has arrived, or waited for if `wait` is set.
-async fn late_discovery(question: &mut Call, wait: bool, end: Instant) -> Option<Bytes> {
+async fn late_discovery(question: &mut LinkCall, wait: bool, end: Instant) -> Option<Bytes> {
     let until = if wait { end } else { Instant::now() };
     let reply = timeout_at(until, question).await.ok()?.ok()?;
     match discovered(&reply)? {
@@ -189,7 +189,7 @@ async fn late_discovery(question: &mut Call, wait: bool, end: Instant) -> Option
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Discovered {
+struct DiscoverResult {
     supported_versions: Vec<String>,
 }
 
@@ -198,7 +198,7 @@ fn discovered(reply: &ResponseOutcome) -> Option<ProbedEra> {
     let ResponseOutcome::Result(result) = reply else {
         return None;
     };
-    let Discovered { supported_versions } = serde_json::from_slice(result).ok()?;
+    let DiscoverResult { supported_versions } = serde_json::from_slice(result).ok()?;
     let discover = result.clone();
     let legacy = |version: &String| version.parse::<ProtocolVersion>().is_ok();
     if !supported_versions.iter().any(|version| version == MODERN) {
@@ -241,7 +241,7 @@ pub(crate) async fn initialize(
     link: &Link,
     params: &RawValue,
     limit: Duration,
-) -> Result<Initialized, CallError> {
+) -> Result<InitializeReply, CallError> {
     initialize_until(link, params, Instant::now() + limit).await
 }
 
@@ -256,7 +256,7 @@ async fn initialize_until(
     link: &Link,
     params: &RawValue,
     end: Instant,
-) -> Result<Initialized, CallError> {
+) -> Result<InitializeReply, CallError> {
     let call = link.request("initialize", Some(params), None)?;
     let reply = within(call, end, "initialize").await?;
     let ResponseOutcome::Result(result) = &reply else {
@@ -272,13 +272,13 @@ async fn initialize_until(
         .map_err(|why| unusable(format!("the server's answer to initialize {why}")))?;
     link.opened(Some(version));
     link.notify("notifications/initialized", None)?;
-    Ok(Initialized {
+    Ok(InitializeReply {
         version,
         result: result.clone(),
     })
 }
 
-async fn within(call: Call, end: Instant, method: &str) -> Result<ResponseOutcome, CallError> {
+async fn within(call: LinkCall, end: Instant, method: &str) -> Result<ResponseOutcome, CallError> {
     timeout_at(end, call).await.unwrap_or_else(|_| {
         Err(unusable(format!(
             "the server did not answer {method} in time"

@@ -45,7 +45,7 @@ pub(crate) struct LinkParts {
 
 /// Requirements on a new connection: its backend, and the client that it is opened for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place<'a> {
+pub(crate) struct LaunchRequirements<'a> {
     /// The backend to connect to, for a server with several backends.
     pub(crate) replica: Option<&'a BackendId>,
     /// Backends that failed to open a connection, and are not chosen again.
@@ -109,7 +109,7 @@ pub(crate) trait Launcher: Send + Sync {
     /// The reason why the connection failed.
     async fn launch(
         &self,
-        place: Place<'_>,
+        place: LaunchRequirements<'_>,
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
 
@@ -373,7 +373,7 @@ impl Launcher for ProcessLauncher {
 
     async fn launch(
         &self,
-        place: Place<'_>,
+        place: LaunchRequirements<'_>,
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError> {
         let own = personal_use(&self.spec().personal, self.name(), &self.personal, place)?;
@@ -476,7 +476,7 @@ pub(crate) fn personal_use(
     personal: &Personal,
     name: &NamespaceName,
     secrets: &PersonalSecrets,
-    place: Place<'_>,
+    place: LaunchRequirements<'_>,
 ) -> Result<Option<PersonalUse>, CallError> {
     if !personal.is_needed() {
         return Ok(None);

@@ -39,9 +39,9 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 
 use self::follow::Follow;
-use self::read::Reader;
-use self::shared::{AnswerRoute, PipeEnd, Shared, Wire};
-use super::wire::{Lines, Pipes};
+use self::read::LinkReader;
+use self::shared::{AnswerRoute, LinkCore, PipeEnd, Wire};
+use super::wire::{Pipes, ServerLines};
 use crate::jsonrpc::{
     Key, Members, Notification, ProtocolViolation, Request, RequestError, ServerRequest,
 };
@@ -49,7 +49,7 @@ use crate::protocol::ProtocolVersion;
 
 #[cfg(test)]
 pub(crate) use self::call::Cancels;
-pub(crate) use self::call::{Call, Canceller};
+pub(crate) use self::call::{Canceller, LinkCall};
 pub(crate) use self::follow::Homes;
 use self::owner::CallOrigin;
 pub(crate) use self::owner::{CallAccount, CallOwner, CallsInHand};
@@ -169,7 +169,7 @@ pub(crate) trait Inbound: Send + Sync {
 
 /// Reason for the end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Closed {
+pub(crate) enum LinkEnd {
     /// The server closed its output, or no longer reads.
     Disconnected,
     /// The server broke the protocol.
@@ -180,7 +180,7 @@ pub(crate) enum Closed {
 
 /// The owner's handle of a connection. Dropping it closes both pipes and fails the calls that wait.
 pub(crate) struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<LinkCore>,
     /// The task that writes to the pipe; `None` for other transports.
     writes: Option<AbortHandle>,
 }
@@ -205,11 +205,11 @@ impl Link {
         let reader = pipe::Receiver::from_owned_fd(pipes.stdout)?;
         let endless = limits.endless;
         let wire = Wire::Pipe(PipeEnd::new(writer, limits.outbox));
-        let shared = Shared::new(namespace, limits, inbound, wire, runtime.id());
+        let shared = LinkCore::new(namespace, limits, inbound, wire, runtime.id());
         let shared = Arc::new(shared);
         let max_result = Arc::clone(&shared.max_result);
-        let lines = Lines::new(reader, move |size| max_result.fits(size), endless);
-        Reader::new(Arc::clone(&shared), lines, Follow::new(homes.all)).begin(&runtime);
+        let lines = ServerLines::new(reader, move |size| max_result.fits(size), endless);
+        LinkReader::new(Arc::clone(&shared), lines, Follow::new(homes.all)).begin(&runtime);
         let writes = runtime.spawn(write::flush(Arc::clone(&shared)));
         Ok(Arc::new(Self {
             shared,
@@ -227,7 +227,7 @@ impl Link {
     ) -> Arc<Self> {
         let shared = Arc::new_cyclic(|link| {
             let wire = Wire::Other(transport(Incoming::new(Weak::clone(link))));
-            Shared::new(namespace, limits, inbound, wire, runtime.id())
+            LinkCore::new(namespace, limits, inbound, wire, runtime.id())
         });
         Arc::new(Self {
             shared,
@@ -258,7 +258,7 @@ impl Link {
         method: &str,
         params: Option<&RawValue>,
         sink: Option<Arc<dyn NotificationSink>>,
-    ) -> Result<Call, CallError> {
+    ) -> Result<LinkCall, CallError> {
         let members = params.and_then(|params| Members::of_params(params.get()));
         if let Some(members) = &members {
             members.unique().map_err(twice)?;
@@ -292,7 +292,7 @@ impl Link {
         sink: Option<Arc<dyn NotificationSink>>,
         of_client: Option<&Arc<HeaderMap>>,
         mut account: Option<CallAccount>,
-    ) -> Result<Call, CallError> {
+    ) -> Result<LinkCall, CallError> {
         let (token, size) = (request.token(), request.len());
         let request_id = account.as_mut().and_then(|it| it.request_id.take());
         let request_id = request_id.filter(|_| self.is_piped());
@@ -342,7 +342,7 @@ impl Link {
     }
 
     /// Waits until the link is over.
-    pub(crate) async fn closed(&self) -> Closed {
+    pub(crate) async fn closed(&self) -> LinkEnd {
         let mut closed = self.shared.closed.subscribe();
         loop {
             if let Some(reason) = *closed.borrow_and_update() {
@@ -370,13 +370,13 @@ impl Link {
 
     /// Fails the calls that wait, and takes no more calls.
     pub(crate) fn close(&self) {
-        self.shared.close(Closed::Ended);
+        self.shared.close(LinkEnd::Ended);
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.close(Closed::Ended);
+        self.shared.close(LinkEnd::Ended);
         self.shared.reading.end();
         if let Some(task) = &self.writes {
             task.abort();

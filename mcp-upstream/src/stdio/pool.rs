@@ -25,7 +25,7 @@ use tooldock_workers::remote::BackendId;
 
 use super::launch::{Launcher, ServerRef};
 use super::metrics::{LastGood, ServerMetrics};
-use super::process::{Installation, Opened, Process};
+use super::process::{Installation, Process, ProcessOpening};
 use super::turns::{Requests, StartTurns};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
@@ -45,15 +45,15 @@ mod rules;
 pub(super) mod state;
 
 use driver::Driver;
-pub(super) use key::Key;
+pub(super) use key::ProcessKey;
 pub(crate) use key::{ConnectionKey, OpenAs, Opener};
-use lease::Waiter;
-pub(crate) use leased::Leased;
+use lease::LeaseRequest;
+pub(crate) use leased::ProcessLease;
 pub(crate) use pools::{Pools, served};
 pub(crate) use replay_state::ReplayState;
 pub(crate) use report::PoolState;
-use rules::{LAST_GOOD, Patience, Rules};
-use state::{Action, Event, Place, ProcessId, State, WaiterId};
+use rules::{HangThresholds, LAST_GOOD, PoolRules};
+use state::{InheritedSlot, PoolAction, PoolEvent, PoolStateMachine, ProcessId, WaiterId};
 pub(crate) use state::{Presence, ServerCopy};
 
 /// State that a pool's driver, keepers and leases share.
@@ -66,7 +66,7 @@ pub(super) struct PoolShared {
     pub(super) metrics: Arc<ServerMetrics>,
     pub(super) catalogue: Arc<Catalogue>,
     /// Thresholds for taking a process as hung.
-    pub(super) patience: Patience,
+    pub(super) patience: HangThresholds,
     /// The start turns, common to all pools.
     pub(super) turns: StartTurns,
     /// Requests that wait for a process.
@@ -76,7 +76,7 @@ pub(super) struct PoolShared {
     /// Handshakes for processes of several clients, by era.
     common: [Arc<OpenAs>; 2],
     /// Plain data, short sections; no awaits under the lock, and no foreign value is dropped under it.
-    inner: Mutex<Inner>,
+    inner: Mutex<PoolData>,
     /// Wakes the driver.
     wake: Notify,
     /// True once the driver and all its processes have ended.
@@ -87,16 +87,16 @@ pub(super) struct PoolShared {
     presence: watch::Sender<Presence>,
 }
 
-struct Inner {
-    state: State,
+struct PoolData {
+    state: PoolStateMachine,
     /// Processes that take requests, or did and have not ended.
     live: BTreeMap<ProcessId, Arc<Process>>,
-    waiters: HashMap<WaiterId, Waiter>,
+    waiters: HashMap<WaiterId, LeaseRequest>,
     next_waiter: WaiterId,
     /// Actions for the driver.
-    actions: Vec<Action>,
+    actions: Vec<PoolAction>,
     /// The server's latest descriptions of itself that are the same for all clients, by the era of opening.
-    known: HashMap<Era, Opened>,
+    known: HashMap<Era, ProcessOpening>,
     /// Eras that the server spoke last.
     spoke: Option<EraSupport>,
     /// Time since which no process serves; `None` if a process serves, or none ever did.
@@ -105,7 +105,7 @@ struct Inner {
     told_of_last_good: bool,
 }
 
-impl Inner {
+impl PoolData {
     fn last_era(&self) -> Option<EraSupport> {
         self.state.server().or(self.spoke)
     }
@@ -118,13 +118,13 @@ impl PoolShared {
         registry: Arc<Registry>,
         audience: Arc<Audience>,
         metrics: Arc<ServerMetrics>,
-        mut patience: Patience,
+        mut patience: HangThresholds,
         turns: StartTurns,
     ) -> Self {
-        let mut rules = Rules {
+        let mut rules = PoolRules {
             keeps_state: launcher.keeps_state(),
             spreads: launcher.spreads(),
-            ..Rules::from(&launcher.settings())
+            ..PoolRules::from(&launcher.settings())
         };
         if launcher.needs_a_client() {
             // A spare would be opened without a client's credentials.
@@ -139,8 +139,8 @@ impl PoolShared {
             let ask_timeout = namespace.limits.ask_timeout;
             rules = rules.with_calls_of(longest, ask_timeout);
         }
-        let inner = Inner {
-            state: State::new(rules),
+        let inner = PoolData {
+            state: PoolStateMachine::new(rules),
             live: BTreeMap::new(),
             waiters: HashMap::new(),
             next_waiter: 0,
@@ -196,23 +196,23 @@ impl PoolShared {
 
     /// Hands an event to the state machine, and the resulting leases and refusals to the waiters. Other actions are left to the
     /// driver.
-    pub(super) fn apply(self: &Arc<Self>, event: Event) {
+    pub(super) fn apply(self: &Arc<Self>, event: PoolEvent) {
         let now = Instant::now();
         let mut given = Vec::new();
         let mut forgotten = Vec::new();
-        let told_of_away = matches!(event, Event::Away { .. });
+        let told_of_away = matches!(event, PoolEvent::Away { .. });
         let to_ask = {
             let mut inner = self.lock();
             let inner = &mut *inner;
             let mut events = VecDeque::from([event]);
             while let Some(event) = events.pop_front() {
                 let gone = match &event {
-                    Event::Gone { process } => Some(*process),
+                    PoolEvent::Gone { process } => Some(*process),
                     _ => None,
                 };
                 for action in inner.state.step(event, now, fastrand::f64()) {
                     match action {
-                        Action::Grant { waiter, process } => {
+                        PoolAction::Grant { waiter, process } => {
                             let live = inner.live.get(&process).map(Arc::clone);
                             let replay_state = inner.state.replay_state_of(process);
                             let waiter = inner.waiters.remove(&waiter);
@@ -221,17 +221,17 @@ impl PoolShared {
                             {
                                 let (key, open) = (&waiter.key, &waiter.open);
                                 let leased =
-                                    Leased::new(self, process, live, replay_state, key, open);
+                                    ProcessLease::new(self, process, live, replay_state, key, open);
                                 given.push((waiter, Ok(leased)));
                             } else {
                                 // The waiter has just left: its process goes back.
-                                events.push_back(Event::Released {
+                                events.push_back(PoolEvent::Released {
                                     process,
                                     reusable: true,
                                 });
                             }
                         }
-                        Action::Refuse { waiter, refusal } => {
+                        PoolAction::Refuse { waiter, refusal } => {
                             let waiter = inner.waiters.remove(&waiter);
                             given.extend(waiter.map(|waiter| (waiter, Err(refusal))));
                         }
@@ -268,7 +268,7 @@ impl PoolShared {
         for (waiter, outcome) in given {
             self.metrics
                 .waited(now.saturating_duration_since(waiter.since));
-            let _ = waiter.give.send(outcome.map(Leased::activated));
+            let _ = waiter.give.send(outcome.map(ProcessLease::activated));
         }
         self.wake.notify_one();
         // Outside the lock, too: asking may hold the last reference to a session for a moment.
@@ -279,7 +279,7 @@ impl PoolShared {
                 Some((process, since))
             });
             let since = away.collect();
-            self.apply(Event::Away { since });
+            self.apply(PoolEvent::Away { since });
         }
     }
 
@@ -289,7 +289,7 @@ impl PoolShared {
         id: ProcessId,
         process: &Arc<Process>,
         server: EraSupport,
-        key: &Key,
+        key: &ProcessKey,
     ) {
         let opened = process.opened();
         {
@@ -304,7 +304,7 @@ impl PoolShared {
             // Another process may have other tools than the one before.
             self.catalogue.changed();
         }
-        self.apply(Event::Started {
+        self.apply(PoolEvent::Started {
             process: id,
             server,
             opened: opened.era(),
@@ -341,7 +341,7 @@ impl PoolShared {
         if processes.is_empty() && replicas.is_empty() {
             return;
         }
-        self.apply(Event::Removed {
+        self.apply(PoolEvent::Removed {
             replicas,
             instead: self.launcher.replica(&[], 0),
             processes,
@@ -359,13 +359,13 @@ impl PoolShared {
             outdated.map(|(process, _)| process).collect()
         };
         for process in outdated {
-            self.apply(Event::Outdated { process });
+            self.apply(PoolEvent::Outdated { process });
         }
     }
 
     /// The server's last description of itself, preferably from an opening in this era. `None` once the server has been away for
     /// long, or is not coming back: its description may be outdated.
-    fn known(&self, era: Era) -> Option<Opened> {
+    fn known(&self, era: Era) -> Option<ProcessOpening> {
         let inner = self.lock();
         let away = inner.away_since.map(|since| since.elapsed());
         if inner.state.is_dead() || away.is_some_and(|away| away > LAST_GOOD) {
@@ -444,7 +444,7 @@ impl PoolShared {
     }
 
     /// Returns true if the last process for this key ended and is not replaced.
-    pub(super) fn has_ended(&self, key: &Key) -> bool {
+    pub(super) fn has_ended(&self, key: &ProcessKey) -> bool {
         self.lock().state.has_ended(key)
     }
 
@@ -481,7 +481,7 @@ impl PoolShared {
             self.name()
         );
         self.installation.forget();
-        self.apply(Event::Restart);
+        self.apply(PoolEvent::Restart);
     }
 
     /// Starts the shared process again if it ended and is not restarted otherwise.
@@ -494,11 +494,11 @@ impl PoolShared {
             "the server of namespace {} had ended; the reload starts it",
             self.name()
         );
-        self.apply(Event::Revive);
+        self.apply(PoolEvent::Revive);
     }
 
     /// State that the next pool of this server inherits.
-    fn lasting(&self) -> Vec<Place> {
+    fn lasting(&self) -> Vec<InheritedSlot> {
         self.lock().state.lasting()
     }
 
@@ -534,7 +534,7 @@ impl PoolShared {
         let _ = word.wait_for(|word| *word != "starting").await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, PoolData> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tooldock_workers::remote::BackendId;
 
-use super::handshake::Initialized;
+use super::handshake::InitializeReply;
 use super::launch::{Instance, PersonalUse};
 use super::link::Link;
 use crate::protocol::ClientIdentity;
@@ -30,13 +30,13 @@ mod router;
 pub(crate) mod tasks;
 
 pub(super) use install::Installation;
-pub(crate) use router::{InboundRouter, Listener, ListenerGuard};
+pub(crate) use router::{InboundRouter, ListenerGuard, ProcessListener};
 
 /// How a process was opened, with the server's description of itself.
 #[derive(Debug, Clone)]
-pub(crate) enum Opened {
+pub(crate) enum ProcessOpening {
     /// By `initialize`.
-    Legacy(Initialized),
+    Legacy(InitializeReply),
     /// Without a handshake: each request is complete in itself. The result of `server/discover`, unchanged.
     Modern(Bytes),
 }
@@ -48,7 +48,7 @@ pub(crate) struct Process {
     /// The backend of a server that is reached over HTTP.
     backend: Option<BackendId>,
     link: Arc<Link>,
-    opened: Opened,
+    opened: ProcessOpening,
     /// The client as the process was told about it.
     identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
@@ -63,7 +63,7 @@ pub(crate) struct Process {
     over: watch::Sender<bool>,
 }
 
-impl Opened {
+impl ProcessOpening {
     /// The era of the opening.
     pub(crate) fn era(&self) -> Era {
         match self {
@@ -85,7 +85,7 @@ impl Process {
     fn new(
         child: &mut dyn Instance,
         link: Arc<Link>,
-        opened: Opened,
+        opened: ProcessOpening,
         identity: Arc<ClientIdentity>,
         router: Arc<InboundRouter>,
     ) -> Self {
@@ -115,7 +115,7 @@ impl Process {
     }
 
     /// How the process was opened.
-    pub(crate) fn opened(&self) -> &Opened {
+    pub(crate) fn opened(&self) -> &ProcessOpening {
         &self.opened
     }
 

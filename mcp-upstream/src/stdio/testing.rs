@@ -12,7 +12,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::link::{Call, CallOwner, Homes, Inbound, Link, LinkLimits, NotificationSink};
+use super::link::{CallOwner, Homes, Inbound, Link, LinkCall, LinkLimits, NotificationSink};
 use super::wire::Pipes;
 use crate::jsonrpc::splice::span;
 use crate::jsonrpc::{
@@ -144,7 +144,7 @@ impl Scene {
         }
     }
 
-    pub(super) async fn begin(&mut self, method: &str) -> (Call, u64) {
+    pub(super) async fn begin(&mut self, method: &str) -> (LinkCall, u64) {
         let call = self.link.request(method, None, None).expect("begun");
         let line = self.peer.json().await;
         let id = line["id"].as_u64().expect("a number");

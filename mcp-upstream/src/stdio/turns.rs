@@ -18,19 +18,19 @@ const PER_CORE: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// Plain data; no awaits under the lock, and no turn is dropped under it.
-    queue: Mutex<Queue>,
+    queue: Mutex<TurnQueue>,
 }
 
 #[derive(Debug)]
-struct Queue {
+struct TurnQueue {
     free: usize,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingStart>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingStart {
     requests: Option<Requests>,
-    give: oneshot::Sender<Turn>,
+    give: oneshot::Sender<StartTurn>,
 }
 
 /// Number of requests that wait for a process of a server.
@@ -38,7 +38,7 @@ pub(crate) type Requests = Arc<AtomicUsize>;
 
 /// The right to start; dropping it gives it to the next start.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct StartTurn {
     turns: Arc<Turns>,
 }
 
@@ -65,7 +65,7 @@ impl StartTurns {
 impl Turns {
     pub(crate) fn new(count: usize) -> Arc<Self> {
         Arc::new(Self {
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(TurnQueue {
                 free: count,
                 waiting: VecDeque::new(),
             }),
@@ -73,7 +73,7 @@ impl Turns {
     }
 
     /// Takes a turn. `requests`: the number of requests that wait for the start; `None` if none ever will.
-    pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> Turn {
+    pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> StartTurn {
         loop {
             let given = {
                 let mut queue = self.lock();
@@ -83,7 +83,7 @@ impl Turns {
                 }
                 let (give, given) = oneshot::channel();
                 let requests = requests.clone();
-                queue.waiting.push_back(Waiting { requests, give });
+                queue.waiting.push_back(WaitingStart { requests, give });
                 given
             };
             // `self` holds the queue, so it always answers.
@@ -91,7 +91,7 @@ impl Turns {
                 return turn;
             }
         }
-        Turn {
+        StartTurn {
             turns: Arc::clone(self),
         }
     }
@@ -100,7 +100,7 @@ impl Turns {
         let next = {
             let mut queue = self.lock();
             queue.waiting.retain(|it| !it.give.is_closed());
-            let wanted = queue.waiting.iter().position(Waiting::is_wanted);
+            let wanted = queue.waiting.iter().position(WaitingStart::is_wanted);
             let next = queue.waiting.remove(wanted.unwrap_or(0));
             if next.is_none() {
                 queue.free += 1;
@@ -108,7 +108,7 @@ impl Turns {
             next
         };
         if let Some(next) = next {
-            let turn = Turn {
+            let turn = StartTurn {
                 turns: Arc::clone(self),
             };
             // A start that has just left drops the turn, which passes it on again.
@@ -116,19 +116,19 @@ impl Turns {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, TurnQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl WaitingStart {
     fn is_wanted(&self) -> bool {
         let requests = self.requests.as_ref();
         requests.is_some_and(|it| it.load(Ordering::Relaxed) > 0)
     }
 }
 
-impl Drop for Turn {
+impl Drop for StartTurn {
     fn drop(&mut self) {
         self.turns.pass_on();
     }

@@ -10,8 +10,8 @@ mod scan;
 
 use std::os::fd::OwnedFd;
 
-pub(super) use outbox::{Batch, Outbox, OwnTurn, Turn, Unwritten};
-pub(crate) use read::{End, Line, Lines};
+pub(super) use outbox::{Batch, Outbox, OwnTurn, Unwritten, WriteTurn};
+pub(crate) use read::{LinesEnd, ServerLine, ServerLines};
 pub(crate) use scan::IdScan;
 
 /// The gateway's ends of a server's pipes.

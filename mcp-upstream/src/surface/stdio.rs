@@ -34,7 +34,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
-use crate::stdio::wire::{Line, Lines};
+use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 
@@ -95,13 +95,13 @@ pub(crate) async fn serve(
 
 /// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
 struct Reading {
-    lines: mpsc::Receiver<Line>,
+    lines: mpsc::Receiver<ServerLine>,
     task: JoinHandle<()>,
 }
 
 fn read(input: impl AsyncRead + Send + Unpin + 'static) -> Reading {
     let (sender, lines) = mpsc::channel(1);
-    let mut read = Lines::new(input, |size| size <= LINE_MAX, ENDLESS);
+    let mut read = ServerLines::new(input, |size| size <= LINE_MAX, ENDLESS);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
             if sender.send(line).await.is_err() {
@@ -123,7 +123,7 @@ struct Connection {
 impl Connection {
     async fn run(
         &mut self,
-        mut lines: mpsc::Receiver<Line>,
+        mut lines: mpsc::Receiver<ServerLine>,
         stop: impl Future<Output = ()>,
     ) -> Ended {
         let mut stop = std::pin::pin!(stop);
@@ -172,10 +172,10 @@ impl Connection {
         }
     }
 
-    async fn take(&mut self, line: Line) {
+    async fn take(&mut self, line: ServerLine) {
         let line = match line {
-            Line::Whole(line) => line,
-            Line::TooLong {
+            ServerLine::Whole(line) => line,
+            ServerLine::TooLong {
                 requested, size, ..
             } => {
                 tracing::warn!(size, "a message of the client is too long and was skipped");

@@ -19,8 +19,8 @@ use tooldock_workers::worker::LogLevel;
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};
 use crate::protocol::ClientIdentity;
-use crate::stdio::link::{Call, CallAccount, Homes, Link, LinkLimits, NotificationSink};
-use crate::stdio::process::Listener as ProcessListener;
+use crate::stdio::link::{CallAccount, Homes, Link, LinkCall, LinkLimits, NotificationSink};
+use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
 use crate::upstream::client::connector::{
@@ -326,7 +326,7 @@ impl Connector for Leases {
 
 struct Leased(Arc<Process>);
 
-fn sent(mut call: Call) -> SentRequest {
+fn sent(mut call: LinkCall) -> SentRequest {
     let cancel = call.canceller();
     let answer = Box::pin(async move { Ok(call.answer().await?) });
     SentRequest { answer, cancel }

@@ -21,7 +21,7 @@ const INITIALIZED: &str = r#"{"protocolVersion":"2025-06-18","capabilities":{"x"
 async fn probed(
     scene: &mut Scene,
     play: impl AsyncFnOnce(&mut crate::stdio::testing::ServerEnd),
-) -> Result<Probed, NotOpened> {
+) -> Result<ProbeOutcome, NotOpened> {
     let link = Arc::clone(&scene.link);
     let identity = ClientIdentity::gateway();
     let probing = probe(&link, identity, PROBE, LIMIT, &|_| ());
@@ -283,7 +283,7 @@ impl Fixture {
         }
     }
 
-    async fn probe(&self) -> Probed {
+    async fn probe(&self) -> ProbeOutcome {
         let identity = ClientIdentity {
             capabilities: raw(r#"{"sampling":{},"elicitation":{}}"#).to_owned().into(),
             ..ClientIdentity::clone(ClientIdentity::gateway())

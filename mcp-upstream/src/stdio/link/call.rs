@@ -8,15 +8,15 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::shared::{Sent, Shared};
+use super::shared::{LinkCore, SendProgress};
 use crate::jsonrpc::{Response, ResponseOutcome, splice};
 
 /// A call that was sent: a future of its response. Dropping it gives the call up and tells the server.
-pub(crate) struct Call {
-    link: Arc<Shared>,
+pub(crate) struct LinkCall {
+    link: Arc<LinkCore>,
     id: u64,
     reply: oneshot::Receiver<Result<Response, CallError>>,
-    sent: Sent,
+    sent: SendProgress,
     /// True if the server is told when the caller leaves.
     tells: bool,
     /// True for calls of clients, or about a client.
@@ -37,12 +37,12 @@ pub(crate) trait Cancels: Send + Sync {
     fn cancel(&self, id: u64, message: &str) -> bool;
 }
 
-impl Call {
+impl LinkCall {
     pub(super) fn new(
-        link: Arc<Shared>,
+        link: Arc<LinkCore>,
         id: u64,
         reply: oneshot::Receiver<Result<Response, CallError>>,
-        sent: Sent,
+        sent: SendProgress,
         tells: bool,
     ) -> Self {
         Self {
@@ -97,12 +97,12 @@ impl Call {
 
     /// True for a failed call that the server did not process, because it does not know the session any more.
     pub(crate) fn is_session_gone(&self) -> bool {
-        matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_gone())
+        matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_gone())
     }
 
     /// True for a failed call that the server refused because it does not know the session.
     pub(crate) fn is_session_refused(&self) -> bool {
-        matches!(&self.sent, Sent::Unless(unsent) if unsent.is_session_refused())
+        matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_refused())
     }
 
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response, CallError>> {
@@ -119,7 +119,7 @@ impl Call {
     }
 }
 
-impl Future for Call {
+impl Future for LinkCall {
     type Output = Result<ResponseOutcome, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -127,7 +127,7 @@ impl Future for Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for LinkCall {
     fn drop(&mut self) {
         if self.answered {
             return;
@@ -157,7 +157,7 @@ impl Canceller {
     }
 }
 
-impl Cancels for Shared {
+impl Cancels for LinkCore {
     fn cancel(&self, id: u64, message: &str) -> bool {
         let Some(entry) = self.give_up(id) else {
             return false;
@@ -174,9 +174,9 @@ impl Cancels for Shared {
     }
 }
 
-impl std::fmt::Debug for Call {
+impl std::fmt::Debug for LinkCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Call")
+        f.debug_struct("LinkCall")
             .field("id", &self.id)
             .finish_non_exhaustive()
     }

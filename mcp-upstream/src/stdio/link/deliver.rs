@@ -13,36 +13,36 @@ use tooldock_workers::error::CallError;
 use crate::jsonrpc::Response;
 
 /// Outcome of a call.
-pub(super) type Outcome = Result<Response, CallError>;
+pub(super) type LinkOutcome = Result<Response, CallError>;
 
-type Answers = Vec<(oneshot::Sender<Outcome>, Outcome)>;
+type Answers = Vec<(oneshot::Sender<LinkOutcome>, LinkOutcome)>;
 
 /// Most runtimes with a lane. Callers in further runtimes are woken individually.
 const LANES_MAX: usize = 64;
 
 /// A caller that waits for a response, and the lane to its runtime.
-pub(super) struct Waiting {
-    reply: oneshot::Sender<Outcome>,
+pub(super) struct WaitingCaller {
+    reply: oneshot::Sender<LinkOutcome>,
     /// The lane to the caller's runtime, if that is not the link's.
     lane: Option<Arc<Lane>>,
 }
 
-impl Waiting {
-    pub(super) fn new(reply: oneshot::Sender<Outcome>, lane: Option<Arc<Lane>>) -> Self {
+impl WaitingCaller {
+    pub(super) fn new(reply: oneshot::Sender<LinkOutcome>, lane: Option<Arc<Lane>>) -> Self {
         Self { reply, lane }
     }
 
     /// Ends the call now.
-    pub(super) fn end(self, outcome: Outcome) {
+    pub(super) fn end(self, outcome: LinkOutcome) {
         // A caller that has left does not need the outcome.
         let _ = self.reply.send(outcome);
     }
 }
 
 /// The lanes of a link.
-pub(super) struct Lanes(Mutex<Open>);
+pub(super) struct Lanes(Mutex<OpenLanes>);
 
-struct Open {
+struct OpenLanes {
     /// The runtime in which the link is read.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
@@ -52,7 +52,7 @@ struct Open {
 
 impl Lanes {
     pub(super) fn new(own: runtime::Id) -> Self {
-        Self(Mutex::new(Open {
+        Self(Mutex::new(OpenLanes {
             own,
             lanes: Vec::new(),
             over: false,
@@ -109,12 +109,12 @@ impl Lanes {
 /// The way to the callers in one runtime.
 pub(super) struct Lane {
     runtime: Handle,
-    due: Mutex<Due>,
+    due: Mutex<LaneAnswers>,
     filled: Notify,
 }
 
 #[derive(Default)]
-struct Due {
+struct LaneAnswers {
     /// At most as many as calls were pending.
     answers: Answers,
     /// True once the lane's task has ended.
@@ -191,7 +191,7 @@ pub(super) enum Whereto<'a> {
 
 impl Batch {
     /// Ends a call, at once or with the others of its runtime.
-    pub(super) fn add(&mut self, to: Waiting, outcome: Outcome) {
+    pub(super) fn add(&mut self, to: WaitingCaller, outcome: LinkOutcome) {
         let Some(lane) = to.lane else {
             self.at_once += 1;
             let _ = to.reply.send(outcome);
@@ -265,22 +265,25 @@ mod tests {
             .expect("a runtime can be built")
     }
 
-    fn answer(number: usize) -> Outcome {
+    fn answer(number: usize) -> LinkOutcome {
         Ok(Response::from_outcome(ResponseOutcome::Result(
             Bytes::from(number.to_string()),
         )))
     }
 
     /// Calls of the current runtime, with their receivers.
-    fn calls(lanes: &Lanes, count: usize) -> (Vec<Waiting>, Vec<oneshot::Receiver<Outcome>>) {
+    fn calls(
+        lanes: &Lanes,
+        count: usize,
+    ) -> (Vec<WaitingCaller>, Vec<oneshot::Receiver<LinkOutcome>>) {
         let call = |_| {
             let (reply, receiver) = oneshot::channel();
-            (Waiting::new(reply, lanes.here()), receiver)
+            (WaitingCaller::new(reply, lanes.here()), receiver)
         };
         (0..count).map(call).unzip()
     }
 
-    fn send(calls: Vec<Waiting>) {
+    fn send(calls: Vec<WaitingCaller>) {
         let mut batch = Batch::default();
         for (number, call) in calls.into_iter().enumerate() {
             batch.add(call, answer(number));
@@ -288,7 +291,7 @@ mod tests {
         batch.send();
     }
 
-    fn arrived(receivers: &mut [oneshot::Receiver<Outcome>]) -> Vec<String> {
+    fn arrived(receivers: &mut [oneshot::Receiver<LinkOutcome>]) -> Vec<String> {
         let answers = receivers.iter_mut().map_while(|it| it.try_recv().ok());
         answers
             .map(|answer| {

@@ -96,35 +96,35 @@ pub(super) fn moved(pipe: &pipe::Receiver, to: &Handle) -> io::Result<pipe::Rece
 
 /// The task that reads the link, in whichever runtime.
 #[derive(Default)]
-pub(super) struct Reading(Mutex<Task>);
+pub(super) struct ReadTask(Mutex<ReadTaskState>);
 
 #[derive(Default)]
-enum Task {
+enum ReadTaskState {
     #[default]
     NotBegun,
     Runs(AbortHandle),
     Over,
 }
 
-impl Reading {
+impl ReadTask {
     /// Starts the reading task, or its successor in another runtime. If the link is gone, no task is started.
     pub(super) fn go_on(&self, spawn: impl FnOnce() -> AbortHandle) {
         let mut task = self.task();
-        if !matches!(*task, Task::Over) {
-            *task = Task::Runs(spawn());
+        if !matches!(*task, ReadTaskState::Over) {
+            *task = ReadTaskState::Runs(spawn());
         }
     }
 
     /// Ends the task.
     pub(super) fn end(&self) {
-        let task = std::mem::replace(&mut *self.task(), Task::Over);
-        if let Task::Runs(task) = task {
+        let task = std::mem::replace(&mut *self.task(), ReadTaskState::Over);
+        if let ReadTaskState::Runs(task) = task {
             task.abort();
         }
     }
 
     /// The lock is held for a few instructions and the start of a task.
-    fn task(&self) -> MutexGuard<'_, Task> {
+    fn task(&self) -> MutexGuard<'_, ReadTaskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

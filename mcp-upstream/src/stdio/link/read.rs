@@ -18,16 +18,16 @@ use tooldock_workers::worker::pending::Unmatched;
 
 use super::deliver::Batch;
 use super::follow::{self, Follow};
-use super::shared::{Entry, Shared};
+use super::shared::{LinkCore, PendingCall};
 use super::tokens::is_task;
-use super::{Closed, NotificationSink, write};
+use super::{LinkEnd, NotificationSink, write};
 use crate::jsonrpc::splice::{self, Edit, span};
 use crate::jsonrpc::{
     self, Invalid, Key, Members, Message, Notification, ProtocolViolation, RawId, RequestError,
     Response, RpcError, ServerRequest, plain,
 };
 use crate::protocol::code;
-use crate::stdio::wire::{End, IdScan, Line, Lines};
+use crate::stdio::wire::{IdScan, LinesEnd, ServerLine, ServerLines};
 
 /// Time between two log lines about invalid lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
@@ -39,10 +39,10 @@ const NOISE_PAUSE: Duration = Duration::from_millis(10);
 const NOISE_PER_LINE: usize = 256;
 
 /// Reader of a link.
-pub(super) struct Reader {
+pub(super) struct LinkReader {
     /// Dropped before the link is closed, so that responses that were read are delivered.
     answers: Batch,
-    lines: Lines<pipe::Receiver>,
+    lines: ServerLines<pipe::Receiver>,
     follow: Follow,
     /// True once the pipe was widened.
     wide: bool,
@@ -53,8 +53,12 @@ pub(super) struct Reader {
     link: ClosesOnDrop,
 }
 
-impl Reader {
-    pub(super) fn new(shared: Arc<Shared>, lines: Lines<pipe::Receiver>, follow: Follow) -> Self {
+impl LinkReader {
+    pub(super) fn new(
+        shared: Arc<LinkCore>,
+        lines: ServerLines<pipe::Receiver>,
+        follow: Follow,
+    ) -> Self {
         Self {
             answers: Batch::default(),
             lines,
@@ -99,18 +103,18 @@ impl Reader {
                 }
             };
             let (size, ignored) = match next {
-                Ok(Line::Whole(line)) => {
+                Ok(ServerLine::Whole(line)) => {
                     let ignored = handle(&shared, &line, &mut self.answers).err();
                     (line.len(), ignored)
                 }
-                Ok(Line::TooLong { answered, size, .. }) => {
+                Ok(ServerLine::TooLong { answered, size, .. }) => {
                     too_long(&shared, answered, size);
                     (0, Some(ProtocolViolation::TooLong))
                 }
-                Err(End::Closed) => return None,
-                Err(End::Endless) => {
+                Err(LinesEnd::Closed) => return None,
+                Err(LinesEnd::Endless) => {
                     shared.inbound.violation(ProtocolViolation::TooLong);
-                    shared.close(Closed::Violation("a line had no end"));
+                    shared.close(LinkEnd::Violation("a line had no end"));
                     return None;
                 }
             };
@@ -132,17 +136,17 @@ impl Reader {
     }
 }
 
-struct ClosesOnDrop(Arc<Shared>);
+struct ClosesOnDrop(Arc<LinkCore>);
 
 impl Drop for ClosesOnDrop {
     fn drop(&mut self) {
-        self.0.close(Closed::Disconnected);
+        self.0.close(LinkEnd::Disconnected);
     }
 }
 
 /// Counts a message that was ignored, and logs it now and then.
 pub(super) fn ignored_message(
-    shared: &Shared,
+    shared: &LinkCore,
     complained: &mut Option<Instant>,
     violation: ProtocolViolation,
 ) {
@@ -167,7 +171,7 @@ pub(super) fn ignored_message(
 
 /// Handles a line. The error is the reason why the line was ignored.
 pub(super) fn handle(
-    shared: &Arc<Shared>,
+    shared: &Arc<LinkCore>,
     line: &Bytes,
     answers: &mut Batch,
 ) -> Result<(), ProtocolViolation> {
@@ -197,7 +201,7 @@ fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
 }
 
 fn take(
-    shared: &Arc<Shared>,
+    shared: &Arc<LinkCore>,
     (line, text): (&Bytes, &str),
     message: Result<Message<'_>, Invalid<'_>>,
     answers: &mut Batch,
@@ -248,7 +252,7 @@ fn is_request(text: &str) -> bool {
 }
 
 /// Answers a request that is invalid. A server that does not read gets no more responses than fit the outbox.
-fn refuse(shared: &Shared, id: &str, message: &str) {
+fn refuse(shared: &LinkCore, id: &str, message: &str) {
     let error = RpcError {
         code: code::INVALID_REQUEST,
         message,
@@ -258,7 +262,7 @@ fn refuse(shared: &Shared, id: &str, message: &str) {
 }
 
 /// Handles a line that no parser accepts. If it looks like the response to a call, that call fails now.
-fn senseless(shared: &Shared, line: &[u8]) -> ProtocolViolation {
+fn senseless(shared: &LinkCore, line: &[u8]) -> ProtocolViolation {
     if !line.starts_with(b"{") {
         return ProtocolViolation::NotJson;
     }
@@ -282,7 +286,7 @@ fn fault(line: &[u8]) -> String {
     }
 }
 
-fn fail(shared: &Shared, id: Option<u64>, fault: &str) {
+fn fail(shared: &LinkCore, id: Option<u64>, fault: &str) {
     if let Some(Ok(entry)) = id.map(|id| shared.take(id)) {
         entry.reply.end(Err(CallError::new(
             CallErrorCode::UpstreamError,
@@ -294,7 +298,7 @@ fn fail(shared: &Shared, id: Option<u64>, fault: &str) {
     }
 }
 
-pub(super) fn too_long(shared: &Shared, answered: Option<u64>, size: u64) {
+pub(super) fn too_long(shared: &LinkCore, answered: Option<u64>, size: u64) {
     let Some(id) = answered else { return };
     match shared.take(id) {
         Ok(entry) => {
@@ -325,7 +329,7 @@ fn ignored(unmatched: Unmatched) -> ProtocolViolation {
 }
 
 fn respond(
-    shared: &Shared,
+    shared: &LinkCore,
     answers: &mut Batch,
     (line, text): (&Bytes, &str),
     raw_id: &str,
@@ -339,7 +343,7 @@ fn respond(
     if is_task {
         shared.inbound.began_task(taken.is_ok().then_some(id), part);
     }
-    let Entry {
+    let PendingCall {
         reply,
         sink,
         token,
@@ -380,7 +384,7 @@ fn respond(
 }
 
 fn notify(
-    shared: &Shared,
+    shared: &LinkCore,
     line: &Bytes,
     method: &str,
     members: &Members<'_>,
@@ -400,7 +404,7 @@ fn notify(
         None => None,
         Some(name) => {
             let id = number(name).ok_or(ProtocolViolation::Unknown)?;
-            let Whose { token, sink } = whose(shared, id, is_progress)?;
+            let ProgressTarget { token, sink } = whose(shared, id, is_progress)?;
             // The call has no listener.
             let Some(sink) = sink else { return Ok(()) };
             let token = token.filter(|_| is_progress);
@@ -447,16 +451,20 @@ fn renamed(
 }
 
 /// A call's progress token, as its caller wrote it, and the call's listener.
-struct Whose {
+struct ProgressTarget {
     token: Option<Arc<str>>,
     sink: Option<Arc<dyn NotificationSink>>,
 }
 
-fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, ProtocolViolation> {
+fn whose(
+    shared: &LinkCore,
+    id: u64,
+    is_progress: bool,
+) -> Result<ProgressTarget, ProtocolViolation> {
     let calls = shared.calls();
     match calls.pending.get(id) {
         Ok(entry) if is_progress && entry.token.is_none() => Err(ProtocolViolation::Unknown),
-        Ok(entry) => Ok(Whose {
+        Ok(entry) => Ok(ProgressTarget {
             token: entry.token.clone(),
             sink: entry.sink.clone(),
         }),
@@ -464,7 +472,7 @@ fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, ProtocolV
             .lasting
             .find(id)
             .filter(|_| is_progress)
-            .map(|(token, sink)| Whose {
+            .map(|(token, sink)| ProgressTarget {
                 token: Some(token),
                 sink: Some(sink),
             })
@@ -473,7 +481,7 @@ fn whose(shared: &Shared, id: u64, is_progress: bool) -> Result<Whose, ProtocolV
 }
 
 fn ask(
-    shared: &Arc<Shared>,
+    shared: &Arc<LinkCore>,
     line: &Bytes,
     raw_id: &str,
     method: &str,

@@ -14,13 +14,13 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::pending::{Pending, Unmatched};
 
-use super::deliver::{Lanes, Waiting};
-use super::follow::Reading;
+use super::deliver::{Lanes, WaitingCaller};
+use super::follow::ReadTask;
 use super::owner::{CallOrigin, CallsInHand};
 use super::questions::ServerRequests;
-use super::tokens::Lasting;
+use super::tokens::TaskTokens;
 use super::transport::{Transport, Unsent};
-use super::{Call, Closed, Inbound, LinkLimits, MaxResult, NotificationSink, write};
+use super::{Inbound, LinkCall, LinkEnd, LinkLimits, MaxResult, NotificationSink, write};
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
@@ -33,21 +33,21 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// State that calls, server requests, the reader and the flusher share. Its mutexes are held for a few instructions (a copy of
 /// one line at most), never two at once, and without awaits or calls to other code, but for [`Inbound::given_up`].
-pub(super) struct Shared {
+pub(super) struct LinkCore {
     pub(super) namespace: NamespaceName,
     pub(super) max_result: Arc<MaxResult>,
     pub(super) inbound: Arc<dyn Inbound>,
     /// Calls without a response.
-    pub(super) calls: Mutex<Calls>,
+    pub(super) calls: Mutex<LinkCalls>,
     /// The way of messages to the server.
     pub(super) wire: Wire,
     /// Lanes to callers in other runtimes.
     pub(super) lanes: Lanes,
     /// The task that reads the pipe.
-    pub(super) reading: Reading,
+    pub(super) reading: ReadTask,
     /// Requests of the server without a response.
     pub(super) questions: Mutex<ServerRequests>,
-    pub(super) closed: watch::Sender<Option<Closed>>,
+    pub(super) closed: watch::Sender<Option<LinkEnd>>,
 }
 
 /// The way of messages to the server.
@@ -80,7 +80,7 @@ impl PipeEnd {
 }
 
 /// How far a request got on its way.
-pub(super) enum Sent {
+pub(super) enum SendProgress {
     /// The byte of the pipe's stream at which its line begins.
     At(u64),
     /// The transport's own record.
@@ -88,17 +88,17 @@ pub(super) enum Sent {
 }
 
 #[derive(Default)]
-pub(super) struct Calls {
-    pub(super) pending: Pending<Entry>,
+pub(super) struct LinkCalls {
+    pub(super) pending: Pending<PendingCall>,
     /// Progress tokens that outlive their calls.
-    pub(super) lasting: Lasting,
+    pub(super) lasting: TaskTokens,
     /// Set once, under the lock: no call can enter afterwards, so no call is forgotten.
     pub(super) closed: bool,
 }
 
 /// A pending call, as the reader needs it.
-pub(super) struct Entry {
-    pub(super) reply: Waiting,
+pub(super) struct PendingCall {
+    pub(super) reply: WaitingCaller,
     pub(super) sink: Option<Arc<dyn NotificationSink>>,
     /// The caller's progress token as raw JSON; on the link the token is the call's id.
     pub(super) token: Option<Arc<str>>,
@@ -113,7 +113,7 @@ pub(super) struct AnswerRoute<'a> {
     pub(super) origin: CallOrigin,
 }
 
-impl Shared {
+impl LinkCore {
     pub(super) fn new(
         namespace: NamespaceName,
         limits: LinkLimits,
@@ -128,7 +128,7 @@ impl Shared {
             calls: Mutex::default(),
             wire,
             lanes: Lanes::new(runtime),
-            reading: Reading::default(),
+            reading: ReadTask::default(),
             questions: Mutex::default(),
             closed: watch::Sender::new(None),
         }
@@ -143,10 +143,10 @@ impl Shared {
         of_client: Option<&Arc<HeaderMap>>,
         size: usize,
         write: impl FnOnce(&mut BytesMut, u64),
-    ) -> Result<Call, CallError> {
+    ) -> Result<LinkCall, CallError> {
         let (reply, receiver) = oneshot::channel();
-        let entry = Entry {
-            reply: Waiting::new(reply, self.lanes.here()),
+        let entry = PendingCall {
+            reply: WaitingCaller::new(reply, self.lanes.here()),
             sink: route.sink,
             token: route.token.map(Into::into),
             origin: route.origin,
@@ -164,16 +164,16 @@ impl Shared {
         let sent = match &self.wire {
             Wire::Pipe(pipe) => self
                 .append_and(pipe, few, size, |out| write(out, id))
-                .map(Sent::At),
+                .map(SendProgress::At),
             Wire::Other(transport) => {
                 let unsent = Unsent::default();
                 let message = message(size, |out| write(out, id));
                 let sent = transport.request(id, message, unsent.clone(), of_client.cloned());
-                sent.map(|()| Sent::Unless(unsent))
+                sent.map(|()| SendProgress::Unless(unsent))
             }
         };
         match sent {
-            Ok(sent) => Ok(Call::new(Arc::clone(self), id, receiver, sent, tells)),
+            Ok(sent) => Ok(LinkCall::new(Arc::clone(self), id, receiver, sent, tells)),
             Err(error) => {
                 let _ = self.take(id);
                 Err(error)
@@ -194,11 +194,11 @@ impl Shared {
     }
 
     /// Returns true if no byte of a call reached the server.
-    pub(super) fn is_unsent(&self, sent: &Sent) -> bool {
+    pub(super) fn is_unsent(&self, sent: &SendProgress) -> bool {
         match (&self.wire, sent) {
-            (Wire::Pipe(pipe), Sent::At(start)) => pipe.outbox().is_unsent(*start),
-            (_, Sent::Unless(unsent)) => unsent.is_noted(),
-            (Wire::Other(_), Sent::At(_)) => false,
+            (Wire::Pipe(pipe), SendProgress::At(start)) => pipe.outbox().is_unsent(*start),
+            (_, SendProgress::Unless(unsent)) => unsent.is_noted(),
+            (Wire::Other(_), SendProgress::At(_)) => false,
         }
     }
 
@@ -249,7 +249,7 @@ impl Shared {
         if let Wire::Pipe(pipe) = &self.wire
             && pipe.outbox().is_swamped()
         {
-            self.close(Closed::Violation("it asks and does not read"));
+            self.close(LinkEnd::Violation("it asks and does not read"));
             return false;
         }
         self.append_always(|out| {
@@ -297,7 +297,7 @@ impl Shared {
     }
 
     /// Removes a client's call that its caller left. `None`: the call is over already.
-    pub(super) fn give_up(&self, id: u64) -> Option<Entry> {
+    pub(super) fn give_up(&self, id: u64) -> Option<PendingCall> {
         let mut calls = self.calls();
         let entry = calls.pending.remove(id).ok()?;
         // Under the lock: a response that comes now must find the call noted, or the call would never be settled.
@@ -319,12 +319,12 @@ impl Shared {
     }
 
     /// Removes a pending call.
-    pub(super) fn take(&self, id: u64) -> Result<Entry, Unmatched> {
+    pub(super) fn take(&self, id: u64) -> Result<PendingCall, Unmatched> {
         self.calls().pending.remove(id)
     }
 
     /// Ends the link: pending calls fail now, later ones are refused. The first reason stays.
-    pub(super) fn close(&self, reason: Closed) {
+    pub(super) fn close(&self, reason: LinkEnd) {
         // The pipe is ended first, so that whether a call was sent stays true. It closes outside the lock.
         match &self.wire {
             Wire::Pipe(pipe) => {
@@ -336,14 +336,14 @@ impl Shared {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
-            calls.lasting = Lasting::default();
+            calls.lasting = TaskTokens::default();
             calls.pending.drain()
         };
         self.questions().clear();
         let what_now = match reason {
-            Closed::Ended => "was stopped while the call ran",
-            Closed::Disconnected => "ended while the call ran",
-            Closed::Violation(_) => "broke the protocol while the call ran",
+            LinkEnd::Ended => "was stopped while the call ran",
+            LinkEnd::Disconnected => "ended while the call ran",
+            LinkEnd::Violation(_) => "broke the protocol while the call ran",
         };
         for entry in abandoned {
             entry.reply.end(Err(self.gone(what_now)));
@@ -356,7 +356,7 @@ impl Shared {
     }
 
     /// Stops taking calls, and notes the reason; pending calls go on.
-    pub(super) fn lost(&self, reason: Closed) {
+    pub(super) fn lost(&self, reason: LinkEnd) {
         self.calls().closed = true;
         self.note_closed(reason);
     }
@@ -373,7 +373,7 @@ impl Shared {
         }
     }
 
-    fn note_closed(&self, reason: Closed) {
+    fn note_closed(&self, reason: LinkEnd) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert(reason);
@@ -397,7 +397,7 @@ impl Shared {
         .retry_after(RETRY)
     }
 
-    pub(super) fn calls(&self) -> MutexGuard<'_, Calls> {
+    pub(super) fn calls(&self) -> MutexGuard<'_, LinkCalls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -415,7 +415,7 @@ fn message(size: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     out.freeze()
 }
 
-impl Asker for Shared {
+impl Asker for LinkCore {
     fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool {
         if !self.questions().answer(id, number) {
             return false;

@@ -130,7 +130,7 @@ async fn a_server_that_asks_and_does_not_read_is_given_up() {
         request.answer(Ok(raw(&large)));
     }
     let closed = within(scene.link.closed()).await;
-    assert_eq!(closed, Closed::Violation("it asks and does not read"));
+    assert_eq!(closed, LinkEnd::Violation("it asks and does not read"));
 }
 
 #[tokio::test]
@@ -507,7 +507,7 @@ async fn an_endless_line_ends_the_link_and_its_calls() {
     assert_eq!(code(within(call).await), CallErrorCode::WorkerUnavailable);
     assert!(matches!(
         within(scene.link.closed()).await,
-        Closed::Violation(_)
+        LinkEnd::Violation(_)
     ));
     within(writing).await.expect("the pipe was closed");
 }
@@ -657,7 +657,7 @@ async fn calls_fail_with_the_server_and_only_unwritten_ones_may_go_elsewhere() {
             CallErrorCode::WorkerUnavailable
         );
     }
-    assert_eq!(within(scene.link.closed()).await, Closed::Disconnected);
+    assert_eq!(within(scene.link.closed()).await, LinkEnd::Disconnected);
     assert!(!written.is_unsent() && !stuck.is_unsent());
     assert!(behind.is_unsent());
     assert!(scene.link.is_closed());
@@ -728,7 +728,7 @@ async fn finishing_writes_what_waits_closes_the_input_and_still_hears_answers() 
     scene.peer.send(&line).await;
     assert_eq!(result(within(call).await), "1");
     drop(scene.peer);
-    assert_eq!(within(scene.link.closed()).await, Closed::Disconnected);
+    assert_eq!(within(scene.link.closed()).await, LinkEnd::Disconnected);
 }
 
 #[tokio::test]

@@ -14,9 +14,9 @@ const LASTING_MAX: usize = 64;
 
 /// Tokens of calls that were answered with a task, as their callers wrote them: the task's progress still comes under them.
 #[derive(Default)]
-pub(super) struct Lasting(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
+pub(super) struct TaskTokens(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
 
-impl Lasting {
+impl TaskTokens {
     /// Keeps the token of a call that became a task.
     pub(super) fn keep(&mut self, id: u64, token: Arc<str>, sink: Arc<dyn NotificationSink>) {
         if self.0.len() == LASTING_MAX {
@@ -36,7 +36,7 @@ impl Lasting {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Created<'a> {
+struct CreatedTask<'a> {
     #[serde(borrow, default)]
     task: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -51,7 +51,7 @@ pub(super) fn is_task(result: &RawValue) -> bool {
     if !text.starts_with('{') || WORD.find(text.as_bytes()).is_none() {
         return false;
     }
-    serde_json::from_str::<Created<'_>>(text).is_ok_and(|created| {
+    serde_json::from_str::<CreatedTask<'_>>(text).is_ok_and(|created| {
         created.task.is_some_and(|task| task.get().starts_with('{'))
             || created
                 .result_type

@@ -20,8 +20,8 @@ use tooldock_workers::answers::AnswerAccount;
 use tooldock_workers::error::CallError;
 
 use super::deliver::Batch;
-use super::shared::Shared;
-use super::{Closed, read};
+use super::shared::LinkCore;
+use super::{LinkEnd, read};
 use crate::protocol::ProtocolVersion;
 
 /// Carries whole messages to a server. No method waits, and none is called while a lock of the link is held.
@@ -103,13 +103,13 @@ impl Unsent {
 /// A transport's handle for messages from its server. Holds a weak reference to the link.
 #[derive(Clone)]
 pub(crate) struct Incoming {
-    link: Weak<Shared>,
+    link: Weak<LinkCore>,
     /// Time of the last log line about an ignored message. The lock is held for a moment.
     complained: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Incoming {
-    pub(super) fn new(link: Weak<Shared>) -> Self {
+    pub(super) fn new(link: Weak<LinkCore>) -> Self {
         Self {
             link,
             complained: Arc::default(),
@@ -174,12 +174,12 @@ impl Incoming {
     /// Stops taking calls on the connection. Pending calls go on: each learns of its own end.
     pub(crate) fn lost(&self) {
         if let Some(link) = self.link.upgrade() {
-            link.lost(Closed::Disconnected);
+            link.lost(LinkEnd::Disconnected);
         }
     }
 
     /// Ends the connection and all its calls.
-    pub(crate) fn close(&self, reason: Closed) {
+    pub(crate) fn close(&self, reason: LinkEnd) {
         if let Some(link) = self.link.upgrade() {
             link.close(reason);
         }

@@ -9,11 +9,11 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tooldock_workers::process::pipe::{LARGE, widen};
 
-use super::Closed;
-use super::shared::{FEW, PipeEnd, Shared, Wire};
+use super::LinkEnd;
+use super::shared::{FEW, LinkCore, PipeEnd, Wire};
 use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{RawId, RpcError};
-use crate::stdio::wire::{Batch, OwnTurn, Turn};
+use crate::stdio::wire::{Batch, OwnTurn, WriteTurn};
 
 /// Wait for the last responses of a server that no longer reads.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ fn string(out: &mut BytesMut, text: &str) {
 
 /// Writes the lines that calls appended and do not write themselves. Woken by the first line; with several pending calls it first
 /// lets the others append as well, which makes a single write of many lines. Ends with the link, or with the pipe.
-pub(super) async fn flush(shared: Arc<Shared>) {
+pub(super) async fn flush(shared: Arc<LinkCore>) {
     let Wire::Pipe(end) = &shared.wire else {
         return;
     };
@@ -117,9 +117,9 @@ pub(super) async fn flush(shared: Arc<Shared>) {
         }
         let turn = end.outbox().turn();
         let pipe = match turn {
-            Turn::Write(pipe) => pipe,
-            Turn::Wait => continue,
-            Turn::Over => return,
+            WriteTurn::Write(pipe) => pipe,
+            WriteTurn::Wait => continue,
+            WriteTurn::Over => return,
         };
         loop {
             let taken = end.outbox().take(&mut batch);
@@ -135,7 +135,7 @@ pub(super) async fn flush(shared: Arc<Shared>) {
                         end.outbox().end();
                         shared.calls().closed = true;
                         tokio::time::sleep(LAST_ANSWERS).await;
-                        shared.close(Closed::Disconnected);
+                        shared.close(LinkEnd::Disconnected);
                         return;
                     }
                 }

@@ -9,7 +9,7 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::PoolShared;
-use super::state::{Action, Event, Order, ProcessId};
+use super::state::{Order, PoolAction, PoolEvent, ProcessId};
 use crate::stdio::process::keep::{Command, Keeper};
 
 /// Shortest time between two timer events: events that are due at nearly the same time are handled together.
@@ -59,7 +59,7 @@ impl Driver {
             tokio::select! {
                 () = self.pool.wake.notified() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {
-                    self.pool.apply(Event::Tick);
+                    self.pool.apply(PoolEvent::Tick);
                 }
                 Some(ended) = self.keepers.join_next_with_id() => {
                     let task = match ended {
@@ -72,21 +72,21 @@ impl Driver {
                     if let Some(process) = self.tasks.remove(&task) {
                         self.commands.remove(&process);
                         // The keeper has sent this event already, unless its task broke off.
-                        self.pool.apply(Event::Gone { process });
+                        self.pool.apply(PoolEvent::Gone { process });
                     }
                 }
             }
         }
     }
 
-    fn obey(&mut self, action: Action) {
+    fn obey(&mut self, action: PoolAction) {
         match action {
-            Action::Start { process, order } => self.keep(process, Some(order)),
-            Action::Spare { process } => self.keep(process, None),
-            Action::Adopt { process, order } => self.send(process, Command::Open(order)),
-            Action::Stop { process, reason } => self.send(process, Command::Stop(reason)),
+            PoolAction::Start { process, order } => self.keep(process, Some(order)),
+            PoolAction::Spare { process } => self.keep(process, None),
+            PoolAction::Adopt { process, order } => self.send(process, Command::Open(order)),
+            PoolAction::Stop { process, reason } => self.send(process, Command::Stop(reason)),
             // The waiters were told already.
-            Action::Grant { .. } | Action::Refuse { .. } => {}
+            PoolAction::Grant { .. } | PoolAction::Refuse { .. } => {}
         }
     }
 

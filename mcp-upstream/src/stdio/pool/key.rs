@@ -62,7 +62,7 @@ pub(crate) struct OpenAs {
 
 /// Key in the state machine: [`ConnectionKey`], with exclusive connections told apart.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::stdio) enum Key {
+pub(in crate::stdio) enum ProcessKey {
     Shared,
     Replica(BackendId),
     Session(Arc<str>),
@@ -73,7 +73,7 @@ pub(in crate::stdio) enum Key {
 /// Key of a slot for one process at a time. A server of both eras has a slot for each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) struct SlotKey {
-    pub(in crate::stdio) key: Key,
+    pub(in crate::stdio) key: ProcessKey,
     pub(in crate::stdio) era: Era,
 }
 
@@ -84,7 +84,7 @@ impl ConnectionKey {
     }
 }
 
-impl Key {
+impl ProcessKey {
     /// The backend that the connection is for, if it is fixed.
     pub(in crate::stdio) fn replica(&self) -> Option<&BackendId> {
         match self {

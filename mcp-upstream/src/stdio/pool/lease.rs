@@ -10,8 +10,8 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, OpenAs};
-use super::state::{Event, ProcessId, Refusal, WaiterId};
-use super::{Leased, PoolShared};
+use super::state::{LeaseRefusal, PoolEvent, ProcessId, WaiterId};
+use super::{PoolShared, ProcessLease};
 use crate::protocol::Era;
 
 /// Time that a request waits for the pool to notice that the leased process has just ended.
@@ -20,26 +20,26 @@ const NOTICE: Duration = Duration::from_secs(1);
 const TRIES: usize = 3;
 
 /// A request that waits for a process, as the pool sees it.
-pub(super) struct Waiter {
-    pub(super) give: oneshot::Sender<Result<Leased, Refusal>>,
+pub(super) struct LeaseRequest {
+    pub(super) give: oneshot::Sender<Result<ProcessLease, LeaseRefusal>>,
     pub(super) key: ConnectionKey,
     pub(super) open: Arc<OpenAs>,
     pub(super) since: Instant,
 }
 
 /// Guard of a request that waits for a process. Dropping it removes the request from the queue.
-struct Waiting<'a> {
+struct LeaseWaitGuard<'a> {
     pool: &'a Arc<PoolShared>,
     waiter: WaiterId,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LeaseWaitGuard<'_> {
     fn drop(&mut self) {
         let waiter = self.waiter;
         let left = self.pool.lock().waiters.remove(&waiter);
         if left.is_some() {
             drop(left);
-            self.pool.apply(Event::Abandoned { waiter });
+            self.pool.apply(PoolEvent::Abandoned { waiter });
         }
     }
 }
@@ -50,7 +50,7 @@ impl PoolShared {
         self: &Arc<Self>,
         key: &ConnectionKey,
         open: &Arc<OpenAs>,
-    ) -> Result<Leased, CallError> {
+    ) -> Result<ProcessLease, CallError> {
         let mut avoid = open.avoid.clone();
         let hash = open.hash;
         let open = match key.is_common() && open.headers.is_none() {
@@ -82,7 +82,7 @@ impl PoolShared {
         self: &Arc<Self>,
         key: &ConnectionKey,
         open: &Arc<OpenAs>,
-    ) -> Result<Leased, CallError> {
+    ) -> Result<ProcessLease, CallError> {
         for _ in 0..TRIES {
             let leased = match self.lease_at_once(key, open) {
                 Some(leased) => leased,
@@ -101,7 +101,11 @@ impl PoolShared {
     }
 
     /// Leases a process that several clients share, if it is there.
-    pub(super) fn lease_common(self: &Arc<Self>, key: &ConnectionKey, era: Era) -> Option<Leased> {
+    pub(super) fn lease_common(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        era: Era,
+    ) -> Option<ProcessLease> {
         // Where there are several backends, `spread` chooses one for each request.
         if self.launcher.spreads() {
             return None;
@@ -143,7 +147,11 @@ impl PoolShared {
         }
     }
 
-    fn lease_at_once(self: &Arc<Self>, key: &ConnectionKey, open: &Arc<OpenAs>) -> Option<Leased> {
+    fn lease_at_once(
+        self: &Arc<Self>,
+        key: &ConnectionKey,
+        open: &Arc<OpenAs>,
+    ) -> Option<ProcessLease> {
         let (id, process, replay_state) = {
             let mut inner = self.lock();
             let (id, replay_state) = inner.state.grant_at_once(key, open.era)?;
@@ -151,14 +159,14 @@ impl PoolShared {
             (id, process, replay_state)
         };
         // A serving process is always in `live`: both are set and removed under the same lock.
-        Some(Leased::new(self, id, process?, replay_state, key, open).activated())
+        Some(ProcessLease::new(self, id, process?, replay_state, key, open).activated())
     }
 
     async fn wait_for_lease(
         self: &Arc<Self>,
         key: &ConnectionKey,
         open: &Arc<OpenAs>,
-    ) -> Result<Leased, CallError> {
+    ) -> Result<ProcessLease, CallError> {
         let (give, given) = oneshot::channel();
         let waiter = {
             let mut inner = self.lock();
@@ -166,7 +174,7 @@ impl PoolShared {
             let waiter = inner.next_waiter;
             inner.waiters.insert(
                 waiter,
-                Waiter {
+                LeaseRequest {
                     give,
                     key: key.clone(),
                     open: Arc::clone(open),
@@ -175,8 +183,8 @@ impl PoolShared {
             );
             waiter
         };
-        let _waiting = Waiting { pool: self, waiter };
-        self.apply(Event::Lease {
+        let _waiting = LeaseWaitGuard { pool: self, waiter };
+        self.apply(PoolEvent::Lease {
             waiter,
             key: key.clone(),
             open: Arc::clone(open),
@@ -185,7 +193,7 @@ impl PoolShared {
             Ok(Ok(leased)) => Ok(leased),
             Ok(Err(refusal)) => Err(self.refused(refusal)),
             // Happens only when the pool is dropped.
-            Err(_) => Err(self.refused(Refusal::Retired)),
+            Err(_) => Err(self.refused(LeaseRefusal::Retired)),
         }
     }
 

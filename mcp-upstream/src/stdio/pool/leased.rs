@@ -15,16 +15,16 @@ use tooldock_workers::worker::LogLevel;
 use super::PoolShared;
 use super::key::{ConnectionKey, OpenAs};
 use super::replay_state::{LastingRequest, ReplayState};
-use super::state::{Event, ProcessId};
+use super::state::{PoolEvent, ProcessId};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::Era;
 use crate::stdio::link::Link;
 use crate::stdio::process::tasks::Tasks;
-use crate::stdio::process::{Listener, ListenerGuard, Opened, Process};
+use crate::stdio::process::{ListenerGuard, Process, ProcessListener, ProcessOpening};
 
 /// A process for one request, held until the response. Dropping it gives the process back; a process for this request alone ends,
-/// unless the request called [`Leased::answered`] and nothing is open on the process.
-pub(crate) struct Leased {
+/// unless the request called [`ProcessLease::answered`] and nothing is open on the process.
+pub(crate) struct ProcessLease {
     pool: Arc<PoolShared>,
     id: ProcessId,
     process: Arc<Process>,
@@ -42,7 +42,7 @@ pub(crate) struct Leased {
     heard: AtomicBool,
 }
 
-impl Leased {
+impl ProcessLease {
     /// The state machine has counted the lease already. Called under the pool's lock.
     pub(super) fn new(
         pool: &Arc<PoolShared>,
@@ -94,7 +94,7 @@ impl Leased {
     }
 
     /// The process's era, and the server's description of itself.
-    pub(crate) fn opened(&self) -> &Opened {
+    pub(crate) fn opened(&self) -> &ProcessOpening {
         self.process.opened()
     }
 
@@ -110,7 +110,7 @@ impl Leased {
 
     /// Registers a listener for messages of the process that belong to no call but can only concern the owner of this
     /// request. For shared processes only: a process with a single user has a handler.
-    pub(crate) fn hear(&self, listener: Listener) -> ListenerGuard {
+    pub(crate) fn hear(&self, listener: ProcessListener) -> ListenerGuard {
         self.process.router().hear(listener)
     }
 
@@ -251,7 +251,7 @@ impl Drop for Undo<'_> {
     }
 }
 
-impl Deref for Leased {
+impl Deref for ProcessLease {
     type Target = Link;
 
     fn deref(&self) -> &Link {
@@ -259,7 +259,7 @@ impl Deref for Leased {
     }
 }
 
-impl Drop for Leased {
+impl Drop for ProcessLease {
     fn drop(&mut self) {
         self.process.leave();
         let link = self.process.link();
@@ -279,16 +279,16 @@ impl Drop for Leased {
         } else if self.pool.release_at_once(self.id) {
             return;
         }
-        self.pool.apply(Event::Released {
+        self.pool.apply(PoolEvent::Released {
             process: self.id,
             reusable,
         });
     }
 }
 
-impl fmt::Debug for Leased {
+impl fmt::Debug for ProcessLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leased")
+        f.debug_struct("ProcessLease")
             .field("process", &self.process.pid())
             .field("exclusive", &self.exclusive.is_some())
             .finish_non_exhaustive()

@@ -18,16 +18,16 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, OpenAs, Opener};
-use super::rules::Patience;
-use super::state::{Event, Presence, ServerCopy};
-use super::{Driver, Leased, PoolShared, PoolState};
+use super::rules::HangThresholds;
+use super::state::{PoolEvent, Presence, ServerCopy};
+use super::{Driver, PoolShared, PoolState, ProcessLease};
 use crate::broadcast::Audience;
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::ProtocolViolation;
 use crate::protocol::{Era, EraSupport};
 use crate::stdio::launch::{Launchers, ServerRef};
 use crate::stdio::metrics::{LastGood, StdioMetrics};
-use crate::stdio::process::Opened;
+use crate::stdio::process::ProcessOpening;
 use crate::stdio::turns::StartTurns;
 
 /// The pools by server. Dropping it ends every process, in the background.
@@ -37,7 +37,7 @@ pub(crate) struct Pools {
     registry: Arc<Registry>,
     audience: Arc<Audience>,
     metrics: StdioMetrics,
-    patience: Patience,
+    patience: HangThresholds,
     turns: StartTurns,
     /// By namespace: the current pool, and earlier ones that are not over. Plain data, without awaits under the lock.
     pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
@@ -73,7 +73,7 @@ impl Pools {
             registry,
             audience,
             metrics,
-            Patience::default(),
+            HangThresholds::default(),
         )
     }
 
@@ -84,7 +84,7 @@ impl Pools {
         registry: Arc<Registry>,
         audience: Arc<Audience>,
         metrics: StdioMetrics,
-        patience: Patience,
+        patience: HangThresholds,
     ) -> Arc<Self> {
         let pools = Arc::new(Self {
             launchers,
@@ -127,7 +127,7 @@ impl Pools {
         server: impl Into<ServerRef<'a>>,
         key: ConnectionKey,
         open: OpenAs,
-    ) -> Result<Leased, CallError> {
+    ) -> Result<ProcessLease, CallError> {
         self.pool(server.into())?.lease(&key, &Arc::new(open)).await
     }
 
@@ -137,7 +137,7 @@ impl Pools {
         server: impl Into<ServerRef<'a>>,
         key: &ConnectionKey,
         era: Era,
-    ) -> Option<Leased> {
+    ) -> Option<ProcessLease> {
         // A retired pool grants no lease.
         self.of(server.into())?.lease_common(key, era)
     }
@@ -210,7 +210,7 @@ impl Pools {
         &self,
         server: impl Into<ServerRef<'a>>,
         era: Era,
-    ) -> Option<Opened> {
+    ) -> Option<ProcessOpening> {
         self.pool(server.into()).ok()?.known(era)
     }
 
@@ -313,7 +313,7 @@ impl Pools {
     pub(crate) fn session_closed(&self, tag: &str) {
         let tag: Arc<str> = tag.into();
         for pool in self.all() {
-            pool.apply(Event::SessionClosed {
+            pool.apply(PoolEvent::SessionClosed {
                 tag: Arc::clone(&tag),
             });
         }
@@ -324,7 +324,7 @@ impl Pools {
         for pool in self.all() {
             if pool.remembers(tag) {
                 let tag = Arc::clone(tag);
-                pool.apply(Event::SessionReturned { tag });
+                pool.apply(PoolEvent::SessionReturned { tag });
             }
         }
     }
@@ -370,7 +370,7 @@ impl Pools {
         self.stop_following();
         let all = self.all();
         for pool in &all {
-            pool.apply(Event::Retire);
+            pool.apply(PoolEvent::Retire);
         }
         let over = async {
             for pool in &all {
@@ -457,16 +457,16 @@ impl Pools {
         });
         drop(pools);
         if let Some(places) = before.filter(|places| !places.is_empty()) {
-            shared.apply(Event::Inherit { places });
+            shared.apply(PoolEvent::Inherit { places });
         }
         if shared.launcher.needs_a_client() {
-            shared.apply(Event::Tick);
+            shared.apply(PoolEvent::Tick);
             return shared;
         }
         let open = Arc::new(OpenAs::gateway(Era::Modern));
         let key = shared.spread(&ConnectionKey::Shared, &[], 0);
         let key = key.into_owned();
-        shared.apply(Event::Wanted { key, open });
+        shared.apply(PoolEvent::Wanted { key, open });
         shared
     }
 
@@ -511,7 +511,7 @@ impl Pools {
         }
         // Last, so that a successor is on its way before waiters are told.
         for pool in retired {
-            pool.apply(Event::Retire);
+            pool.apply(PoolEvent::Retire);
         }
     }
 

@@ -6,23 +6,23 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::PoolShared;
 use super::rules::{SLOT_WAIT, WAITERS_MAX};
-use super::state::{Full, Refusal};
+use super::state::{LeaseRefusal, PoolLimit};
 use crate::stdio::process::failure::{self, ADVICE};
 
 impl PoolShared {
     /// Counts a refusal, and makes it an error.
-    pub(super) fn refused(&self, refusal: Refusal) -> CallError {
+    pub(super) fn refused(&self, refusal: LeaseRefusal) -> CallError {
         let (reason, error) = match refusal {
-            Refusal::Overloaded(full) => (
+            LeaseRefusal::Overloaded(full) => (
                 full.as_str(),
                 CallError::new(CallErrorCode::Overloaded, self.overloaded(full))
                     .retry_after(Duration::from_secs(1)),
             ),
-            Refusal::Unavailable { retry_after } => (
+            LeaseRefusal::Unavailable { retry_after } => (
                 "unavailable",
                 self.failed_repeatedly(retry_after),
             ),
-            Refusal::Dead => (
+            LeaseRefusal::Dead => (
                 "unavailable",
                 self.unavailable(
                     "ended and is not restarted (restart: never). Ask whoever operates the gateway to start it again: \
@@ -30,19 +30,19 @@ impl PoolShared {
                     None,
                 ),
             ),
-            Refusal::StateLost => (
+            LeaseRefusal::StateLost => (
                 "unavailable",
                 self.unavailable(
                     "lost the state of this session with the backend that held it (stateful: true). Begin a new session",
                     None,
                 ),
             ),
-            Refusal::Failed(error) => ("failed", error),
-            Refusal::SessionClosed => (
+            LeaseRefusal::Failed(error) => ("failed", error),
+            LeaseRefusal::SessionClosed => (
                 "session",
                 CallError::new(CallErrorCode::Cancelled, "the session is over"),
             ),
-            Refusal::Retired => ("retired", self.unavailable("was replaced or stopped", None)),
+            LeaseRefusal::Retired => ("retired", self.unavailable("was replaced or stopped", None)),
         };
         self.metrics.refused(reason);
         error
@@ -61,7 +61,7 @@ impl PoolShared {
         self.unavailable(&what, Some(retry_after))
     }
 
-    fn overloaded(&self, full: Full) -> String {
+    fn overloaded(&self, full: PoolLimit) -> String {
         let settings = self.settings();
         let limits = ServerLimits {
             name: self.name().as_str(),
@@ -92,21 +92,21 @@ struct ServerLimits<'a> {
 }
 
 impl ServerLimits<'_> {
-    fn message(&self, full: Full) -> String {
+    fn message(&self, full: PoolLimit) -> String {
         let name = self.name;
         let seconds = SLOT_WAIT.as_secs();
         match full {
-            Full::Processes => format!(
+            PoolLimit::Processes => format!(
                 "namespace {name}: no process of its server became free within {seconds} s, and it may have no more than {} \
                  (configuration key max_processes)",
                 self.processes
             ),
-            Full::Principal => format!(
+            PoolLimit::Principal => format!(
                 "namespace {name}: no process became free within {seconds} s, and one principal may have no more than {} \
                  (configuration key max_per_principal)",
                 self.principal
             ),
-            Full::Waiters => format!(
+            PoolLimit::Waiters => format!(
                 "namespace {name}: {WAITERS_MAX} requests wait for a process of its server already"
             ),
         }
@@ -125,9 +125,9 @@ mod tests {
             principal: 3,
         };
         for (full, words) in [
-            (Full::Processes, ["git", "7", "max_processes"]),
-            (Full::Principal, ["git", "3", "max_per_principal"]),
-            (Full::Waiters, ["git", "1000", "wait"]),
+            (PoolLimit::Processes, ["git", "7", "max_processes"]),
+            (PoolLimit::Principal, ["git", "3", "max_per_principal"]),
+            (PoolLimit::Waiters, ["git", "1000", "wait"]),
         ] {
             let message = server.message(full);
             assert!(words.iter().all(|word| message.contains(word)), "{message}");

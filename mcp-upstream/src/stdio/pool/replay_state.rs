@@ -17,21 +17,21 @@ pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct ReplayState {
     /// Plain data, without awaits under the lock.
-    inner: Mutex<Inner>,
+    inner: Mutex<LastingRequests>,
     /// Notified when the set of subscribed resources changes.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LastingRequests {
     /// Subscriptions by resource, with the number of their clients.
-    subscriptions: HashMap<Arc<str>, Subscription>,
+    subscriptions: HashMap<Arc<str>, SharedSubscription>,
     level: Option<LogLevel>,
 }
 
 /// A subscription to a resource.
 #[derive(Debug, Default)]
-struct Subscription {
+struct SharedSubscription {
     clients: usize,
     /// Set once the server has confirmed the subscription. Clients that come meanwhile wait for it, and one of them asks again if
     /// there was no confirmation.
@@ -96,9 +96,9 @@ impl ReplayState {
         if inner.subscriptions.len() >= SUBSCRIPTIONS_MAX {
             return Err(TooManySubscriptions);
         }
-        let first = Subscription {
+        let first = SharedSubscription {
             clients: 1,
-            ..Subscription::default()
+            ..SharedSubscription::default()
         };
         inner.subscriptions.insert(uri.into(), first);
         self.changed.notify_waiters();
@@ -199,7 +199,7 @@ impl ReplayState {
         for (uri, subscription) in other.subscriptions {
             // A process for this key asks for it when it starts.
             let own = inner.subscriptions.entry(uri);
-            let own = own.or_insert_with(|| Subscription {
+            let own = own.or_insert_with(|| SharedSubscription {
                 clients: 0,
                 confirmed: subscription.confirmed,
             });
@@ -210,7 +210,7 @@ impl ReplayState {
         self.changed.notify_waiters();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, LastingRequests> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

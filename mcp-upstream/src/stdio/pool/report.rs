@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
-use super::Inner;
-use super::state::Counts;
+use super::PoolData;
+use super::state::PoolCounts;
 use crate::protocol::EraSupport;
 use crate::stdio::breaker::BreakerState;
 
@@ -15,7 +15,7 @@ use crate::stdio::breaker::BreakerState;
 #[derive(Debug, Clone)]
 pub(crate) struct PoolState {
     /// Numbers of its processes.
-    pub(crate) processes: Counts,
+    pub(crate) processes: PoolCounts,
     /// Requests that wait for a process.
     pub(crate) waiting: usize,
     /// State of the circuit breaker.
@@ -50,7 +50,7 @@ impl PoolState {
     }
 }
 
-impl Inner {
+impl PoolData {
     /// The current state.
     pub(super) fn state_now(&self) -> PoolState {
         let state = &self.state;

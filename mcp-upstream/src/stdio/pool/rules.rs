@@ -29,7 +29,7 @@ pub(super) const LAST_GOOD: Duration = Duration::from_secs(3600);
 
 /// Thresholds for taking a process as hung.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::stdio) struct Patience {
+pub(in crate::stdio) struct HangThresholds {
     /// Time without a response to a request after which the process is suspected: it is pinged.
     pub(in crate::stdio) suspect_after: Duration,
     /// Time that a suspected process has to respond to anything; longer if calls of its namespace may take longer. Long, because
@@ -37,7 +37,7 @@ pub(in crate::stdio) struct Patience {
     pub(in crate::stdio) alive_within: Duration,
 }
 
-impl Default for Patience {
+impl Default for HangThresholds {
     fn default() -> Self {
         Self {
             suspect_after: Duration::from_secs(5),
@@ -46,7 +46,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl HangThresholds {
     /// Adjusts the thresholds to the longest call timeout: a server that does its work in the thread that responds is busy for as
     /// long as a call takes, and responds to nothing else.
     pub(super) fn with_calls_of(self, timeout: Duration) -> Self {
@@ -59,7 +59,7 @@ impl Patience {
 
 /// Rules of a pool.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
+pub(super) struct PoolRules {
     pub(super) restart: Restart,
     pub(super) isolation: Isolation,
     pub(super) idle_stop: Duration,
@@ -78,7 +78,7 @@ pub(super) struct Rules {
     pub(super) drain_private: Duration,
 }
 
-impl From<&StdioSettings> for Rules {
+impl From<&StdioSettings> for PoolRules {
     fn from(settings: &StdioSettings) -> Self {
         Self {
             restart: settings.restart,
@@ -97,7 +97,7 @@ impl From<&StdioSettings> for Rules {
     }
 }
 
-impl Rules {
+impl PoolRules {
     /// Returns true if a process that served a single request may serve another. Where sessions are isolated, it may hold data
     /// that other clients must not see.
     pub(super) fn reuses(&self) -> bool {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn delays_double_up_to_a_minute_and_begin_with_none_for_what_had_worked() {
         let delays = |had_worked| {
-            let delays = (1..=9).map(|failures| Rules::delay(failures, had_worked, 0.0));
+            let delays = (1..=9).map(|failures| PoolRules::delay(failures, had_worked, 0.0));
             delays.map(|it| it.as_secs_f64()).collect::<Vec<_>>()
         };
         assert_eq!(
@@ -162,14 +162,16 @@ mod tests {
             [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
         );
         assert_eq!(delays(true)[..4], [0.0, 0.5, 1.0, 2.0]);
-        assert_eq!(Rules::delay(1, false, 1.0), Duration::from_millis(250));
+        assert_eq!(PoolRules::delay(1, false, 1.0), Duration::from_millis(250));
     }
 
     #[test]
     fn a_process_is_not_hung_for_as_long_as_a_call_may_take() {
         let patience = |seconds| {
             let timeout = Duration::from_secs(seconds);
-            Patience::default().with_calls_of(timeout).alive_within
+            HangThresholds::default()
+                .with_calls_of(timeout)
+                .alive_within
         };
         assert_eq!(patience(1), Duration::from_secs(15));
         assert_eq!(patience(120), Duration::from_secs(120));
@@ -177,9 +179,9 @@ mod tests {
 
     #[test]
     fn what_ended_is_replaced_as_the_policy_says() {
-        let rules = |restart| Rules {
+        let rules = |restart| PoolRules {
             restart,
-            ..Rules::from(&StdioSettings::default())
+            ..PoolRules::from(&StdioSettings::default())
         };
         let replaced = |restart| [true, false].map(|clean| rules(restart).restarts(clean));
         assert_eq!(replaced(Restart::Never), [false, false]);

@@ -29,12 +29,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tooldock_workers::remote::BackendId;
 
-use super::key::{ConnectionKey, Key, OpenAs, SlotKey};
+use super::key::{ConnectionKey, OpenAs, ProcessKey, SlotKey};
 use super::replay_state::ReplayState;
-use super::rules::{Rules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
+use super::rules::{PoolRules, SLOT_WAIT, SLOTS_MAX, WAITERS_MAX};
 use crate::protocol::{Era, EraSupport};
 use crate::stdio::breaker::{Breaker, BreakerState};
-use give_way::Room;
+use give_way::RoomDemand;
 
 mod ends;
 mod event;
@@ -44,45 +44,46 @@ mod serve;
 mod upkeep;
 
 pub(in crate::stdio) use event::{
-    Action, End, Event, Failure, Full, Order, Place, ProcessId, Refusal, StopReason, WaiterId,
+    InheritedSlot, LeaseRefusal, Order, PoolAction, PoolEvent, PoolLimit, ProcessEnd,
+    ProcessFailure, ProcessId, StopReason, WaiterId,
 };
 
 /// The whole state of a pool.
 #[derive(Debug)]
-pub(in crate::stdio) struct State {
-    rules: Rules,
+pub(in crate::stdio) struct PoolStateMachine {
+    rules: PoolRules,
     breaker: Breaker,
     server: Option<EraSupport>,
     /// The start that finds out the server's eras.
     scout: Option<ProcessId>,
-    processes: BTreeMap<ProcessId, Process>,
-    slots: HashMap<SlotKey, Slot>,
-    waiting: VecDeque<Waiter>,
+    processes: BTreeMap<ProcessId, PoolProcess>,
+    slots: HashMap<SlotKey, PoolSlot>,
+    waiting: VecDeque<QueuedRequest>,
     spares: Spares,
     retired: bool,
     /// Processes that end for a restart. While there are any, no process is started.
     restarting: BTreeSet<ProcessId>,
     next_process: ProcessId,
     next_lease: u64,
-    last_error: Option<Failure>,
+    last_error: Option<ProcessFailure>,
     /// The last unasked end of a process, until one starts.
-    last_end: Option<Failure>,
-    last_restart: Option<Restarted>,
+    last_end: Option<ProcessFailure>,
+    last_restart: Option<UnaskedRestart>,
     /// Time of the last step, which handled all timers due by then.
     looked_at: Option<Instant>,
-    room: Room,
+    room: RoomDemand,
 }
 
 /// Replacement of a process that ended unasked.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::stdio) struct Restarted {
+pub(in crate::stdio) struct UnaskedRestart {
     /// How the former process ended.
     pub(in crate::stdio) reason: &'static str,
     pub(in crate::stdio) at: Instant,
 }
 
 #[derive(Debug)]
-struct Process {
+struct PoolProcess {
     duty: Duty,
     born: Instant,
     /// True while its package is being installed, before the start.
@@ -104,7 +105,7 @@ enum Duty {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct PoolSlot {
     /// The slot's process, starting or serving.
     process: Option<ProcessId>,
     open: Arc<OpenAs>,
@@ -124,9 +125,9 @@ struct Slot {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct QueuedRequest {
     id: WaiterId,
-    key: Key,
+    key: ProcessKey,
     open: Arc<OpenAs>,
     deadline: Instant,
 }
@@ -142,7 +143,7 @@ struct Spares {
 
 /// Numbers of processes by state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct PoolCounts {
     /// Processes that take requests.
     pub(crate) serving: usize,
     /// Processes that are starting.
@@ -177,8 +178,8 @@ pub(crate) enum ServerCopy {
     Ended,
 }
 
-impl State {
-    pub(super) fn new(rules: Rules) -> Self {
+impl PoolStateMachine {
+    pub(super) fn new(rules: PoolRules) -> Self {
         Self {
             breaker: Breaker::new(rules.breaker),
             rules,
@@ -196,30 +197,30 @@ impl State {
             last_end: None,
             last_restart: None,
             looked_at: None,
-            room: Room::default(),
+            room: RoomDemand::default(),
         }
     }
 
     /// Handles an event, and returns the resulting actions. `jitter` is a random number in `0.0..1.0`. An outdated event, such as
     /// the end of a process that was told to end, changes nothing.
-    pub(super) fn step(&mut self, event: Event, now: Instant, jitter: f64) -> Vec<Action> {
+    pub(super) fn step(&mut self, event: PoolEvent, now: Instant, jitter: f64) -> Vec<PoolAction> {
         let mut actions = Vec::new();
         match event {
-            Event::Wanted { key, open } => self.wanted(&key, open, now),
-            Event::Lease { waiter, key, open } => {
+            PoolEvent::Wanted { key, open } => self.wanted(&key, open, now),
+            PoolEvent::Lease { waiter, key, open } => {
                 self.lease(waiter, key, open, now, &mut actions);
             }
-            Event::Abandoned { waiter } => self.waiting.retain(|it| it.id != waiter),
-            Event::Released { process, reusable } => {
+            PoolEvent::Abandoned { waiter } => self.waiting.retain(|it| it.id != waiter),
+            PoolEvent::Released { process, reusable } => {
                 self.released(process, reusable, now, &mut actions);
             }
-            Event::Installing { process, now } => {
+            PoolEvent::Installing { process, now } => {
                 if let Some(entry) = self.processes.get_mut(&process) {
                     entry.installing = now;
                 }
             }
-            Event::Spawned { process } => {
-                if let Some(Process {
+            PoolEvent::Spawned { process } => {
+                if let Some(PoolProcess {
                     duty: Duty::Spare { runs },
                     ..
                 }) = self.processes.get_mut(&process)
@@ -227,43 +228,43 @@ impl State {
                     *runs = true;
                 }
             }
-            Event::Started {
+            PoolEvent::Started {
                 process,
                 server,
                 opened,
             } => self.started(process, server, opened, now, &mut actions),
-            Event::StartFailed { process, failure } => {
+            PoolEvent::StartFailed { process, failure } => {
                 self.start_failed(process, failure, now, jitter, &mut actions);
             }
-            Event::Explained { why } => self.last_end = Some(why),
-            Event::Lost { process, end } => self.lost(process, end, now, jitter),
-            Event::Gone { process } => {
+            PoolEvent::Explained { why } => self.last_end = Some(why),
+            PoolEvent::Lost { process, end } => self.lost(process, end, now, jitter),
+            PoolEvent::Gone { process } => {
                 // Its task may have ended without an event.
-                self.lost(process, End::Crash, now, jitter);
+                self.lost(process, ProcessEnd::Crash, now, jitter);
                 self.processes.remove(&process);
                 self.restarting.remove(&process);
             }
-            Event::Inherit { places } => self.inherit(places, now),
-            Event::SessionClosed { tag } => self.session_closed(&tag, now, &mut actions),
-            Event::SessionReturned { tag } => self.session_returned(&tag),
-            Event::Away { since } => self.room.note_away(since, now),
-            Event::Outdated { process } => {
+            PoolEvent::Inherit { places } => self.inherit(places, now),
+            PoolEvent::SessionClosed { tag } => self.session_closed(&tag, now, &mut actions),
+            PoolEvent::SessionReturned { tag } => self.session_returned(&tag),
+            PoolEvent::Away { since } => self.room.note_away(since, now),
+            PoolEvent::Outdated { process } => {
                 self.vacate(process, now, true);
                 self.drain(process, StopReason::Outdated, now, &mut actions);
             }
-            Event::Mute { process } => {
+            PoolEvent::Mute { process } => {
                 self.vacate(process, now, true);
                 self.drain(process, StopReason::Mute, now, &mut actions);
             }
-            Event::Removed {
+            PoolEvent::Removed {
                 replicas,
                 instead,
                 processes,
             } => self.removed((&replicas, instead.as_ref()), processes, now, &mut actions),
-            Event::Restart => self.restart(now, &mut actions),
-            Event::Revive => self.revive(),
-            Event::Retire => self.retire(now, &mut actions),
-            Event::Tick => {}
+            PoolEvent::Restart => self.restart(now, &mut actions),
+            PoolEvent::Revive => self.revive(),
+            PoolEvent::Retire => self.retire(now, &mut actions),
+            PoolEvent::Tick => {}
         }
         self.keep_up(now, &mut actions);
         self.serve(now, &mut actions);
@@ -282,7 +283,7 @@ impl State {
         key: &ConnectionKey,
         wanted: Era,
     ) -> Option<(ProcessId, Arc<ReplayState>)> {
-        let key = Key::lasting(key)?;
+        let key = ProcessKey::lasting(key)?;
         let era = self.server?.opened_for(wanted);
         let slot = self.slots.get(&SlotKey { key, era })?;
         let process = slot.process?;
@@ -293,13 +294,13 @@ impl State {
         })
     }
 
-    /// The return path of nearly every request. Returns false if more may follow from it, which [`State::step`] has to handle.
+    /// The return path of nearly every request. Returns false if more may follow from it, which [`PoolStateMachine::step`] has to handle.
     pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
         let Some(entry) = self.processes.get_mut(&process) else {
             return true;
         };
         match &entry.duty {
-            Duty::Serving { slot, .. } if !matches!(slot.key, Key::Exclusive(_)) => {
+            Duty::Serving { slot, .. } if !matches!(slot.key, ProcessKey::Exclusive(_)) => {
                 entry.users = entry.users.saturating_sub(1);
                 entry.idle_since = now;
                 true
@@ -314,12 +315,12 @@ impl State {
         }
         // The shared process also shows the facts about all of them: the server's eras and capabilities.
         let key = SlotKey {
-            key: Key::lasting(key).unwrap_or(Key::Shared),
+            key: ProcessKey::lasting(key).unwrap_or(ProcessKey::Shared),
             era: open.era,
         };
-        self.slots.entry(key).or_insert_with(|| Slot {
+        self.slots.entry(key).or_insert_with(|| PoolSlot {
             eager: true,
-            ..Slot::new(open, now)
+            ..PoolSlot::new(open, now)
         });
     }
 
@@ -329,21 +330,21 @@ impl State {
         key: ConnectionKey,
         open: Arc<OpenAs>,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         if self.waiting.len() >= WAITERS_MAX {
-            let refusal = Refusal::Overloaded(Full::Waiters);
-            actions.push(Action::Refuse { waiter, refusal });
+            let refusal = LeaseRefusal::Overloaded(PoolLimit::Waiters);
+            actions.push(PoolAction::Refuse { waiter, refusal });
             return;
         }
-        let key = Key::lasting(&key).unwrap_or_else(|| {
+        let key = ProcessKey::lasting(&key).unwrap_or_else(|| {
             self.next_lease += 1;
-            Key::Exclusive(self.next_lease)
+            ProcessKey::Exclusive(self.next_lease)
         });
         if key.is_private() {
             self.spares.asked_for = Some(now);
         }
-        self.waiting.push_back(Waiter {
+        self.waiting.push_back(QueuedRequest {
             id: waiter,
             key,
             open,
@@ -356,7 +357,7 @@ impl State {
         process: ProcessId,
         reusable: bool,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         let Some(entry) = self.processes.get_mut(&process) else {
             return;
@@ -367,7 +368,7 @@ impl State {
             Duty::Draining { reason, .. } if entry.users == 0 => {
                 self.stop(process, reason, now, actions);
             }
-            Duty::Serving { slot, .. } if matches!(slot.key, Key::Exclusive(_)) => {
+            Duty::Serving { slot, .. } if matches!(slot.key, ProcessKey::Exclusive(_)) => {
                 if reusable {
                     self.set_aside(process, &slot, now, actions);
                 } else {
@@ -380,8 +381,8 @@ impl State {
     }
 
     /// Lasting requests of clients and sessions, for the pool that replaces this one.
-    pub(super) fn lasting(&self) -> Vec<Place> {
-        let all = self.slots.iter().map(|(key, slot)| Place {
+    pub(super) fn lasting(&self) -> Vec<InheritedSlot> {
+        let all = self.slots.iter().map(|(key, slot)| InheritedSlot {
             slot: key.clone(),
             open: Arc::clone(&slot.open),
             replay_state: Arc::clone(&slot.replay_state),
@@ -392,7 +393,7 @@ impl State {
     }
 
     /// Takes over lasting requests: clients do not know that the server was replaced, so their notifications come from this pool.
-    fn inherit(&mut self, places: Vec<Place>, now: Instant) {
+    fn inherit(&mut self, places: Vec<InheritedSlot>, now: Instant) {
         for place in places {
             if self.slots.len() >= SLOTS_MAX {
                 return;
@@ -401,7 +402,7 @@ impl State {
             let slot = self
                 .slots
                 .entry(place.slot)
-                .or_insert_with(|| Slot::lasting(place.open, lasting, now));
+                .or_insert_with(|| PoolSlot::lasting(place.open, lasting, now));
             slot.replay_state.take_over(&place.replay_state);
             slot.dead |= place.lost && self.rules.keeps_state;
             slot.eager |= slot.replay_state.is_awaited() && !slot.dead;
@@ -419,7 +420,7 @@ impl State {
         (replicas, instead): (&[BackendId], Option<&BackendId>),
         processes: Vec<ProcessId>,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         for process in processes {
             let slot = match self.processes.get(&process).map(|it| &it.duty) {
@@ -444,7 +445,7 @@ impl State {
         }
         let (gone, kept) = self.slots.drain().partition(|(key, _)| left(key));
         self.slots = kept;
-        let gone: HashMap<SlotKey, Slot> = gone;
+        let gone: HashMap<SlotKey, PoolSlot> = gone;
         for (key, place) in gone {
             let lasting = place.replay_state;
             let Some(instead) = instead.filter(|_| lasting.lasts()) else {
@@ -452,19 +453,19 @@ impl State {
             };
             // All slots of backends share the same lasting requests.
             let key = SlotKey {
-                key: Key::Replica(instead.clone()),
+                key: ProcessKey::Replica(instead.clone()),
                 era: key.era,
             };
             let slot = self.slots.entry(key);
-            let slot = slot.or_insert_with(|| Slot::lasting(place.open, Some(lasting), now));
+            let slot = slot.or_insert_with(|| PoolSlot::lasting(place.open, Some(lasting), now));
             slot.eager |= slot.replay_state.is_awaited();
         }
     }
 
-    fn session_closed(&mut self, tag: &Arc<str>, now: Instant, actions: &mut Vec<Action>) {
+    fn session_closed(&mut self, tag: &Arc<str>, now: Instant, actions: &mut Vec<PoolAction>) {
         for era in [Era::Legacy, Era::Modern] {
             let slot = SlotKey {
-                key: Key::Session(Arc::clone(tag)),
+                key: ProcessKey::Session(Arc::clone(tag)),
                 era,
             };
             if let Some(process) = self.slots.remove(&slot).and_then(|slot| slot.process) {
@@ -472,11 +473,11 @@ impl State {
             }
         }
         self.waiting.retain(|waiter| {
-            let ours = matches!(&waiter.key, Key::Session(it) if it == tag);
+            let ours = matches!(&waiter.key, ProcessKey::Session(it) if it == tag);
             if ours {
-                let refusal = Refusal::SessionClosed;
+                let refusal = LeaseRefusal::SessionClosed;
                 let waiter = waiter.id;
-                actions.push(Action::Refuse { waiter, refusal });
+                actions.push(PoolAction::Refuse { waiter, refusal });
             }
             !ours
         });
@@ -486,7 +487,7 @@ impl State {
     /// without another request.
     fn session_returned(&mut self, tag: &Arc<str>) {
         for era in [Era::Legacy, Era::Modern] {
-            let key = Key::Session(Arc::clone(tag));
+            let key = ProcessKey::Session(Arc::clone(tag));
             if let Some(place) = self.slots.get_mut(&SlotKey { key, era }) {
                 place.eager |= place.process.is_none() && place.replay_state.is_awaited();
             }
@@ -496,18 +497,18 @@ impl State {
     /// Returns true if a session has a slot.
     pub(super) fn remembers(&self, tag: &Arc<str>) -> bool {
         [Era::Legacy, Era::Modern].into_iter().any(|era| {
-            let key = Key::Session(Arc::clone(tag));
+            let key = ProcessKey::Session(Arc::clone(tag));
             self.slots.contains_key(&SlotKey { key, era })
         })
     }
 
-    fn retire(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    fn retire(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         self.retired = true;
         self.slots.clear();
         for waiter in self.waiting.drain(..) {
-            let refusal = Refusal::Retired;
+            let refusal = LeaseRefusal::Retired;
             let waiter = waiter.id;
-            actions.push(Action::Refuse { waiter, refusal });
+            actions.push(PoolAction::Refuse { waiter, refusal });
         }
         let all: Vec<_> = self.processes.keys().copied().collect();
         for process in all {
@@ -522,7 +523,7 @@ impl State {
         process: ProcessId,
         reason: StopReason,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         let Some(entry) = self.processes.get_mut(&process) else {
             return;
@@ -547,7 +548,7 @@ impl State {
         process: ProcessId,
         reason: StopReason,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         self.forget_scout(process);
         if let Some(entry) = self.processes.get_mut(&process)
@@ -557,7 +558,7 @@ impl State {
                 self.breaker.undecided(now);
             }
             entry.duty = Duty::Stopping;
-            actions.push(Action::Stop { process, reason });
+            actions.push(PoolAction::Stop { process, reason });
         }
     }
 
@@ -589,17 +590,17 @@ impl State {
     }
 
     /// The failure of the last start, until one succeeds.
-    pub(super) fn last_error(&self) -> Option<&Failure> {
+    pub(super) fn last_error(&self) -> Option<&ProcessFailure> {
         self.last_error.as_ref()
     }
 
     /// The reason why no process serves: the failure of the last start, else the end of the last process.
-    pub(super) fn why(&self) -> Option<&Failure> {
+    pub(super) fn why(&self) -> Option<&ProcessFailure> {
         self.last_error.as_ref().or(self.last_end.as_ref())
     }
 
     /// A slot of any backend, for connections that all clients share.
-    fn replica(&self, slot: &SlotKey) -> Option<&Slot> {
+    fn replica(&self, slot: &SlotKey) -> Option<&PoolSlot> {
         let shared = slot.key.is_shared();
         let mut all = self.slots.iter().filter(|_| shared);
         let found = all.find(|(it, _)| it.era == slot.era && it.key.replica().is_some());
@@ -649,7 +650,7 @@ impl State {
     }
 
     /// The last replacement of a process.
-    pub(super) fn last_restart(&self) -> Option<Restarted> {
+    pub(super) fn last_restart(&self) -> Option<UnaskedRestart> {
         self.last_restart
     }
 
@@ -663,14 +664,14 @@ impl State {
     /// when a request needs it.
     fn is_done(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
-        let clean = |slot: &Slot| slot.ended == Some(End::Clean.as_str());
+        let clean = |slot: &PoolSlot| slot.ended == Some(ProcessEnd::Clean.as_str());
         shared.any(|(_, slot)| slot.away && clean(slot) && !self.rules.restarts(true))
     }
 
     /// Presence of the connection that all clients share. Processes of sessions and single requests do not count.
     pub(super) fn presence(&self) -> Presence {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
-        let serves = |slot: &Slot| {
+        let serves = |slot: &PoolSlot| {
             let entry = slot.process.and_then(|it| self.processes.get(&it));
             entry.is_some_and(|it| matches!(it.duty, Duty::Serving { .. }))
         };
@@ -693,11 +694,11 @@ impl State {
 
     /// Returns true if a session's state is lost for good, with its process.
     pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
-        self.rules.keeps_state && self.has_ended(&Key::Session(Arc::clone(tag)))
+        self.rules.keeps_state && self.has_ended(&ProcessKey::Session(Arc::clone(tag)))
     }
 
     /// Returns true if the last process for this key ended and is not replaced.
-    pub(super) fn has_ended(&self, key: &Key) -> bool {
+    pub(super) fn has_ended(&self, key: &ProcessKey) -> bool {
         let ended = |era| {
             let key = key.clone();
             let slot = self.slots.get(&SlotKey { key, era });
@@ -709,7 +710,7 @@ impl State {
     /// State of the copy that this key leads to.
     pub(super) fn copy(&self, key: &ConnectionKey, wanted: Era) -> ServerCopy {
         // A process for a single request ends with it.
-        let Some(lasting) = Key::lasting(key) else {
+        let Some(lasting) = ProcessKey::lasting(key) else {
             return ServerCopy::Idle;
         };
         if self.has_ended(&lasting) {
@@ -728,7 +729,7 @@ impl State {
         key: &ConnectionKey,
         wanted: Era,
     ) -> Option<(Arc<ReplayState>, Vec<ProcessId>)> {
-        let key = Key::lasting(key)?;
+        let key = ProcessKey::lasting(key)?;
         let slot = |era| {
             let key = key.clone();
             let slot = SlotKey { key, era };
@@ -753,8 +754,8 @@ impl State {
         Some((Arc::clone(lasting), serving.collect()))
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub(super) fn counts(&self) -> PoolCounts {
+        let mut counts = PoolCounts::default();
         for process in self.processes.values() {
             *match process.duty {
                 Duty::Serving { .. } => &mut counts.serving,
@@ -770,7 +771,7 @@ impl State {
     }
 }
 
-impl Slot {
+impl PoolSlot {
     fn new(open: Arc<OpenAs>, now: Instant) -> Self {
         Self {
             process: None,

@@ -14,7 +14,7 @@ use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::worker::LogLevel;
 
-use super::state::Counts;
+use super::state::PoolCounts;
 use super::*;
 use crate::catalogue::PageKey;
 use crate::jsonrpc::{Notification, ResponseOutcome, ServerRequest};
@@ -24,7 +24,7 @@ use crate::stdio::breaker::BreakerState;
 use crate::stdio::launch::ProcessLaunchers;
 use crate::stdio::link::{CallOwner, Inbound};
 use crate::stdio::metrics::StdioMetrics;
-use crate::stdio::process::Listener;
+use crate::stdio::process::ProcessListener;
 use crate::stdio::testing::program::{SCRIPT, guard, within};
 use crate::stream::{EventLog, Pulse, StreamMetrics};
 
@@ -42,10 +42,10 @@ struct House {
 
 impl House {
     fn new() -> Self {
-        Self::with_patience(Patience::default())
+        Self::with_patience(HangThresholds::default())
     }
 
-    fn with_patience(patience: Patience) -> Self {
+    fn with_patience(patience: HangThresholds) -> Self {
         let exported = prometheus::Registry::new();
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![Handle::current()]);
@@ -151,7 +151,7 @@ impl House {
         server: &Arc<ExternalServer>,
         key: ConnectionKey,
         open: OpenAs,
-    ) -> Leased {
+    ) -> ProcessLease {
         within(self.pools.lease(server, key, open))
             .await
             .expect("leased")
@@ -221,7 +221,7 @@ fn params(tool: &str) -> Box<RawValue> {
     serde_json::value::to_raw_value(&params).expect("JSON")
 }
 
-async fn call(leased: &Leased, tool: &str) -> Result<Value, CallError> {
+async fn call(leased: &ProcessLease, tool: &str) -> Result<Value, CallError> {
     let call = leased.request("tools/call", Some(&params(tool)), None)?;
     match within(call).await? {
         ResponseOutcome::Result(result) => Ok(serde_json::from_slice(&result).expect("JSON")),
@@ -399,7 +399,7 @@ async fn a_log_message_of_the_shared_process_reaches_who_uses_it_alone() {
         .lease(&server, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let ear = Arc::new(Client::default());
-    let hearing = leased.hear(Listener {
+    let hearing = leased.hear(ProcessListener {
         owner: CallOwner {
             principal: None,
             aggregate: None,
@@ -625,7 +625,7 @@ async fn a_modern_shared_process_is_subscribed_to_for_everybody() {
         .await;
     assert_eq!(leased.opened().era(), Era::Modern);
     leased.subscribe("test://a").await.expect("subscribed");
-    let subscribed = |leased: &Leased| {
+    let subscribed = |leased: &ProcessLease| {
         let request = leased.request("tools/call", Some(&params("look")), None);
         async move {
             let ResponseOutcome::Result(result) = request.expect("sent").await.expect("answered")
@@ -860,7 +860,7 @@ async fn sessions_that_come_and_go_in_every_way_leave_no_process() {
         let inner = pool.lock();
         assert_eq!(
             (inner.live.len(), inner.state.counts()),
-            (0, Counts::default())
+            (0, PoolCounts::default())
         );
     }
     let count = |what: &str| house.metric(&format!("tooldock_server_processes_{what}_total"));

@@ -10,7 +10,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::process::Exit;
 
 use crate::stdio::launch::{Instance, Launcher};
-use crate::stdio::pool::state::Failure;
+use crate::stdio::pool::state::ProcessFailure;
 
 /// Most characters of a sentence, most of which may be the server's own words, and of the server's last output.
 const WORDS_MAX: usize = 300;
@@ -35,7 +35,7 @@ impl From<CallError> for Raw {
 
 impl Raw {
     /// Removes secrets, so that the failure may be shown. A server's own words may contain secrets that it was given.
-    pub(super) fn of(self, server: &dyn Launcher) -> Failure {
+    pub(super) fn of(self, server: &dyn Launcher) -> ProcessFailure {
         let Self { mut error, said } = self;
         let told = fit_for_others(server, &error.message);
         let what = what(&told, server.name().as_str());
@@ -47,7 +47,7 @@ impl Raw {
             None => what.to_owned(),
         };
         error.message = format!("{}. {ADVICE}", told.trim_end_matches('.'));
-        Failure {
+        ProcessFailure {
             error,
             reason: reason.into(),
             elsewhere: false,

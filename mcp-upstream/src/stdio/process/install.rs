@@ -6,7 +6,7 @@ use tokio::sync::OnceCell;
 
 use super::failure::Raw;
 use crate::stdio::pool::PoolShared;
-use crate::stdio::pool::state::{Event, ProcessId};
+use crate::stdio::pool::state::{PoolEvent, ProcessId};
 use crate::stdio::turns::Requests;
 
 /// State of the installation, as far as the pool knows.
@@ -33,7 +33,7 @@ impl Installation {
         }
         let done = Arc::clone(&self.done.lock().unwrap_or_else(PoisonError::into_inner));
         let installed = done.get_or_try_init(async || {
-            let _shown = Shown::new(pool, process);
+            let _shown = InstallationGuard::new(pool, process);
             let _turn = pool.turns.installing.take(requests).await;
             pool.launcher.prepare().await
         });
@@ -51,22 +51,22 @@ impl Installation {
 }
 
 /// Guard that shows in `/ready` that a process waits for its package.
-struct Shown<'a> {
+struct InstallationGuard<'a> {
     pool: &'a Arc<PoolShared>,
     process: ProcessId,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> InstallationGuard<'a> {
     fn new(pool: &'a Arc<PoolShared>, process: ProcessId) -> Self {
         let now = true;
-        pool.apply(Event::Installing { process, now });
+        pool.apply(PoolEvent::Installing { process, now });
         Self { pool, process }
     }
 }
 
-impl Drop for Shown<'_> {
+impl Drop for InstallationGuard<'_> {
     fn drop(&mut self) {
         let (process, now) = (self.process, false);
-        self.pool.apply(Event::Installing { process, now });
+        self.pool.apply(PoolEvent::Installing { process, now });
     }
 }

@@ -15,13 +15,13 @@ use tooldock_workers::process::Exit;
 use tooldock_workers::remote::BackendId;
 
 use super::failure::{self, Raw};
-use super::open::{self, Limits, Outcome};
-use super::{InboundRouter, Opened, Process, listen, replay};
+use super::open::{self, OpenOutcome, OpeningLimits};
+use super::{InboundRouter, Process, ProcessOpening, listen, replay};
 use crate::protocol::{Era, EraSupport};
-use crate::stdio::launch::{Instance, LinkParts, Place};
-use crate::stdio::link::{Closed, Link, LinkLimits};
-use crate::stdio::pool::state::{End, Event, Order, ProcessId, StopReason};
-use crate::stdio::pool::{Key, PoolShared};
+use crate::stdio::launch::{Instance, LaunchRequirements, LinkParts};
+use crate::stdio::link::{Link, LinkEnd, LinkLimits};
+use crate::stdio::pool::state::{Order, PoolEvent, ProcessEnd, ProcessId, StopReason};
+use crate::stdio::pool::{PoolShared, ProcessKey};
 
 /// Wait for the exit code of a process that closed its output.
 const EXIT_WAIT: Duration = Duration::from_millis(50);
@@ -47,26 +47,26 @@ pub(in crate::stdio) struct Keeper {
 }
 
 /// A process whose pipes are connected.
-struct Running {
+struct ConnectedProcess {
     child: Box<dyn Instance>,
     link: Arc<Link>,
     router: Arc<InboundRouter>,
 }
 
 /// The next phase of a process.
-enum Next {
+enum ProcessPhase {
     /// The pool knows about the end; the process remains to be ended.
-    End(Option<Running>),
+    End(Option<ConnectedProcess>),
     /// The process takes calls.
-    Serve(Running, Arc<Process>, Order),
+    Serve(ConnectedProcess, Arc<Process>, Order),
 }
 
 impl Keeper {
     /// Runs to the end of the process. Without an order the process is a spare, which waits for one.
     pub(in crate::stdio) async fn run(mut self, order: Option<Order>) {
         let running = match self.begin(order).await {
-            Next::End(running) => running,
-            Next::Serve(running, process, order) => {
+            ProcessPhase::End(running) => running,
+            ProcessPhase::Serve(running, process, order) => {
                 self.serve(&running, &process, &order).await;
                 process.over.send_replace(true);
                 Some(running)
@@ -75,10 +75,10 @@ impl Keeper {
         if let Some(running) = running {
             running.end().await;
         }
-        self.report(Event::Gone { process: self.id });
+        self.report(PoolEvent::Gone { process: self.id });
     }
 
-    async fn begin(&mut self, order: Option<Order>) -> Next {
+    async fn begin(&mut self, order: Option<Order>) -> ProcessPhase {
         let limit = self.pool.settings().connect_timeout;
         // A request may wait for a process, but never for a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
@@ -95,7 +95,7 @@ impl Keeper {
         };
         let outcome = tokio::select! {
             outcome = outcome => outcome,
-            _ = stopped(&mut self.commands) => return Next::End(None),
+            _ = stopped(&mut self.commands) => return ProcessPhase::End(None),
         };
         // The turn is held until the process serves or has failed.
         let (turn, started, running) = match outcome {
@@ -108,7 +108,7 @@ impl Keeper {
                 // A spare is ready at this point.
                 drop(turn);
                 let Some(order) = self.wait_for_order(&running).await else {
-                    return Next::End(Some(running));
+                    return ProcessPhase::End(Some(running));
                 };
                 (order, Instant::now() + limit)
             }
@@ -117,8 +117,8 @@ impl Keeper {
     }
 
     /// Waits with a spare for the order to open it, the order to end it, or its own end.
-    async fn wait_for_order(&mut self, running: &Running) -> Option<Order> {
-        self.report(Event::Spawned { process: self.id });
+    async fn wait_for_order(&mut self, running: &ConnectedProcess) -> Option<Order> {
+        self.report(PoolEvent::Spawned { process: self.id });
         tokio::select! {
             command = self.commands.recv() => match command {
                 Some(Command::Open(order)) => Some(order),
@@ -127,21 +127,26 @@ impl Keeper {
             _ = running.link.closed() => {
                 let exit = failure::exit_within(&*running.child, EXIT_WAIT).await;
                 let (process, end) = (self.id, end_of(exit));
-                self.report(Event::Lost { process, end });
+                self.report(PoolEvent::Lost { process, end });
                 None
             }
         }
     }
 
     /// Opens the process, or another process if needed.
-    async fn open(&mut self, mut running: Running, order: Order, until: Instant) -> Next {
+    async fn open(
+        &mut self,
+        mut running: ConnectedProcess,
+        order: Order,
+        until: Instant,
+    ) -> ProcessPhase {
         let mut server = order.server;
         let mut outcome = Err(Raw::from(not_opened(&self.pool)));
         let mut tries = TRIES;
         let mut avoid = Vec::new();
         loop {
             running.router.set_own(order.open.inbound.clone());
-            let limits = Limits {
+            let limits = OpeningLimits {
                 probe: self.pool.settings().probe_timeout,
                 until,
             };
@@ -154,15 +159,15 @@ impl Keeper {
             let heard = |refused| child.release_output(refused);
             let attempted = tokio::select! {
                 attempted = open::open(&running.link, identity, server, wanted, limits, &heard) => attempted,
-                _ = stopped(&mut self.commands) => return Next::End(Some(running)),
+                _ = stopped(&mut self.commands) => return ProcessPhase::End(Some(running)),
             };
             let tried = server.is_some_and(|server| open::is_trial(server, wanted));
             let found = match attempted {
-                Ok(Outcome::Opened { opened, server }) => {
+                Ok(OpenOutcome::Opened { opened, server }) => {
                     outcome = Ok((opened, server));
                     break;
                 }
-                Ok(Outcome::TryAnother { server }) => {
+                Ok(OpenOutcome::TryAnother { server }) => {
                     tries -= 1;
                     Some(server)
                 }
@@ -195,7 +200,7 @@ impl Keeper {
                         Err(error) => return self.failed(None, Some(&order), error.into()),
                     }
                 }
-                _ = stopped(&mut self.commands) => return Next::End(None),
+                _ = stopped(&mut self.commands) => return ProcessPhase::End(None),
             };
         }
         match outcome {
@@ -209,7 +214,7 @@ impl Keeper {
     fn may_lead_elsewhere(
         &self,
         order: &Order,
-        running: &Running,
+        running: &ConnectedProcess,
         avoid: &mut Vec<BackendId>,
     ) -> bool {
         let Some(backend) = running.child.backend() else {
@@ -224,11 +229,11 @@ impl Keeper {
 
     async fn opened(
         &mut self,
-        mut running: Running,
+        mut running: ConnectedProcess,
         order: Order,
-        opened: Opened,
+        opened: ProcessOpening,
         server: EraSupport,
-    ) -> Next {
+    ) -> ProcessPhase {
         if opened.era() == Era::Modern {
             running.link.opened(None);
         }
@@ -252,10 +257,10 @@ impl Keeper {
         let limit = pool.settings().connect_timeout;
         tokio::select! {
             () = replay::restore(&process, &order.replay_state, limit) => {}
-            _ = stopped(&mut self.commands) => return Next::End(Some(running)),
+            _ = stopped(&mut self.commands) => return ProcessPhase::End(Some(running)),
         }
         pool.started(self.id, &process, server, &order.slot.key);
-        Next::Serve(running, process, order)
+        ProcessPhase::Serve(running, process, order)
     }
 
     /// Serves until the process is ended or ends:
@@ -264,7 +269,7 @@ impl Keeper {
     /// - a suspicion, and the outcome of the ping;
     /// - a process that is mute takes no new requests;
     /// - beside that, the subscription of a modern process is kept open, and the tools of the shared process are read.
-    async fn serve(&mut self, running: &Running, process: &Process, order: &Order) {
+    async fn serve(&mut self, running: &ConnectedProcess, process: &Process, order: &Order) {
         let limit = self.pool.settings().connect_timeout;
         let patience = self.pool.patience.alive_within;
         let (catalogue, name) = (&self.pool.catalogue, self.pool.name());
@@ -277,7 +282,7 @@ impl Keeper {
             };
             let listen = async {
                 // Messages of a process for a single request do not outlast the request.
-                if !matches!(key, Key::Exclusive(_)) {
+                if !matches!(key, ProcessKey::Exclusive(_)) {
                     listen::listen(process, &order.replay_state).await;
                 }
             };
@@ -306,7 +311,7 @@ impl Keeper {
                     return;
                 }
                 closed = running.link.closed() => {
-                    if let Closed::Violation(what) = closed {
+                    if let LinkEnd::Violation(what) = closed {
                         tracing::warn!(
                             namespace = %self.pool.name(),
                             pid = process.pid,
@@ -316,8 +321,8 @@ impl Keeper {
                     }
                     let exit = failure::exit_within(&*running.child, EXIT_WAIT).await;
                     let what = match closed {
-                        Closed::Violation(what) => format!("broke the protocol: {what}"),
-                        Closed::Disconnected | Closed::Ended => running.child.how_ended(exit),
+                        LinkEnd::Violation(what) => format!("broke the protocol: {what}"),
+                        LinkEnd::Disconnected | LinkEnd::Ended => running.child.how_ended(exit),
                     };
                     break (end_of(exit), what);
                 }
@@ -332,19 +337,19 @@ impl Keeper {
                 {
                     asking = None;
                     if !alive {
-                        break (End::Unresponsive, "stopped answering".to_owned());
+                        break (ProcessEnd::Unresponsive, "stopped answering".to_owned());
                     }
                     process.answered();
                 }
                 () = &mut mute, if !is_replaced => {
                     is_replaced = true;
                     self.tell_of_muteness(process);
-                    self.report(Event::Mute { process: self.id });
+                    self.report(PoolEvent::Mute { process: self.id });
                 }
                 () = &mut beside => {}
             }
         };
-        self.report(Event::Lost {
+        self.report(PoolEvent::Lost {
             process: self.id,
             end,
         });
@@ -364,10 +369,15 @@ impl Keeper {
             "{} unasked",
             why.reason
         );
-        self.report(Event::Explained { why });
+        self.report(PoolEvent::Explained { why });
     }
 
-    fn failed(&self, running: Option<Running>, order: Option<&Order>, raw: Raw) -> Next {
+    fn failed(
+        &self,
+        running: Option<ConnectedProcess>,
+        order: Option<&Order>,
+        raw: Raw,
+    ) -> ProcessPhase {
         let server = &*self.pool.launcher;
         let mut failure = raw.of(server);
         let replica = order.and_then(|order| order.slot.key.replica());
@@ -389,11 +399,11 @@ impl Keeper {
             );
         }
         self.pool.installation.forget();
-        self.report(Event::StartFailed {
+        self.report(PoolEvent::StartFailed {
             process: self.id,
             failure,
         });
-        Next::End(running)
+        ProcessPhase::End(running)
     }
 
     fn tell_of_giving_way(&self, process: &Process) {
@@ -421,7 +431,7 @@ impl Keeper {
         );
     }
 
-    fn report(&self, event: Event) {
+    fn report(&self, event: PoolEvent) {
         self.pool.apply(event);
     }
 }
@@ -431,7 +441,7 @@ async fn start(
     pool: &Arc<PoolShared>,
     order: Option<&Order>,
     avoid: &[BackendId],
-) -> Result<Running, CallError> {
+) -> Result<ConnectedProcess, CallError> {
     let key = order.map(|order| &order.slot.key);
     let router = InboundRouter::new(
         pool.name().clone(),
@@ -447,18 +457,18 @@ async fn start(
         inbound: Arc::clone(&router) as _,
         catalogue: Arc::clone(&pool.catalogue),
     };
-    let place = Place {
-        replica: key.and_then(Key::replica),
+    let place = LaunchRequirements {
+        replica: key.and_then(ProcessKey::replica),
         avoid,
-        hash: key.map_or(0, Key::hash),
+        hash: key.map_or(0, ProcessKey::hash),
         headers: order.and_then(|order| order.open.headers.as_ref()),
         principal: match key {
-            Some(Key::Principal(name)) => Some(name),
+            Some(ProcessKey::Principal(name)) => Some(name),
             _ => order.and_then(|order| order.open.principal.as_ref()),
         },
     };
     let (link, child) = pool.launcher.launch(place, parts).await?;
-    Ok(Running {
+    Ok(ConnectedProcess {
         child,
         link,
         router,
@@ -481,7 +491,7 @@ fn not_opened(pool: &PoolShared) -> CallError {
     )
 }
 
-impl Running {
+impl ConnectedProcess {
     /// The kind of connection, for the log.
     fn what(&self) -> &'static str {
         match self.child.pid() {
@@ -507,7 +517,7 @@ impl Running {
 
     /// The failure of a process that was not opened because it did not respond: how it ended, if it did, and its last output.
     async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> Raw {
-        if !self.link.is_closed() || self.link.closed().await != Closed::Disconnected {
+        if !self.link.is_closed() || self.link.closed().await != LinkEnd::Disconnected {
             let said = self.child.last_words().await;
             return Raw { error, said };
         }
@@ -521,7 +531,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ConnectedProcess {
     /// Removes the handler in any case, when the process is replaced or its keeper ends: a question that waits at the handler
     /// holds the link, and the link holds the handler.
     fn drop(&mut self) {
@@ -530,10 +540,10 @@ impl Drop for Running {
 }
 
 /// Classifies an end. A process that closed its output and lives is as good as crashed.
-fn end_of(exit: Option<Exit>) -> End {
+fn end_of(exit: Option<Exit>) -> ProcessEnd {
     match exit {
-        Some(Exit::Code(0)) => End::Clean,
-        _ => End::Crash,
+        Some(Exit::Code(0)) => ProcessEnd::Clean,
+        _ => ProcessEnd::Crash,
     }
 }
 
@@ -571,7 +581,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::ClientIdentity;
-    use crate::stdio::handshake::Initialized;
+    use crate::stdio::handshake::InitializeReply;
     use crate::stdio::launch::Instance;
     use crate::stdio::metrics::ServerMetrics;
     use crate::stdio::testing::Scene;
@@ -579,7 +589,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(15);
 
     fn process(scene: &Scene) -> Process {
-        let opened = Opened::Legacy(Initialized {
+        let opened = ProcessOpening::Legacy(InitializeReply {
             version: crate::protocol::ProtocolVersion::V2025_11_25,
             result: bytes::Bytes::from_static(b"{}"),
         });
@@ -631,14 +641,14 @@ mod tests {
 
     #[test]
     fn only_exit_code_zero_is_a_clean_end() {
-        assert_eq!(end_of(Some(Exit::Code(0))), End::Clean);
+        assert_eq!(end_of(Some(Exit::Code(0))), ProcessEnd::Clean);
         for exit in [
             Some(Exit::Code(1)),
             Some(Exit::Signal(9)),
             Some(Exit::Lost),
             None,
         ] {
-            assert_eq!(end_of(exit), End::Crash);
+            assert_eq!(end_of(exit), ProcessEnd::Crash);
         }
     }
 }

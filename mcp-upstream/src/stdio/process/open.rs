@@ -5,16 +5,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
-use super::Opened;
+use super::ProcessOpening;
 use crate::protocol::ClientIdentity;
 use crate::protocol::{Era, EraSupport};
-use crate::stdio::handshake::{self, Probed, ProbedEra};
+use crate::stdio::handshake::{self, ProbeOutcome, ProbedEra};
 use crate::stdio::link::Link;
 
 /// Outcome of an attempt to open a process.
-pub(super) enum Outcome {
+pub(super) enum OpenOutcome {
     /// The process takes calls.
-    Opened { opened: Opened, server: EraSupport },
+    Opened {
+        opened: ProcessOpening,
+        server: EraSupport,
+    },
     /// The process cannot be used in the wanted era any more, but a new process can: some servers pin a process to the era that
     /// it heard first, some end on an unknown request.
     TryAnother { server: EraSupport },
@@ -22,7 +25,7 @@ pub(super) enum Outcome {
 
 /// Time limits of the probe and of the whole opening.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct OpeningLimits {
     pub(super) probe: Duration,
     pub(super) until: Instant,
 }
@@ -33,14 +36,14 @@ pub(super) async fn open(
     identity: &ClientIdentity,
     server: Option<EraSupport>,
     wanted: Era,
-    limits: Limits,
+    limits: OpeningLimits,
     heard: &(dyn Fn(bool) + Send + Sync),
-) -> Result<Outcome, CallError> {
+) -> Result<OpenOutcome, CallError> {
     let left = limits.until.saturating_duration_since(Instant::now());
     let Some(server) = server else {
         return match handshake::probe(link, identity, limits.probe, left, heard).await {
             Ok(probed) => Ok(judge(probed, wanted)),
-            Err(failed) if failed.ended_by_probe => Ok(Outcome::TryAnother {
+            Err(failed) if failed.ended_by_probe => Ok(OpenOutcome::TryAnother {
                 server: EraSupport::Legacy,
             }),
             Err(failed) => Err(failed.error),
@@ -53,11 +56,11 @@ pub(super) async fn open(
     let opened = match server.opened_for(wanted) {
         Era::Legacy => {
             let params = identity.initialize_params();
-            Opened::Legacy(handshake::initialize(link, &params, left).await?)
+            ProcessOpening::Legacy(handshake::initialize(link, &params, left).await?)
         }
-        Era::Modern => Opened::Modern(handshake::discover(link, identity, left).await?),
+        Era::Modern => ProcessOpening::Modern(handshake::discover(link, identity, left).await?),
     };
-    Ok(Outcome::Opened { opened, server })
+    Ok(OpenOutcome::Opened { opened, server })
 }
 
 /// Returns true if opening tests whether the server takes a handshake.
@@ -65,28 +68,28 @@ pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
     server == EraSupport::ModernAtLeast && wanted == Era::Legacy
 }
 
-fn judge(probed: Probed, wanted: Era) -> Outcome {
+fn judge(probed: ProbeOutcome, wanted: Era) -> OpenOutcome {
     let server = EraSupport::from(&probed.facts.era);
     let opened = match (probed.initialized, probed.facts.era) {
-        (Some(initialized), _) => Opened::Legacy(initialized),
+        (Some(initialized), _) => ProcessOpening::Legacy(initialized),
         (None, ProbedEra::Modern { discover } | ProbedEra::Dual { discover }) => {
-            Opened::Modern(discover)
+            ProcessOpening::Modern(discover)
         }
         (None, ProbedEra::Legacy { version, result }) => {
-            Opened::Legacy(handshake::Initialized { version, result })
+            ProcessOpening::Legacy(handshake::InitializeReply { version, result })
         }
     };
     if opened.era() == server.opened_for(wanted) {
-        Outcome::Opened { opened, server }
+        OpenOutcome::Opened { opened, server }
     } else {
-        Outcome::TryAnother { server }
+        OpenOutcome::TryAnother { server }
     }
 }
 
 /// The server's version, for the log.
-pub(super) fn describe(opened: &Opened) -> &'static str {
+pub(super) fn describe(opened: &ProcessOpening) -> &'static str {
     match opened {
-        Opened::Legacy(initialized) => initialized.version.as_str(),
-        Opened::Modern(_) => crate::protocol::MODERN,
+        ProcessOpening::Legacy(initialized) => initialized.version.as_str(),
+        ProcessOpening::Modern(_) => crate::protocol::MODERN,
     }
 }

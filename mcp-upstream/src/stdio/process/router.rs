@@ -56,14 +56,14 @@ pub(crate) struct InboundRouter {
     /// Notified when a message was withheld.
     withheld: Notify,
     /// Plain data; nothing is called under it.
-    inner: Mutex<Inner>,
+    inner: Mutex<RouterState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct RouterState {
     own: Option<Arc<dyn Inbound>>,
     /// Listeners for messages that can only concern their owner.
-    listening: Slab<Numbered>,
+    listening: Slab<NumberedListener>,
     /// The number of listeners registered so far.
     listeners: u64,
     /// Calls that the server may still work on although their callers have left.
@@ -82,16 +82,16 @@ struct GivenUp {
 
 /// A user's listener at a shared process.
 #[derive(Clone)]
-pub(crate) struct Listener {
+pub(crate) struct ProcessListener {
     pub(crate) owner: CallOwner,
     /// The tag of the client's session, if there is one.
     pub(crate) session: Option<Arc<str>>,
     pub(crate) inbound: Arc<dyn Inbound>,
 }
 
-struct Numbered {
+struct NumberedListener {
     number: u64,
-    listener: Listener,
+    listener: ProcessListener,
 }
 
 /// A use of a process without a lease; dropping it ends the use.
@@ -142,11 +142,13 @@ impl InboundRouter {
 
     /// Registers a listener for messages of a shared process that can only concern the listener's owner, such as log
     /// messages.
-    pub(crate) fn hear(self: &Arc<Self>, listener: Listener) -> ListenerGuard {
+    pub(crate) fn hear(self: &Arc<Self>, listener: ProcessListener) -> ListenerGuard {
         let mut inner = self.lock();
         let number = inner.listeners;
         inner.listeners += 1;
-        let key = inner.listening.insert(Numbered { number, listener });
+        let key = inner
+            .listening
+            .insert(NumberedListener { number, listener });
         drop(inner);
         ListenerGuard {
             router: Arc::clone(self),
@@ -297,7 +299,7 @@ impl InboundRouter {
         inner.mute_since
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, RouterState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -364,7 +366,7 @@ impl Inbound for InboundRouter {
     }
 }
 
-impl Inner {
+impl RouterState {
     /// The owner of all work that the server does for its users, if there is a single owner. While calls are in flight,
     /// users without a call do not count. A user alone at the process owns its work, even if the owners of its requests
     /// are unknown.
@@ -399,7 +401,7 @@ impl Drop for ListenerGuard {
 }
 
 #[derive(Deserialize)]
-struct Updated {
+struct ResourceUpdate {
     uri: Arc<str>,
 }
 
@@ -410,7 +412,7 @@ fn change(notification: &Notification<'_>) -> Option<Change> {
         "notifications/resources/list_changed" => Change::Resources,
         "notifications/resources/updated" => {
             let params = notification.params.as_ref()?;
-            Change::Updated(serde_json::from_slice::<Updated>(params).ok()?.uri)
+            Change::Updated(serde_json::from_slice::<ResourceUpdate>(params).ok()?.uri)
         }
         _ => return None,
     })
@@ -485,8 +487,8 @@ pub(super) mod tests {
         }
     }
 
-    fn listener(principal: &str, session: Option<&str>, ear: &Arc<Ear>) -> Listener {
-        Listener {
+    fn listener(principal: &str, session: Option<&str>, ear: &Arc<Ear>) -> ProcessListener {
+        ProcessListener {
             owner: owner(principal),
             session: session.map(Into::into),
             inbound: Arc::clone(ear) as _,

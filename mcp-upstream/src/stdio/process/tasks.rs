@@ -38,22 +38,22 @@ const GRACE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct Tasks {
     /// Plain data; nothing is called under it.
-    table: Mutex<Table>,
+    table: Mutex<TaskTable>,
     /// Number of tasks without an owner yet, to be read without the lock.
     ownerless: AtomicUsize,
 }
 
 /// The owner of a task.
 #[derive(Clone)]
-pub(crate) struct Owner {
+pub(crate) struct TaskOwner {
     pub(crate) caller: CallOwner,
     /// Receives the server's messages about the task outside of calls.
     pub(crate) ear: Option<Arc<dyn Inbound>>,
 }
 
 #[derive(Default)]
-struct Table {
-    tasks: HashMap<Arc<str>, Task>,
+struct TaskTable {
+    tasks: HashMap<Arc<str>, TaskEntry>,
     /// Tasks whose owner is not known yet, by the call that began them.
     by_call: HashMap<u64, Arc<str>>,
     next: u64,
@@ -61,20 +61,20 @@ struct Table {
     lost: bool,
 }
 
-struct Task {
+struct TaskEntry {
     number: u64,
-    owner: Owned,
+    owner: TaskOwnership,
     over: bool,
     /// True if the client cancelled the task. The server may go on with it, as with a cancelled call.
     cancelled: bool,
     expires: Option<Instant>,
 }
 
-enum Owned {
+enum TaskOwnership {
     /// The response is on its way to this call, or its caller had left (`None`). With the last notification about the task
     /// meanwhile.
     NotYet(Option<u64>, Option<Early>),
-    By(Owner),
+    By(TaskOwner),
 }
 
 /// A notification of a task whose owner is not known yet.
@@ -85,7 +85,7 @@ struct Early {
 }
 
 /// State of a task, as a message reports it.
-struct Said<'a> {
+struct TaskReport<'a> {
     id: Cow<'a, str>,
     over: bool,
     cancelled: bool,
@@ -141,7 +141,7 @@ impl Tasks {
     pub(crate) fn begin(&self, call: Option<u64>, result: &RawValue) {
         let now = Instant::now();
         let mut table = self.lock();
-        let said = Said::read(result.get()).filter(|said| said.id.len() <= ID_MAX);
+        let said = TaskReport::read(result.get()).filter(|said| said.id.len() <= ID_MAX);
         let Some(said) = said else {
             // No client can name the task, and it runs.
             table.lost = true;
@@ -155,9 +155,9 @@ impl Tasks {
             if table.tasks.len() >= TASKS_MAX {
                 table.make_room();
             }
-            let mut task = Task {
+            let mut task = TaskEntry {
                 number: table.next,
-                owner: Owned::NotYet(call, None),
+                owner: TaskOwnership::NotYet(call, None),
                 over: false,
                 cancelled: false,
                 expires: None,
@@ -179,7 +179,7 @@ impl Tasks {
     }
 
     /// Assigns the task of a call to its caller, if the call began a task.
-    pub(crate) fn claim(&self, call: u64, owner: impl FnOnce() -> Owner) {
+    pub(crate) fn claim(&self, call: u64, owner: impl FnOnce() -> TaskOwner) {
         let told = {
             let mut table = self.lock();
             let Some(id) = table.by_call.remove(&call) else {
@@ -189,13 +189,13 @@ impl Tasks {
             let Some(task) = table.tasks.get_mut(&id) else {
                 return;
             };
-            let Owned::NotYet(_, early) = &mut task.owner else {
+            let TaskOwnership::NotYet(_, early) = &mut task.owner else {
                 return;
             };
             let (early, owner) = (early.take(), owner());
             let ear = owner.ear.clone();
             let principal = owner.caller.principal.clone();
-            task.owner = Owned::By(owner);
+            task.owner = TaskOwnership::By(owner);
             table.keep_share(&principal);
             early.zip(ear)
         };
@@ -213,16 +213,16 @@ impl Tasks {
         let table = self.lock();
         let task = table.tasks.get(id);
         task.is_some_and(|task| match &task.owner {
-            Owned::By(owner) => {
+            TaskOwnership::By(owner) => {
                 owner.caller.principal.as_ref() == principal && !task.is_expired(Instant::now())
             }
-            Owned::NotYet(..) => false,
+            TaskOwnership::NotYet(..) => false,
         })
     }
 
     /// Updates a task from a result that reports its state.
     pub(crate) fn observe(&self, result: &[u8]) {
-        let said = std::str::from_utf8(result).ok().and_then(Said::read);
+        let said = std::str::from_utf8(result).ok().and_then(TaskReport::read);
         if let Some(said) = said
             && let Some(task) = self.lock().tasks.get_mut(&*said.id)
         {
@@ -246,9 +246,9 @@ impl Tasks {
     /// Returns true if all tasks that may still run belong to this caller.
     pub(super) fn are_of(&self, caller: &CallOwner) -> bool {
         let table = self.lock();
-        let is_of = |task: &Task| match &task.owner {
-            Owned::By(owner) => owner.caller == *caller,
-            Owned::NotYet(..) => false,
+        let is_of = |task: &TaskEntry| match &task.owner {
+            TaskOwnership::By(owner) => owner.caller == *caller,
+            TaskOwnership::NotYet(..) => false,
         };
         !table.lost && table.tasks.values().all(|task| task.over || is_of(task))
     }
@@ -256,7 +256,7 @@ impl Tasks {
     /// Returns true if a task runs that was not cancelled and has not expired.
     pub(super) fn are_running(&self) -> bool {
         let now = Instant::now();
-        let runs = |task: &Task| !task.over && !task.cancelled && !task.is_expired(now);
+        let runs = |task: &TaskEntry| !task.over && !task.cancelled && !task.is_expired(now);
         self.lock().tasks.values().any(runs)
     }
 
@@ -271,7 +271,7 @@ impl Tasks {
             // About several tasks, or in a form that does not tell which.
             _ => return true,
         };
-        let said = of_tasks.then(|| Said::read(params)).flatten();
+        let said = of_tasks.then(|| TaskReport::read(params)).flatten();
         let ear = {
             let mut table = self.lock();
             let Some(task) = table.tasks.get_mut(&*named[0]) else {
@@ -281,14 +281,14 @@ impl Tasks {
                 task.note(&said, Instant::now());
             }
             match &mut task.owner {
-                Owned::By(owner) => owner.ear.clone(),
-                Owned::NotYet(Some(_), early) => {
+                TaskOwnership::By(owner) => owner.ear.clone(),
+                TaskOwnership::NotYet(Some(_), early) => {
                     if notification.message.len() <= EARLY_MAX {
                         *early = Some(Early::of(notification));
                     }
                     None
                 }
-                Owned::NotYet(None, _) => None,
+                TaskOwnership::NotYet(None, _) => None,
             }
         };
         if let Some(ear) = ear {
@@ -297,17 +297,17 @@ impl Tasks {
         true
     }
 
-    fn count(&self, table: &Table) {
+    fn count(&self, table: &TaskTable) {
         let ownerless = table.by_call.len();
         self.ownerless.store(ownerless, Ordering::Release);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, TaskTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl TaskTable {
     fn forget_expired(&mut self, now: Instant) {
         let (lost, by_call) = (&mut self.lost, &mut self.by_call);
         self.tasks.retain(|_, task| {
@@ -355,21 +355,21 @@ impl Table {
     }
 }
 
-impl Task {
+impl TaskEntry {
     fn leave(&self, by_call: &mut HashMap<u64, Arc<str>>) {
-        if let Owned::NotYet(Some(call), _) = &self.owner {
+        if let TaskOwnership::NotYet(Some(call), _) = &self.owner {
             by_call.remove(call);
         }
     }
 
     fn principal(&self) -> Option<&Option<Arc<str>>> {
         match &self.owner {
-            Owned::By(owner) => Some(&owner.caller.principal),
-            Owned::NotYet(..) => None,
+            TaskOwnership::By(owner) => Some(&owner.caller.principal),
+            TaskOwnership::NotYet(..) => None,
         }
     }
 
-    fn note(&mut self, said: &Said<'_>, now: Instant) {
+    fn note(&mut self, said: &TaskReport<'_>, now: Instant) {
         self.over = said.over;
         self.cancelled = said.cancelled;
         if let Some(keeps) = said.keeps {
@@ -395,12 +395,12 @@ impl Early {
     }
 }
 
-impl<'a> Said<'a> {
+impl<'a> TaskReport<'a> {
     /// Reads a task's state: the object itself, or its member `task`. `None` if it names no task, or two.
     fn read(object: &'a str) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct State<'a> {
+        struct TaskFields<'a> {
             #[serde(borrow, default)]
             task: Option<&'a RawValue>,
             #[serde(borrow, default)]
@@ -412,7 +412,7 @@ impl<'a> Said<'a> {
             #[serde(borrow, default)]
             ttl_ms: Option<&'a RawValue>,
         }
-        let mut state: State<'a> = serde_json::from_str(object).ok()?;
+        let mut state: TaskFields<'a> = serde_json::from_str(object).ok()?;
         let inner = state.task.filter(|task| task.get().starts_with('{'));
         if let Some(inner) = inner {
             if state.task_id.is_some() {

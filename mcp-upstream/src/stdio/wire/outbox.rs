@@ -49,7 +49,7 @@ pub(in crate::stdio) enum Batch {
 
 /// Outcome of asking for the turn to write.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::stdio) enum Turn<P> {
+pub(in crate::stdio) enum WriteTurn<P> {
     /// The caller writes to this pipe, and must bring it back.
     Write(P),
     /// Another task writes, and notifies when it is done.
@@ -126,11 +126,11 @@ impl<P> Outbox<P> {
     }
 
     /// Takes the flusher's turn, if no other task writes.
-    pub(in crate::stdio) fn turn(&mut self) -> Turn<P> {
+    pub(in crate::stdio) fn turn(&mut self) -> WriteTurn<P> {
         match self.pipe.take() {
-            Some(pipe) => Turn::Write(pipe),
-            None if self.ended => Turn::Over,
-            None => Turn::Wait,
+            Some(pipe) => WriteTurn::Write(pipe),
+            None if self.ended => WriteTurn::Over,
+            None => WriteTurn::Wait,
         }
     }
 
@@ -283,9 +283,9 @@ mod tests {
         assert_eq!((turn.start, &turn.batch[..]), (first, &b"abc\n"[..]));
         let second = outbox.append(1, put("d")).expect("room");
         assert!(outbox.own_turn().is_none());
-        assert_eq!(outbox.turn(), Turn::Wait);
+        assert_eq!(outbox.turn(), WriteTurn::Wait);
         assert_eq!(outbox.own_turn_over(turn, 2), (true, None));
-        assert_eq!(outbox.turn(), Turn::Write("pipe"));
+        assert_eq!(outbox.turn(), WriteTurn::Write("pipe"));
         let mut batch = BytesMut::new();
         assert_eq!(outbox.take(&mut batch), Batch::From(2));
         assert_eq!(&batch[..], b"c\nd\n");
@@ -296,7 +296,7 @@ mod tests {
         assert!(!outbox.is_unsent(third), "it is with the kernel");
         assert_eq!(outbox.own_turn_over(turn, 0), (false, Some("pipe")));
         assert!(outbox.is_unsent(third) && !outbox.is_unsent(second));
-        assert_eq!(outbox.turn(), Turn::Over);
+        assert_eq!(outbox.turn(), WriteTurn::Over);
     }
 
     #[test]

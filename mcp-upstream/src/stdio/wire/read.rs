@@ -15,7 +15,7 @@ const READ_SPARE: usize = 4 * 1024;
 const PINNED_MAX: usize = 256 * 1024;
 
 /// A server's output as lines.
-pub(crate) struct Lines<R> {
+pub(crate) struct ServerLines<R> {
     pipe: R,
     buffer: BytesMut,
     /// Length of the buffer's beginning that is known to have no newline.
@@ -30,7 +30,7 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 
 /// A line of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum ServerLine {
     /// A complete line: not empty, and without white space or a byte order mark around it, or carriage returns in it.
     Whole(Bytes),
     /// A line that was too long and was skipped: the id of the call that it answers, or of the request that it is, if any.
@@ -43,14 +43,14 @@ pub(crate) enum Line {
 
 /// Reason for the end of the lines.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum LinesEnd {
     /// The server closed its end.
     Closed,
     /// A line had no end within the maximum that is read of a line.
     Endless,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> ServerLines<R> {
     /// Lines that do not fit are skipped; a line longer than `endless` is the last.
     pub(crate) fn new(
         pipe: R,
@@ -78,7 +78,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 
     /// Returns the next line that is not empty, if it needs no read.
-    pub(in crate::stdio) fn buffered(&mut self) -> Option<Line> {
+    pub(in crate::stdio) fn buffered(&mut self) -> Option<ServerLine> {
         while let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
             let line = self.take(self.scanned + offset);
             if line.is_some() {
@@ -93,8 +93,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     ///
     /// # Errors
     ///
-    /// [`End`]. Text without a newline before the end was returned as a line.
-    pub(crate) async fn next(&mut self) -> Result<Line, End> {
+    /// [`LinesEnd`]. Text without a newline before the end was returned as a line.
+    pub(crate) async fn next(&mut self) -> Result<ServerLine, LinesEnd> {
         loop {
             if let Some(line) = self.buffered() {
                 return Ok(line);
@@ -107,7 +107,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             }
             self.at_end = true;
             let end = self.buffer.len();
-            return self.take(end).ok_or(End::Closed);
+            return self.take(end).ok_or(LinesEnd::Closed);
         }
     }
 
@@ -124,14 +124,14 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 
     /// Takes the line that ends before `end` out of the buffer, with its newline.
-    fn take(&mut self, end: usize) -> Option<Line> {
+    fn take(&mut self, end: usize) -> Option<ServerLine> {
         self.scanned = 0;
         let large = self.buffer.capacity() > PINNED_MAX;
         let whole = self.buffer.split_to(self.buffer.len().min(end + 1));
         if !(self.fits)(end) {
             let mut scan = IdScan::default();
             scan.feed(&whole);
-            return Some(Line::TooLong {
+            return Some(ServerLine::TooLong {
                 answered: scan.answered(),
                 requested: scan.requested(),
                 size: end as u64,
@@ -146,17 +146,17 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         if memchr::memchr(b'\r', text).is_some() {
             let mut text = text.to_vec();
             crate::jsonrpc::splice::on_one_line(&mut text);
-            return Some(Line::Whole(text.into()));
+            return Some(ServerLine::Whole(text.into()));
         }
         if large && text.len() < PINNED_MAX / 4 {
-            return Some(Line::Whole(Bytes::copy_from_slice(text)));
+            return Some(ServerLine::Whole(Bytes::copy_from_slice(text)));
         }
         let span = begin..begin + text.len();
-        Some(Line::Whole(whole.freeze().slice(span)))
+        Some(ServerLine::Whole(whole.freeze().slice(span)))
     }
 
     /// Reads an over-long line to its end, and keeps only the id of its call.
-    async fn skip(&mut self) -> Result<Line, End> {
+    async fn skip(&mut self) -> Result<ServerLine, LinesEnd> {
         let mut scan = IdScan::default();
         let mut size = 0_u64;
         loop {
@@ -172,14 +172,14 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             // The memory of the long line is freed here.
             self.buffer = BytesMut::with_capacity(READ_CHUNK);
             if size > self.endless {
-                return Err(End::Endless);
+                return Err(LinesEnd::Endless);
             }
             if self.fill().await.is_err() {
                 self.at_end = true;
                 break;
             }
         }
-        Ok(Line::TooLong {
+        Ok(ServerLine::TooLong {
             answered: scan.answered(),
             requested: scan.requested(),
             size,
@@ -231,9 +231,9 @@ mod tests {
         }
     }
 
-    fn read(bytes: &[u8], piece: usize, line_max: usize) -> (Vec<Line>, End) {
+    fn read(bytes: &[u8], piece: usize, line_max: usize) -> (Vec<ServerLine>, LinesEnd) {
         let pieces = Pieces(bytes.chunks(piece).map(<[u8]>::to_vec).collect());
-        let mut lines = Lines::new(pieces, move |size| size <= line_max, 1_000_000);
+        let mut lines = ServerLines::new(pieces, move |size| size <= line_max, 1_000_000);
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let mut all = Vec::new();
@@ -246,8 +246,8 @@ mod tests {
         })
     }
 
-    fn whole(text: &str) -> Line {
-        Line::Whole(Bytes::copy_from_slice(text.as_bytes()))
+    fn whole(text: &str) -> ServerLine {
+        ServerLine::Whole(Bytes::copy_from_slice(text.as_bytes()))
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
                 lines,
                 [whole("a"), whole("{ \"b\":1}"), whole("c"), whole("last")]
             );
-            assert_eq!(end, End::Closed);
+            assert_eq!(end, LinesEnd::Closed);
         }
     }
 
@@ -271,14 +271,14 @@ mod tests {
             let (lines, end) = read(bytes.as_bytes(), piece, 100);
             let expected = ["a", "b\u{feff}c", "d", "{ \"e\":1}"].map(whole);
             assert_eq!(lines, expected);
-            assert_eq!(end, End::Closed);
+            assert_eq!(end, LinesEnd::Closed);
         }
     }
 
     #[test]
     fn a_line_that_is_too_long_behind_a_byte_order_mark_says_which_call_it_answered() {
         let long = format!("\u{feff}{{\"id\":7,\"result\":\"{}\"}}", "x".repeat(5_000));
-        let skipped = Line::TooLong {
+        let skipped = ServerLine::TooLong {
             answered: Some(7),
             requested: None,
             size: long.len() as u64,
@@ -294,7 +294,7 @@ mod tests {
     fn a_line_that_is_too_long_is_skipped_and_says_which_call_it_answered() {
         let long = format!(r#"{{"result":"{}","id":70000}}"#, "x".repeat(5_000));
         let bytes = format!("a\n{long}\nb\n{long}");
-        let skipped = Line::TooLong {
+        let skipped = ServerLine::TooLong {
             answered: Some(70000),
             requested: None,
             size: long.len() as u64,
@@ -304,7 +304,7 @@ mod tests {
             assert_eq!(lines.len(), 4);
             assert_eq!((&lines[0], &lines[2]), (&whole("a"), &whole("b")));
             assert_eq!((&lines[1], &lines[3]), (&skipped, &skipped));
-            assert_eq!(end, End::Closed);
+            assert_eq!(end, LinesEnd::Closed);
         }
     }
 
@@ -315,7 +315,7 @@ mod tests {
             "x".repeat(5_000)
         );
         let (lines, _) = read(format!("{long}\n").as_bytes(), 100, 1000);
-        let skipped = Line::TooLong {
+        let skipped = ServerLine::TooLong {
             answered: None,
             requested: Some(7),
             size: long.len() as u64,
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn an_endless_line_ends_the_reading() {
         let (lines, end) = read(&vec![b'x'; 1_200_000], 64 * 1024, 1000);
-        assert_eq!((lines, end), (vec![], End::Endless));
+        assert_eq!((lines, end), (vec![], LinesEnd::Endless));
     }
 
     proptest! {
@@ -338,7 +338,7 @@ mod tests {
             let mut bytes = texts.join("\n").into_bytes();
             bytes.push(b'\n');
             let (lines, _) = read(&bytes, piece, 1000);
-            let expected: Vec<Line> = texts.iter().map(|text| whole(text)).collect();
+            let expected: Vec<ServerLine> = texts.iter().map(|text| whole(text)).collect();
             prop_assert_eq!(lines, expected);
         }
     }

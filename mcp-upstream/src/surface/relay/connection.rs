@@ -22,7 +22,7 @@ use super::whole_lines::WholeLines;
 use super::{Relay, reply};
 use crate::caller::RelayPeer;
 use crate::mcp::Core;
-use crate::stdio::wire::{Line, Lines};
+use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 
@@ -100,7 +100,7 @@ struct Reading {
 }
 
 /// A line, with the memory of a long one.
-type ReadLine = (Line, Option<FrameMemory>);
+type ReadLine = (ServerLine, Option<FrameMemory>);
 
 fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: usize) -> Reading {
     let (sender, lines) = mpsc::channel(1);
@@ -108,7 +108,7 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
     let endless = ENDLESS.saturating_mul(frame_max as u64);
     let complete = memory.clone();
     let fits = move |size| size <= frame_max && !complete.is_lost();
-    let mut read = Lines::new(input, fits, endless);
+    let mut read = ServerLines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
             // A client whose line lost its memory is not read any further: the rest of its input would take memory from other
@@ -178,11 +178,11 @@ impl Connection {
     }
 
     /// Handles a line. `memory` is kept for as long as any part of the line.
-    async fn take(&mut self, line: Line, memory: Option<FrameMemory>) {
+    async fn take(&mut self, line: ServerLine, memory: Option<FrameMemory>) {
         let first = !std::mem::replace(&mut self.greeted, true);
         let line = match line {
-            Line::Whole(line) => line,
-            Line::TooLong {
+            ServerLine::Whole(line) => line,
+            ServerLine::TooLong {
                 requested, size, ..
             } => {
                 let refused = match size > self.frame_max as u64 {

@@ -33,7 +33,7 @@ use crate::seal::BoundRequest;
 use crate::session::CancelNotice;
 use crate::stdio::link::{CallAccount, Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
-use crate::stdio::process::Listener;
+use crate::stdio::process::ProcessListener;
 use crate::upstream::Client;
 use crate::upstream::http::retry;
 
@@ -566,8 +566,8 @@ impl ServerCall {
     }
 
     /// The call's listener at a shared process.
-    fn ear(&self, peer: &Peer) -> Listener {
-        Listener {
+    fn ear(&self, peer: &Peer) -> ProcessListener {
+        ProcessListener {
             owner: self.requester.owner(),
             session: match &self.client {
                 Client::Session(session) => Some(Arc::clone(session.tag())),
@@ -583,7 +583,7 @@ impl ServerCall {
         if process.tasks().await_owner()
             && let Some(call) = answer.call_id()
         {
-            let owner = || tasks::Owner {
+            let owner = || tasks::TaskOwner {
                 caller: self.requester.owner(),
                 ear: tasks::ear(&self.external, &self.facts.namespace, &self.client, leased),
             };

@@ -25,7 +25,7 @@ use crate::stdio::link::{CallAccount, Canceller, NotificationSink};
 use crate::stdio::metrics::LastGood;
 pub(crate) use crate::stdio::pool::{ConnectionKey, OpenAs, Opener};
 use crate::stdio::pool::{Presence, ServerCopy};
-use crate::stdio::process::Listener;
+use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
 
@@ -277,7 +277,7 @@ pub(crate) trait Connection: Send + Sync {
 
     /// Registers a listener for messages of a shared process that can only concern the owner of this use, for as long
     /// as the process is held. Called once: the listener does not change.
-    fn hear(&self, listener: Listener);
+    fn hear(&self, listener: ProcessListener);
 
     /// Adds a client's subscription to a resource. `None`: other clients were subscribed before.
     ///

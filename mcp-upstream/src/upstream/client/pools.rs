@@ -21,11 +21,11 @@ use super::connector::{
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, ResponseOutcome};
 use crate::stdio::launch::ServerRef;
-use crate::stdio::link::{Call, CallAccount, NotificationSink};
+use crate::stdio::link::{CallAccount, LinkCall, NotificationSink};
 use crate::stdio::metrics::LastGood;
-use crate::stdio::pool::{Leased, Pools, Presence, ServerCopy, served};
+use crate::stdio::pool::{Pools, Presence, ProcessLease, ServerCopy, served};
 use crate::stdio::process::tasks::Tasks;
-use crate::stdio::process::{Listener, ListenerGuard};
+use crate::stdio::process::{ListenerGuard, ProcessListener};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
 
 /// The connector for the servers of the registry.
@@ -219,7 +219,7 @@ impl Connector for PooledConnector {
     }
 }
 
-fn sent(mut call: Call) -> SentRequest {
+fn sent(mut call: LinkCall) -> SentRequest {
     let cancel = call.canceller();
     let answer = Box::pin(async move {
         let answer = call.answer().await;
@@ -242,11 +242,11 @@ struct Held {
     answered: AtomicBool,
     /// Dropped before the lease, so that only counted users have a listener.
     listener: OnceLock<ListenerGuard>,
-    leased: Leased,
+    leased: ProcessLease,
 }
 
 impl Held {
-    fn of(leased: Leased) -> Arc<dyn Connection> {
+    fn of(leased: ProcessLease) -> Arc<dyn Connection> {
         Arc::new(Self {
             opening: leased.opened().server(),
             answered: AtomicBool::new(false),
@@ -299,7 +299,7 @@ impl Connection for Held {
         self.leased.tasks()
     }
 
-    fn hear(&self, listener: Listener) {
+    fn hear(&self, listener: ProcessListener) {
         self.listener.get_or_init(|| self.leased.hear(listener));
     }
 

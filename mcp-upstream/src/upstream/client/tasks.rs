@@ -29,7 +29,7 @@ use crate::seal::SessionKey;
 use crate::session::Session;
 use crate::stdio::link::Inbound;
 use crate::stdio::process::tasks;
-pub(super) use crate::stdio::process::tasks::Owner;
+pub(super) use crate::stdio::process::tasks::TaskOwner;
 use crate::upstream::Client;
 
 /// Prefix of a sealed cursor, different from other sealed states.

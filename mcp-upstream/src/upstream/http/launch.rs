@@ -17,8 +17,8 @@ use super::reached::Reached;
 use super::session::{Opener, Session, SessionTransport};
 use super::sse::Channel;
 use crate::stdio::launch::{
-    Instance, Launcher, Launchers, LinkParts, PersonalUse, Place, ProcessLaunchers, ServerRef,
-    is_outdated, personal_use,
+    Instance, LaunchRequirements, Launcher, Launchers, LinkParts, PersonalUse, ProcessLaunchers,
+    ServerRef, is_outdated, personal_use,
 };
 use crate::stdio::link::Link;
 
@@ -125,7 +125,7 @@ impl Launcher for RemoteLauncher {
     /// Sends no message yet: the first message opens the session.
     async fn launch(
         &self,
-        place: Place<'_>,
+        place: LaunchRequirements<'_>,
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError> {
         let now = self.reached.now();

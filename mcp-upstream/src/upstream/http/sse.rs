@@ -21,7 +21,7 @@ use super::media::{MediaKind, media_kind};
 use super::port::BackendRequest;
 use super::session::{OfClient, Session};
 use super::stream::take;
-use crate::stdio::link::Closed;
+use crate::stdio::link::LinkEnd;
 
 /// Time that the backend has to send the address for messages.
 const ENDPOINT_WAIT: Duration = Duration::from_secs(10);
@@ -227,7 +227,7 @@ async fn read(session: Arc<Session>, mut events: Events, say: oneshot::Sender<St
         }
     }
     session.note_lost();
-    session.incoming.close(Closed::Disconnected);
+    session.incoming.close(LinkEnd::Disconnected);
 }
 
 #[cfg(test)]

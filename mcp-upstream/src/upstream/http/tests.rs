@@ -16,7 +16,7 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::Era;
 use crate::stdio::breaker::BreakerState;
 use crate::stdio::link::Link;
-use crate::stdio::pool::{ConnectionKey, Leased, OpenAs};
+use crate::stdio::pool::{ConnectionKey, OpenAs, ProcessLease};
 
 mod holding;
 
@@ -75,7 +75,7 @@ async fn modern(seen: Seen) -> Sent {
     })
 }
 
-async fn session(scene: &Scene, tag: &str) -> Leased {
+async fn session(scene: &Scene, tag: &str) -> ProcessLease {
     let key = ConnectionKey::Session(tag.into());
     let lease = scene
         .pools
@@ -83,7 +83,7 @@ async fn session(scene: &Scene, tag: &str) -> Leased {
     within(lease).await.expect("a session")
 }
 
-async fn shared(scene: &Scene, era: Era) -> Leased {
+async fn shared(scene: &Scene, era: Era) -> ProcessLease {
     let lease = scene
         .pools
         .lease(&scene.server, ConnectionKey::Shared, OpenAs::gateway(era));

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
 
-use super::super::key::{Key, SlotKey};
-use super::super::rules::{Rules, SPREAD_DELAY_MAX};
-use super::{Action, Duty, End, Failure, ProcessId, Refusal, State, StopReason};
+use super::super::key::{ProcessKey, SlotKey};
+use super::super::rules::{PoolRules, SPREAD_DELAY_MAX};
+use super::{
+    Duty, LeaseRefusal, PoolAction, PoolStateMachine, ProcessEnd, ProcessFailure, ProcessId,
+    StopReason,
+};
 use crate::protocol::{Era, EraSupport};
 
-impl State {
+impl PoolStateMachine {
     pub(super) fn started(
         &mut self,
         process: ProcessId,
         server: EraSupport,
         opened: Era,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         let slot = match self.processes.get(&process).map(|entry| &entry.duty) {
             Some(Duty::Starting(slot)) => slot.clone(),
@@ -45,7 +48,7 @@ impl State {
             self.stop(process, StopReason::Surplus, now, actions);
             return;
         }
-        if matches!(actual.key, Key::Exclusive(_))
+        if matches!(actual.key, ProcessKey::Exclusive(_))
             && !self.waiting.iter().any(|waiter| waiter.key == actual.key)
         {
             self.set_aside(process, &actual, now, actions);
@@ -71,7 +74,7 @@ impl State {
         process: ProcessId,
         slot: &SlotKey,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         let removed = self.slots.remove(slot);
         let kept = removed.filter(|_| self.rules.reuses() && !self.retired);
@@ -126,10 +129,10 @@ impl State {
     pub(super) fn start_failed(
         &mut self,
         process: ProcessId,
-        failure: Failure,
+        failure: ProcessFailure,
         now: Instant,
         jitter: f64,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         let Some(entry) = self.processes.get_mut(&process) else {
             return;
@@ -199,7 +202,7 @@ impl State {
         slot: &SlotKey,
         all: bool,
         error: &CallError,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) {
         let server = self.server;
         self.waiting.retain(|waiter| {
@@ -208,14 +211,14 @@ impl State {
             if !all && (waiter.key != slot.key || era != slot.era) {
                 return true;
             }
-            let refusal = Refusal::Failed(error.clone());
+            let refusal = LeaseRefusal::Failed(error.clone());
             let waiter = waiter.id;
-            actions.push(Action::Refuse { waiter, refusal });
+            actions.push(PoolAction::Refuse { waiter, refusal });
             false
         });
     }
 
-    pub(super) fn lost(&mut self, process: ProcessId, end: End, now: Instant, jitter: f64) {
+    pub(super) fn lost(&mut self, process: ProcessId, end: ProcessEnd, now: Instant, jitter: f64) {
         let Some(entry) = self.processes.get_mut(&process) else {
             return;
         };
@@ -236,14 +239,14 @@ impl State {
                     self.breaker.proved_itself();
                 }
                 // A session's process ends for its own reasons; its end says nothing about other processes.
-                if slot.key == Key::Shared && !(proven && end == End::Clean) {
+                if slot.key == ProcessKey::Shared && !(proven && end == ProcessEnd::Clean) {
                     self.count_failure(now);
                 }
-                if matches!(slot.key, Key::Exclusive(_)) {
+                if matches!(slot.key, ProcessKey::Exclusive(_)) {
                     self.slots.remove(&slot);
                     return;
                 }
-                let eager = self.rules.restarts(end == End::Clean);
+                let eager = self.rules.restarts(end == ProcessEnd::Clean);
                 if let Some(place) = self.slots.get_mut(&slot) {
                     if proven {
                         place.failures = 0;
@@ -261,7 +264,7 @@ impl State {
 
     /// Records a failure in the slot and removes its process.
     fn failed(&mut self, slot: &SlotKey, had_worked: bool, now: Instant, jitter: f64) {
-        if let Key::Exclusive(_) = slot.key {
+        if let ProcessKey::Exclusive(_) = slot.key {
             self.slots.remove(slot);
             return;
         }
@@ -274,7 +277,7 @@ impl State {
         place.process = None;
         place.away = true;
         place.failures = place.failures.saturating_add(1);
-        let delay = Rules::delay(place.failures, had_worked, jitter);
+        let delay = PoolRules::delay(place.failures, had_worked, jitter);
         // This connection is opened again only for a request, and health checks tell when its backend can be reached: a
         // short delay suffices.
         let by_requests = spreads && !place.eager;
@@ -290,7 +293,7 @@ impl State {
 
     fn spare_failed(&mut self, now: Instant, jitter: f64) {
         self.spares.failures = self.spares.failures.saturating_add(1);
-        let delay = Rules::delay(self.spares.failures, false, jitter);
+        let delay = PoolRules::delay(self.spares.failures, false, jitter);
         self.spares.not_before = Some(now + delay);
     }
 

@@ -18,7 +18,7 @@ pub(in crate::stdio) type WaiterId = u64;
 
 /// An event of a pool.
 #[derive(Debug)]
-pub(in crate::stdio) enum Event {
+pub(in crate::stdio) enum PoolEvent {
     /// The server came into the registry.
     Wanted {
         key: ConnectionKey,
@@ -47,21 +47,21 @@ pub(in crate::stdio) enum Event {
     /// A process did not get as far as taking requests.
     StartFailed {
         process: ProcessId,
-        failure: Failure,
+        failure: ProcessFailure,
     },
     /// The description of the unasked end of a process.
-    Explained { why: Failure },
+    Explained { why: ProcessFailure },
     /// A process ended, or stopped reading or responding, unasked.
-    Lost { process: ProcessId, end: End },
+    Lost { process: ProcessId, end: ProcessEnd },
     /// A process is gone entirely.
     Gone { process: ProcessId },
     /// Lasting requests of the former pool.
-    Inherit { places: Vec<Place> },
+    Inherit { places: Vec<InheritedSlot> },
     /// A session is over.
     SessionClosed { tag: Arc<str> },
     /// A session listens again.
     SessionReturned { tag: Arc<str> },
-    /// The processes whose clients are away, and since when, among those that [`super::State::to_ask`] named.
+    /// The processes whose clients are away, and since when, among those that [`super::PoolStateMachine::to_ask`] named.
     Away { since: Vec<(ProcessId, Instant)> },
     /// A process was opened with credentials that its principal no longer has.
     Outdated { process: ProcessId },
@@ -86,7 +86,7 @@ pub(in crate::stdio) enum Event {
 
 /// Reason why there is no process, for clients and for operators.
 #[derive(Debug, Clone)]
-pub(in crate::stdio) struct Failure {
+pub(in crate::stdio) struct ProcessFailure {
     /// The error for clients, without the server's standard error.
     pub(in crate::stdio) error: CallError,
     /// The log message for operators, with the server's last output and without secrets.
@@ -97,7 +97,7 @@ pub(in crate::stdio) struct Failure {
 
 /// A slot with lasting requests, for the pool that replaces another.
 #[derive(Debug)]
-pub(in crate::stdio) struct Place {
+pub(in crate::stdio) struct InheritedSlot {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
@@ -107,7 +107,7 @@ pub(in crate::stdio) struct Place {
 
 /// How a process ended unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::stdio) enum End {
+pub(in crate::stdio) enum ProcessEnd {
     /// With exit code 0.
     Clean,
     /// In any other way.
@@ -118,14 +118,17 @@ pub(in crate::stdio) enum End {
 
 /// An action for the driver or a waiter.
 #[derive(Debug)]
-pub(in crate::stdio) enum Action {
+pub(in crate::stdio) enum PoolAction {
     /// Give the process to the request.
     Grant {
         waiter: WaiterId,
         process: ProcessId,
     },
     /// Tell the request that it gets no process.
-    Refuse { waiter: WaiterId, refusal: Refusal },
+    Refuse {
+        waiter: WaiterId,
+        refusal: LeaseRefusal,
+    },
     /// Start a process that waits to be adopted.
     Spare { process: ProcessId },
     /// Start a process and open it.
@@ -153,9 +156,9 @@ pub(in crate::stdio) struct Order {
 
 /// Reason why a request gets no process.
 #[derive(Debug, Clone)]
-pub(in crate::stdio) enum Refusal {
+pub(in crate::stdio) enum LeaseRefusal {
     /// No slot became free in time, or too many requests wait.
-    Overloaded(Full),
+    Overloaded(PoolLimit),
     /// The server failed too often recently.
     Unavailable { retry_after: Duration },
     /// The process ended, and is not restarted.
@@ -172,7 +175,7 @@ pub(in crate::stdio) enum Refusal {
 
 /// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::stdio) enum Full {
+pub(in crate::stdio) enum PoolLimit {
     /// The server has as many processes as it may.
     Processes,
     /// The principal has as many processes as it may.
@@ -181,7 +184,7 @@ pub(in crate::stdio) enum Full {
     Waiters,
 }
 
-impl Full {
+impl PoolLimit {
     /// The configuration key of the limit, or a word for a limit without a key.
     pub(in crate::stdio) fn as_str(self) -> &'static str {
         match self {
@@ -233,7 +236,7 @@ impl StopReason {
     }
 }
 
-impl End {
+impl ProcessEnd {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Clean => "exit",

@@ -1,38 +1,38 @@
 //! Room for waiting requests: unowned processes end first, then those of sessions whose clients are away.
 //!
 //! Many clients never end their session: they just vanish, and their processes would stay for `idle_stop`. While a request waits
-//! for a slot, the pool asks which clients are away ([`State::to_ask`]) and reports them ([`Event::Away`]); only that event lets
+//! for a slot, the pool asks which clients are away ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]); only that event lets
 //! a process give way, so that decisions never rest on old data. A process with a call in flight is leased, and one with an open
 //! question has a client that is not away, so neither gives way. The slot's lasting requests are kept: if the session comes back,
 //! its next process is opened like this one, and gets them again.
 //!
 //! A principal's process belongs to no single session and does not give way.
 //!
-//! [`Event::Away`]: super::Event::Away
+//! [`PoolEvent::Away`]: super::PoolEvent::Away
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::key::Key;
+use super::super::key::ProcessKey;
 use super::super::rules::AWAY;
-use super::{Action, Duty, ProcessId, State, StopReason};
+use super::{Duty, PoolAction, PoolStateMachine, ProcessId, StopReason};
 use crate::stdio::link::Inbound;
 
 /// Demand for room, and the processes that may make it.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct RoomDemand {
     /// True while a request waits for a slot.
     wanted: bool,
     /// Processes that are ending, whose slots no waiter counts on yet.
     freeing: usize,
-    /// Processes whose clients are away, longest first. Only filled during [`super::Event::Away`].
+    /// Processes whose clients are away, longest first. Only filled during [`super::PoolEvent::Away`].
     away: Vec<(Instant, ProcessId)>,
     /// Time when the next of them will have been away for long enough.
     next: Option<Instant>,
 }
 
-impl Room {
+impl RoomDemand {
     pub(super) fn note_away(&mut self, since: Vec<(ProcessId, Instant)>, now: Instant) {
         let swapped = since.into_iter().map(|(process, since)| (since, process));
         self.away = swapped.collect();
@@ -46,7 +46,7 @@ impl Room {
     }
 }
 
-impl State {
+impl PoolStateMachine {
     /// Resets the counts, before waiters are placed.
     pub(super) fn count_room(&mut self) {
         let stopping = self.processes.values();
@@ -64,7 +64,7 @@ impl State {
             let Duty::Serving { slot, .. } = &entry.duty else {
                 return None;
             };
-            let unused = entry.users == 0 && matches!(slot.key, Key::Session(_));
+            let unused = entry.users == 0 && matches!(slot.key, ProcessKey::Session(_));
             let place = self.slots.get(slot).filter(|_| unused)?;
             Some((*process, Arc::clone(place.open.inbound.as_ref()?)))
         });
@@ -78,7 +78,7 @@ impl State {
 
     /// Makes room for one process, if possible: counts on one that is ending already, or ends an unowned process or, if `waits`
     /// is set, one whose client is away.
-    pub(super) fn make_room(&mut self, waits: bool, now: Instant, actions: &mut Vec<Action>) {
+    pub(super) fn make_room(&mut self, waits: bool, now: Instant, actions: &mut Vec<PoolAction>) {
         self.room.wanted |= waits;
         if self.room.freeing == 0
             && !self.end_nobodys(now, actions)
@@ -94,13 +94,13 @@ impl State {
         &mut self,
         principal: Option<&Arc<str>>,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) -> bool {
         self.room.wanted = true;
         self.give_way(principal, now, actions)
     }
 
-    fn end_nobodys(&mut self, now: Instant, actions: &mut Vec<Action>) -> bool {
+    fn end_nobodys(&mut self, now: Instant, actions: &mut Vec<PoolAction>) -> bool {
         let nobodys = self.processes.iter().find_map(|(process, entry)| {
             matches!(entry.duty, Duty::Returned { .. }).then_some(*process)
         });
@@ -116,7 +116,7 @@ impl State {
         &mut self,
         principal: Option<&Arc<str>>,
         now: Instant,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<PoolAction>,
     ) -> bool {
         let mut away = self.room.away.iter();
         let gives_way = away.position(|(since, process)| {

@@ -5,15 +5,15 @@
 
 use tokio::time::Instant;
 
-use super::super::key::Key;
-use super::{Action, Duty, Presence, ProcessId, Spares, State, StopReason};
+use super::super::key::ProcessKey;
+use super::{Duty, PoolAction, PoolStateMachine, Presence, ProcessId, Spares, StopReason};
 use crate::stdio::breaker::Breaker;
 
 /// Restart reason of the replacing processes, for metrics.
 const REQUESTED: &str = "requested";
 
-impl State {
-    pub(super) fn restart(&mut self, now: Instant, actions: &mut Vec<Action>) {
+impl PoolStateMachine {
+    pub(super) fn restart(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         if self.retired {
             return;
         }
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    fn end_for_restart(&mut self, process: ProcessId, now: Instant, actions: &mut Vec<Action>) {
+    fn end_for_restart(&mut self, process: ProcessId, now: Instant, actions: &mut Vec<PoolAction>) {
         let Some(entry) = self.processes.get(&process) else {
             return;
         };
@@ -73,7 +73,7 @@ impl State {
         };
         let served = matches!(entry.duty, Duty::Serving { .. });
         match slot {
-            Some(slot) if matches!(slot.key, Key::Exclusive(_)) => {
+            Some(slot) if matches!(slot.key, ProcessKey::Exclusive(_)) => {
                 self.slots.remove(&slot);
             }
             Some(slot) => {

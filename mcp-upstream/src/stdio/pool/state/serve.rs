@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::super::key::{Key, OpenAs, SlotKey};
+use super::super::key::{OpenAs, ProcessKey, SlotKey};
 use super::{
-    Action, Duty, Full, Order, Process, ProcessId, Refusal, Restarted, Slot, State, Waiter,
+    Duty, LeaseRefusal, Order, PoolAction, PoolLimit, PoolProcess, PoolSlot, PoolStateMachine,
+    ProcessId, QueuedRequest, UnaskedRestart,
 };
-use crate::stdio::breaker::Admission;
+use crate::stdio::breaker::StartDecision;
 
 /// Outcome for a waiting request.
-enum Placed {
+enum Placement {
     Granted(ProcessId),
-    Refused(Refusal),
+    Refused(LeaseRefusal),
     Waits(For),
 }
 
@@ -25,37 +26,42 @@ enum For {
     /// The end of a delay.
     Delay(Instant),
     /// A free slot.
-    Place(Full),
+    Place(PoolLimit),
 }
 
-impl State {
-    pub(super) fn serve(&mut self, now: Instant, actions: &mut Vec<Action>) {
+impl PoolStateMachine {
+    pub(super) fn serve(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         self.count_room();
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|waiter| {
             let refusal = match self.place(waiter, now, actions) {
-                Placed::Granted(process) => {
+                Placement::Granted(process) => {
                     let waiter = waiter.id;
-                    actions.push(Action::Grant { waiter, process });
+                    actions.push(PoolAction::Grant { waiter, process });
                     return false;
                 }
-                Placed::Waits(For::Start) => return true,
-                Placed::Waits(For::Delay(until)) if until <= waiter.deadline => return true,
-                Placed::Waits(For::Delay(until)) => Refusal::Unavailable {
+                Placement::Waits(For::Start) => return true,
+                Placement::Waits(For::Delay(until)) if until <= waiter.deadline => return true,
+                Placement::Waits(For::Delay(until)) => LeaseRefusal::Unavailable {
                     retry_after: until - now,
                 },
-                Placed::Waits(For::Place(_)) if now < waiter.deadline => return true,
-                Placed::Waits(For::Place(full)) => Refusal::Overloaded(full),
-                Placed::Refused(refusal) => refusal,
+                Placement::Waits(For::Place(_)) if now < waiter.deadline => return true,
+                Placement::Waits(For::Place(full)) => LeaseRefusal::Overloaded(full),
+                Placement::Refused(refusal) => refusal,
             };
             let waiter = waiter.id;
-            actions.push(Action::Refuse { waiter, refusal });
+            actions.push(PoolAction::Refuse { waiter, refusal });
             false
         });
         self.waiting = waiting;
     }
 
-    fn place(&mut self, waiter: &Waiter, now: Instant, actions: &mut Vec<Action>) -> Placed {
+    fn place(
+        &mut self,
+        waiter: &QueuedRequest,
+        now: Instant,
+        actions: &mut Vec<PoolAction>,
+    ) -> Placement {
         let wanted = waiter.open.era;
         let slot = SlotKey {
             key: waiter.key.clone(),
@@ -63,22 +69,24 @@ impl State {
         };
         if let Some(place) = self.slots.get_mut(&slot) {
             if place.dead {
-                return Placed::Refused(match self.rules.keeps_state && slot.key.is_of_session() {
-                    true => Refusal::StateLost,
-                    false => Refusal::Dead,
-                });
+                return Placement::Refused(
+                    match self.rules.keeps_state && slot.key.is_of_session() {
+                        true => LeaseRefusal::StateLost,
+                        false => LeaseRefusal::Dead,
+                    },
+                );
             }
             if let Some(process) = place.process {
                 return match self.processes.get_mut(&process) {
                     Some(entry) if matches!(entry.duty, Duty::Serving { .. }) => {
                         entry.users += 1;
-                        Placed::Granted(process)
+                        Placement::Granted(process)
                     }
-                    _ => Placed::Waits(For::Start),
+                    _ => Placement::Waits(For::Start),
                 };
             }
             if let Some(until) = place.delayed(now) {
-                return Placed::Waits(For::Delay(until));
+                return Placement::Waits(For::Delay(until));
             }
         }
         if let Some(process) = self.returned(&slot, &waiter.open) {
@@ -95,10 +103,10 @@ impl State {
     /// A process that the same principal gave back and that was opened equally. Work that the server still does for the former
     /// request must not reach another principal's client.
     fn returned(&self, slot: &SlotKey, open: &OpenAs) -> Option<ProcessId> {
-        let Key::Exclusive(_) = slot.key else {
+        let ProcessKey::Exclusive(_) = slot.key else {
             return None;
         };
-        let fits = |entry: &Process| match &entry.duty {
+        let fits = |entry: &PoolProcess| match &entry.duty {
             Duty::Returned { open: told, era } => {
                 *era == slot.era
                     && told.principal == open.principal
@@ -114,13 +122,13 @@ impl State {
         &mut self,
         process: ProcessId,
         slot: SlotKey,
-        waiter: &Waiter,
+        waiter: &QueuedRequest,
         now: Instant,
-        actions: &mut Vec<Action>,
-    ) -> Placed {
+        actions: &mut Vec<PoolAction>,
+    ) -> Placement {
         let principal = waiter.open.principal.as_ref();
         if self.is_full_for(&waiter.open) && !self.make_room_for(principal, now, actions) {
-            return Placed::Waits(For::Place(Full::Principal));
+            return Placement::Waits(For::Place(PoolLimit::Principal));
         }
         if let Some(entry) = self.processes.get_mut(&process) {
             entry.users = 1;
@@ -130,10 +138,10 @@ impl State {
                 since: now,
             };
         }
-        let mut place = Slot::new(Arc::clone(&waiter.open), now);
+        let mut place = PoolSlot::new(Arc::clone(&waiter.open), now);
         place.process = Some(process);
         self.slots.insert(slot, place);
-        Placed::Granted(process)
+        Placement::Granted(process)
     }
 
     /// Starts a process for an empty slot, if that is possible now. `waits`: a request waits for it.
@@ -143,31 +151,31 @@ impl State {
         open: &Arc<OpenAs>,
         waits: bool,
         now: Instant,
-        actions: &mut Vec<Action>,
-    ) -> Placed {
+        actions: &mut Vec<PoolAction>,
+    ) -> Placement {
         if self.retired {
-            return Placed::Refused(Refusal::Retired);
+            return Placement::Refused(LeaseRefusal::Retired);
         }
         if !self.restarting.is_empty() || (self.server.is_none() && self.scout.is_some()) {
-            return Placed::Waits(For::Start);
+            return Placement::Waits(For::Start);
         }
         match self.breaker.admits(now) {
-            Admission::Yes => {}
-            Admission::Wait => return Placed::Waits(For::Start),
-            Admission::Not(until) => {
-                return Placed::Refused(Refusal::Unavailable {
+            StartDecision::Yes => {}
+            StartDecision::Wait => return Placement::Waits(For::Start),
+            StartDecision::Not(until) => {
+                return Placement::Refused(LeaseRefusal::Unavailable {
                     retry_after: until - now,
                 });
             }
         }
         let full = !slot.key.is_shared() && self.is_full_for(open);
         if full && !(waits && self.make_room_for(open.principal.as_ref(), now, actions)) {
-            return Placed::Waits(For::Place(Full::Principal));
+            return Placement::Waits(For::Place(PoolLimit::Principal));
         }
         let spare = self.spare();
         if !self.has_room() {
             self.make_room(waits, now, actions);
-            return Placed::Waits(For::Place(Full::Processes));
+            return Placement::Waits(For::Place(PoolLimit::Processes));
         }
         self.breaker.attempted(now);
         let process = spare.unwrap_or_else(|| self.new_process());
@@ -176,7 +184,7 @@ impl State {
         let place = self
             .slots
             .entry(slot.clone())
-            .or_insert_with(|| Slot::lasting(Arc::clone(open), lasting, now));
+            .or_insert_with(|| PoolSlot::lasting(Arc::clone(open), lasting, now));
         place.process = Some(process);
         place.open = Arc::clone(open);
         place.not_before = None;
@@ -188,18 +196,18 @@ impl State {
             restart: place.ended.take(),
         };
         if let Some(reason) = order.restart {
-            self.last_restart = Some(Restarted { reason, at: now });
+            self.last_restart = Some(UnaskedRestart { reason, at: now });
         }
-        let entry = Process {
+        let entry = PoolProcess {
             duty: Duty::Starting(slot.clone()),
             born: self.processes.get(&process).map_or(now, |it| it.born),
             installing: false,
             users: 0,
             idle_since: now,
             principal: match slot.key {
-                Key::Shared | Key::Replica(_) => None,
-                Key::Principal(name) => Some(name),
-                Key::Session(_) | Key::Exclusive(_) => open.principal.clone(),
+                ProcessKey::Shared | ProcessKey::Replica(_) => None,
+                ProcessKey::Principal(name) => Some(name),
+                ProcessKey::Session(_) | ProcessKey::Exclusive(_) => open.principal.clone(),
             },
         };
         self.processes.insert(process, entry);
@@ -207,14 +215,14 @@ impl State {
             self.scout = Some(process);
         }
         actions.push(match spare {
-            Some(_) => Action::Adopt { process, order },
-            None => Action::Start { process, order },
+            Some(_) => PoolAction::Adopt { process, order },
+            None => PoolAction::Start { process, order },
         });
-        Placed::Waits(For::Start)
+        Placement::Waits(For::Start)
     }
 
     /// Starts processes for the slots that are filled without a request.
-    pub(super) fn fill_eagerly(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    pub(super) fn fill_eagerly(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         let eager: Vec<_> = self
             .slots
             .iter()
@@ -250,7 +258,7 @@ impl State {
         let Some(principal) = &open.principal else {
             return false;
         };
-        let counts = |entry: &&Process| {
+        let counts = |entry: &&PoolProcess| {
             entry.principal.as_ref() == Some(principal) && !matches!(entry.duty, Duty::Stopping)
         };
         self.processes.values().filter(counts).count() >= self.rules.max_per_principal

@@ -43,11 +43,11 @@ fn seconds(seconds: u64) -> Duration {
 
 /// The machine's decisions, in their order.
 struct World {
-    state: State,
+    state: PoolStateMachine,
     now: Instant,
     waiters: WaiterId,
     granted: HashMap<WaiterId, ProcessId>,
-    refused: HashMap<WaiterId, Refusal>,
+    refused: HashMap<WaiterId, LeaseRefusal>,
     started: Vec<(ProcessId, Order)>,
     spares: Vec<ProcessId>,
     stopped: Vec<(ProcessId, StopReason)>,
@@ -56,7 +56,7 @@ struct World {
 impl World {
     fn new(settings: StdioSettings) -> Self {
         Self {
-            state: State::new(Rules::from(&settings)),
+            state: PoolStateMachine::new(PoolRules::from(&settings)),
             now: Instant::now(),
             waiters: 0,
             granted: HashMap::new(),
@@ -84,20 +84,20 @@ impl World {
         })
     }
 
-    fn step(&mut self, event: Event) {
+    fn step(&mut self, event: PoolEvent) {
         for action in self.state.step(event, self.now, 0.0) {
             match action {
-                Action::Grant { waiter, process } => {
+                PoolAction::Grant { waiter, process } => {
                     assert!(self.granted.insert(waiter, process).is_none());
                 }
-                Action::Refuse { waiter, refusal } => {
+                PoolAction::Refuse { waiter, refusal } => {
                     assert!(self.refused.insert(waiter, refusal).is_none());
                 }
-                Action::Start { process, order } | Action::Adopt { process, order } => {
+                PoolAction::Start { process, order } | PoolAction::Adopt { process, order } => {
                     self.started.push((process, order));
                 }
-                Action::Spare { process } => self.spares.push(process),
-                Action::Stop { process, reason } => self.stopped.push((process, reason)),
+                PoolAction::Spare { process } => self.spares.push(process),
+                PoolAction::Stop { process, reason } => self.stopped.push((process, reason)),
             }
         }
     }
@@ -105,7 +105,7 @@ impl World {
     fn lease(&mut self, key: ConnectionKey, open: Arc<OpenAs>) -> WaiterId {
         self.waiters += 1;
         let waiter = self.waiters;
-        self.step(Event::Lease { waiter, key, open });
+        self.step(PoolEvent::Lease { waiter, key, open });
         waiter
     }
 
@@ -115,7 +115,7 @@ impl World {
         while let Some((process, order)) = self.started.get(seen).cloned() {
             seen += 1;
             let opened = server.opened_for(order.slot.era);
-            self.step(Event::Started {
+            self.step(PoolEvent::Started {
                 process,
                 server,
                 opened,
@@ -127,23 +127,23 @@ impl World {
         let process = self.started.last().expect("one was started").0;
         let error = CallError::new(CallErrorCode::WorkerUnavailable, "no such file");
         let reason = "no such file; it said last: oh".into();
-        let failure = Failure {
+        let failure = ProcessFailure {
             error,
             reason,
             elsewhere: false,
         };
-        self.step(Event::StartFailed { process, failure });
-        self.step(Event::Gone { process });
+        self.step(PoolEvent::StartFailed { process, failure });
+        self.step(PoolEvent::Gone { process });
     }
 
-    fn lose(&mut self, process: ProcessId, end: End) {
-        self.step(Event::Lost { process, end });
-        self.step(Event::Gone { process });
+    fn lose(&mut self, process: ProcessId, end: ProcessEnd) {
+        self.step(PoolEvent::Lost { process, end });
+        self.step(PoolEvent::Gone { process });
     }
 
     fn release(&mut self, process: ProcessId) {
         let reusable = true;
-        self.step(Event::Released { process, reusable });
+        self.step(PoolEvent::Released { process, reusable });
     }
 
     /// Lets time pass, with a tick whenever the machine wants to be woken.
@@ -154,10 +154,10 @@ impl World {
                 Some(at) => self.now = at.max(self.now + Duration::from_millis(10)),
                 None => break,
             }
-            self.step(Event::Tick);
+            self.step(PoolEvent::Tick);
         }
         self.now = end;
-        self.step(Event::Tick);
+        self.step(PoolEvent::Tick);
     }
 }
 
@@ -209,10 +209,10 @@ fn one_that_turns_out_to_be_of_the_era_that_is_served_already_is_not_kept() {
     world.lease(ConnectionKey::Shared, modern());
     world.start_all(EraSupport::Dual);
     // A new release speaks only one of the eras.
-    world.lose(2, End::Crash);
+    world.lose(2, ProcessEnd::Crash);
     let waiter = world.lease(ConnectionKey::Shared, modern());
     let process = world.started.last().expect("started again").0;
-    world.step(Event::Started {
+    world.step(PoolEvent::Started {
         process,
         server: EraSupport::Legacy,
         opened: Era::Legacy,
@@ -223,7 +223,7 @@ fn one_that_turns_out_to_be_of_the_era_that_is_served_already_is_not_kept() {
 
 fn modern_at_least(world: &mut World) {
     world.lease(ConnectionKey::Shared, modern());
-    world.step(Event::Started {
+    world.step(PoolEvent::Started {
         process: 1,
         server: EraSupport::ModernAtLeast,
         opened: Era::Modern,
@@ -265,7 +265,7 @@ fn what_a_handshake_showed_is_not_forgotten_for_a_process_that_was_opened_before
         (3, EraSupport::Dual, Era::Legacy),
         (2, EraSupport::ModernAtLeast, Era::Modern),
     ] {
-        world.step(Event::Started {
+        world.step(PoolEvent::Started {
             process,
             server,
             opened,
@@ -300,14 +300,14 @@ fn a_principal_at_its_cap_waits_without_holding_up_others() {
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&other) && !world.granted.contains_key(&third));
     world.release(world.granted[&first]);
-    world.step(Event::SessionClosed { tag: "a1".into() });
+    world.step(PoolEvent::SessionClosed { tag: "a1".into() });
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&third));
     let fourth = world.lease(session("a4"), of("ann"));
     world.pass(seconds(6));
     assert!(matches!(
         world.refused[&fourth],
-        Refusal::Overloaded(Full::Principal)
+        LeaseRefusal::Overloaded(PoolLimit::Principal)
     ));
 }
 
@@ -322,14 +322,14 @@ fn at_the_cap_of_the_server_a_request_waits_for_five_seconds_and_is_then_refused
     world.pass(seconds(2));
     assert!(matches!(
         world.refused[&second],
-        Refusal::Overloaded(Full::Processes)
+        LeaseRefusal::Overloaded(PoolLimit::Processes)
     ));
 
     // A slot is free only when its process is gone entirely.
     let third = world.lease(session("c"), legacy());
-    world.step(Event::SessionClosed { tag: "a".into() });
+    world.step(PoolEvent::SessionClosed { tag: "a".into() });
     assert_eq!(world.started.len(), 1);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&third));
 }
@@ -343,7 +343,7 @@ fn one_whose_wait_ends_just_after_a_look_is_not_forgotten() {
     world.now += Duration::from_millis(1);
     let third = world.lease(session("c"), legacy());
     world.now = world.state.wake_at().expect("the second's time is limited");
-    world.step(Event::Tick);
+    world.step(PoolEvent::Tick);
     assert!(world.refused.contains_key(&second) && !world.refused.contains_key(&third));
     // This takes longer than the third waiter's time.
     world.now += Duration::from_millis(2);
@@ -359,9 +359,9 @@ fn only_so_many_may_wait() {
     let late = world.lease(ConnectionKey::Shared, legacy());
     assert!(matches!(
         world.refused[&late],
-        Refusal::Overloaded(Full::Waiters)
+        LeaseRefusal::Overloaded(PoolLimit::Waiters)
     ));
-    world.step(Event::Abandoned { waiter: 1 });
+    world.step(PoolEvent::Abandoned { waiter: 1 });
     world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.refused.len(), 1);
 }
@@ -381,7 +381,7 @@ fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
     assert!(!world.granted.contains_key(&other) && !world.granted.contains_key(&third));
     // A process with unfinished work, or of a server with isolated sessions, ends.
     let reusable = false;
-    world.step(Event::Released { process, reusable });
+    world.step(PoolEvent::Released { process, reusable });
     assert_eq!(world.stopped, [(process, StopReason::Used)]);
     let mut apart = World::new(StdioSettings {
         isolation: Isolation::Session,
@@ -398,7 +398,7 @@ fn a_leased_process_is_given_to_the_next_who_needs_one_just_like_it() {
 fn a_process_started_for_one_who_left_is_the_next_ones() {
     let mut world = World::plain();
     let first = world.lease(ConnectionKey::Exclusive, legacy());
-    world.step(Event::Abandoned { waiter: first });
+    world.step(PoolEvent::Abandoned { waiter: first });
     world.start_all(EraSupport::Legacy);
     assert_eq!(world.state.counts().spare, 1);
     let second = world.lease(ConnectionKey::Exclusive, legacy());
@@ -413,7 +413,7 @@ fn a_process_given_back_makes_room_for_one_that_is_needed() {
     world.release(1);
     world.lease(session("a"), legacy());
     assert_eq!(world.stopped, [(1, StopReason::Surplus)]);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     assert_eq!(world.started.len(), 2);
 }
 
@@ -437,7 +437,7 @@ fn an_idle_process_stops_and_one_with_subscriptions_or_a_request_does_not() {
     world.pass(seconds(601));
     assert_eq!(world.stopped[1..], [(3, StopReason::Idle)]);
     // The next request starts the process again.
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(world.started.len(), 4);
 }
@@ -450,7 +450,7 @@ fn a_server_that_was_stopped_for_nobodys_use_is_there_while_it_starts_again() {
     world.release(world.granted[&shared]);
     world.pass(seconds(601));
     assert_eq!(world.stopped, [(1, StopReason::Idle)]);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     assert_eq!(world.state.presence(), Presence::There);
     world.lease(ConnectionKey::Shared, legacy());
     assert_eq!(
@@ -473,10 +473,10 @@ fn a_server_that_was_stopped_for_nobodys_use_is_there_while_it_starts_again() {
 #[test]
 fn only_what_everybody_shares_counts_for_whether_a_server_is_there() {
     for (restart, end, lost) in [
-        (Restart::Never, End::Crash, Presence::Dead),
-        (Restart::OnFailure, End::Crash, Presence::Away),
-        (Restart::OnFailure, End::Clean, Presence::Dead),
-        (Restart::Always, End::Clean, Presence::Away),
+        (Restart::Never, ProcessEnd::Crash, Presence::Dead),
+        (Restart::OnFailure, ProcessEnd::Crash, Presence::Away),
+        (Restart::OnFailure, ProcessEnd::Clean, Presence::Dead),
+        (Restart::Always, ProcessEnd::Clean, Presence::Away),
     ] {
         let mut world = World::new(StdioSettings {
             restart,
@@ -488,7 +488,7 @@ fn only_what_everybody_shares_counts_for_whether_a_server_is_there() {
         let own = world.lease(session("a"), legacy());
         let other = world.lease(session("b"), legacy());
         world.start_all(EraSupport::Legacy);
-        world.lose(world.granted[&own], End::Crash);
+        world.lose(world.granted[&own], ProcessEnd::Crash);
         assert_eq!(world.state.presence(), Presence::There);
         // The copy of a session that still serves does not count as the shared one.
         world.lose(world.granted[&shared], end);
@@ -520,7 +520,7 @@ fn a_process_with_outdated_credentials_takes_nothing_new_and_those_of_others_go_
     let bob = world.lease(principal("bob"), legacy());
     world.start_all(EraSupport::Legacy);
     let (old, others) = (world.granted[&ada], world.granted[&bob]);
-    world.step(Event::Outdated { process: old });
+    world.step(PoolEvent::Outdated { process: old });
     assert!(world.stopped.is_empty(), "its call goes on");
     let later = world.lease(principal("ada"), legacy());
     world.start_all(EraSupport::Legacy);
@@ -537,7 +537,7 @@ fn a_mute_process_takes_nothing_new_and_ends_once_it_is_idle() {
     let early = world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
     let old = world.granted[&early];
-    world.step(Event::Mute { process: old });
+    world.step(PoolEvent::Mute { process: old });
     assert!(world.stopped.is_empty(), "its call goes on");
     let late = world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
@@ -551,16 +551,16 @@ fn what_drains_for_a_minute_is_stopped_all_the_same() {
     let mut world = World::plain();
     world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
-    world.step(Event::Retire);
+    world.step(PoolEvent::Retire);
     assert!(world.stopped.is_empty());
     world.pass(seconds(61));
     assert_eq!(world.stopped, [(1, StopReason::Retired)]);
     assert!(!world.state.is_over());
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     assert!(world.state.is_over());
     assert!(world.state.wake_at().is_none());
     let late = world.lease(ConnectionKey::Shared, legacy());
-    assert!(matches!(world.refused[&late], Refusal::Retired));
+    assert!(matches!(world.refused[&late], LeaseRefusal::Retired));
 }
 
 #[test]
@@ -570,7 +570,7 @@ fn a_shared_process_that_crashes_is_replaced_at_once_and_asked_for_what_lasts() 
     world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(1).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
-    world.lose(1, End::Crash);
+    world.lose(1, ProcessEnd::Crash);
     world.pass(Duration::ZERO);
     let (_, order) = &world.started[1];
     assert_eq!(order.restart, Some("crash"));
@@ -583,14 +583,14 @@ fn a_sessions_process_is_replaced_when_the_session_needs_it_or_waits_for_news() 
     let mut world = World::plain();
     world.lease(session("a"), legacy());
     world.start_all(EraSupport::Legacy);
-    world.lose(1, End::Crash);
+    world.lose(1, ProcessEnd::Crash);
     world.pass(seconds(10));
     assert_eq!(world.started.len(), 1);
     world.lease(session("a"), legacy());
     world.start_all(EraSupport::Legacy);
     let replay_state = world.state.replay_state_of(2).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
-    world.lose(2, End::Crash);
+    world.lose(2, ProcessEnd::Crash);
     world.pass(seconds(10));
     assert_eq!(world.started.len(), 3);
 }
@@ -598,10 +598,10 @@ fn a_sessions_process_is_replaced_when_the_session_needs_it_or_waits_for_news() 
 #[test]
 fn the_policy_decides_what_follows_an_end() {
     for (restart, end, replaced) in [
-        (Restart::Always, End::Clean, true),
-        (Restart::OnFailure, End::Clean, false),
-        (Restart::OnFailure, End::Unresponsive, true),
-        (Restart::Never, End::Crash, false),
+        (Restart::Always, ProcessEnd::Clean, true),
+        (Restart::OnFailure, ProcessEnd::Clean, false),
+        (Restart::OnFailure, ProcessEnd::Unresponsive, true),
+        (Restart::Never, ProcessEnd::Crash, false),
     ] {
         let mut world = World::new(StdioSettings {
             restart,
@@ -614,7 +614,7 @@ fn the_policy_decides_what_follows_an_end() {
         assert_eq!(world.started.len() == 2, replaced, "{restart:?} {end:?}");
         let next = world.lease(ConnectionKey::Shared, legacy());
         match restart {
-            Restart::Never => assert!(matches!(world.refused[&next], Refusal::Dead)),
+            Restart::Never => assert!(matches!(world.refused[&next], LeaseRefusal::Dead)),
             _ => assert_eq!(world.started.len(), 2, "{restart:?} {end:?}"),
         }
     }
@@ -623,10 +623,10 @@ fn the_policy_decides_what_follows_an_end() {
 #[test]
 fn a_reload_starts_what_ended_for_good_and_nothing_else() {
     for (restart, end, lost) in [
-        (Restart::Never, End::Crash, true),
-        (Restart::Never, End::Clean, true),
-        (Restart::OnFailure, End::Clean, true),
-        (Restart::OnFailure, End::Crash, false),
+        (Restart::Never, ProcessEnd::Crash, true),
+        (Restart::Never, ProcessEnd::Clean, true),
+        (Restart::OnFailure, ProcessEnd::Clean, true),
+        (Restart::OnFailure, ProcessEnd::Crash, false),
     ] {
         let mut world = World::new(StdioSettings {
             restart,
@@ -635,12 +635,12 @@ fn a_reload_starts_what_ended_for_good_and_nothing_else() {
         });
         world.lease(ConnectionKey::Shared, legacy());
         world.start_all(EraSupport::Legacy);
-        world.step(Event::Revive);
+        world.step(PoolEvent::Revive);
         assert_eq!(world.started.len(), 1, "it serves");
         world.lose(1, end);
         assert_eq!(world.state.presence() == Presence::Dead, lost);
         let started = world.started.len();
-        world.step(Event::Revive);
+        world.step(PoolEvent::Revive);
         let revived = world.started.len() > started;
         assert_eq!(revived, lost, "{restart:?} {end:?}");
         if lost {
@@ -653,7 +653,7 @@ fn a_reload_starts_what_ended_for_good_and_nothing_else() {
 #[test]
 fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     let mut world = World::plain();
-    world.step(Event::Wanted {
+    world.step(PoolEvent::Wanted {
         key: ConnectionKey::Shared,
         open: legacy(),
     });
@@ -665,7 +665,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     world.fail_last();
     assert!(
         all.iter()
-            .all(|waiter| matches!(world.refused[waiter], Refusal::Failed(_)))
+            .all(|waiter| matches!(world.refused[waiter], LeaseRefusal::Failed(_)))
     );
     // Starts are repeated with growing delays, until the breaker opens.
     for attempt in 2..=5 {
@@ -677,7 +677,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
     let during = world.lease(session("b"), legacy());
     assert!(matches!(
         world.refused[&during],
-        Refusal::Unavailable { .. }
+        LeaseRefusal::Unavailable { .. }
     ));
     // After that a single attempt decides; requests that come meanwhile wait for it.
     world.pass(seconds(5));
@@ -694,7 +694,7 @@ fn a_server_that_does_not_start_is_told_of_at_once_and_opens_the_breaker() {
 #[test]
 fn a_server_nobody_asks_for_is_not_tried_for_ever() {
     let mut world = World::plain();
-    world.step(Event::Wanted {
+    world.step(PoolEvent::Wanted {
         key: ConnectionKey::Shared,
         open: legacy(),
     });
@@ -714,12 +714,12 @@ fn a_server_nobody_asks_for_is_not_tried_for_ever() {
 
 #[test]
 fn a_backend_that_fails_again_and_again_keeps_nobody_from_the_others() {
-    let rules = Rules {
+    let rules = PoolRules {
         spreads: true,
-        ..Rules::from(&StdioSettings::default())
+        ..PoolRules::from(&StdioSettings::default())
     };
     let mut world = World::plain();
-    world.state = State::new(rules);
+    world.state = PoolStateMachine::new(rules);
     let at = |backend| ConnectionKey::Replica(BackendId::new(backend));
     for _ in 0..10 {
         world.lease(at("a:1"), legacy());
@@ -736,21 +736,21 @@ fn a_backend_that_fails_again_and_again_keeps_nobody_from_the_others() {
 
 #[test]
 fn what_lasts_at_a_backend_that_was_removed_lasts_at_another_and_a_session_with_state_is_lost() {
-    let rules = Rules {
+    let rules = PoolRules {
         spreads: true,
         keeps_state: true,
         warm: 0,
-        ..Rules::from(&StdioSettings::default())
+        ..PoolRules::from(&StdioSettings::default())
     };
     let mut world = World::plain();
-    world.state = State::new(rules);
+    world.state = PoolStateMachine::new(rules);
     let (gone, stays) = (BackendId::new("a:1"), BackendId::new("b:1"));
     world.lease(ConnectionKey::Replica(gone.clone()), legacy());
     world.lease(session("a"), legacy());
     world.start_all(EraSupport::Legacy);
     let shared = world.state.replay_state_of(1).expect("it serves");
     shared.subscribe("test://a").expect("the first");
-    world.step(Event::Removed {
+    world.step(PoolEvent::Removed {
         replicas: vec![gone],
         instead: Some(stays.clone()),
         processes: vec![1, 2],
@@ -776,7 +776,7 @@ fn the_crashes_of_one_session_do_not_open_the_breaker_of_all() {
         let waiter = world.lease(session("mean"), legacy());
         world.start_all(EraSupport::Legacy);
         if let Some(process) = world.granted.get(&waiter) {
-            world.lose(*process, End::Crash);
+            world.lose(*process, ProcessEnd::Crash);
         }
     }
     assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
@@ -796,14 +796,14 @@ fn a_spare_is_there_once_processes_of_ones_own_are_asked_for_and_goes_when_they_
     let first = world.lease(session("a"), legacy());
     let spare = world.spares[0];
     world.start_all(EraSupport::Legacy);
-    world.step(Event::Spawned { process: spare });
+    world.step(PoolEvent::Spawned { process: spare });
     let second = world.lease(session("b"), legacy());
     assert_eq!(world.started.last().map(|it| it.0), Some(spare));
     assert_eq!(world.spares.len(), 2);
     world.start_all(EraSupport::Legacy);
     assert_ne!(world.granted[&first], world.granted[&second]);
     let next = world.spares[1];
-    world.step(Event::Spawned { process: next });
+    world.step(PoolEvent::Spawned { process: next });
     world.pass(seconds(601));
     assert!(world.stopped.contains(&(next, StopReason::Idle)));
 }
@@ -814,14 +814,14 @@ fn spares_that_die_are_not_replaced_in_a_hurry() {
         isolation: Isolation::Session,
         ..StdioSettings::default()
     });
-    world.step(Event::Wanted {
+    world.step(PoolEvent::Wanted {
         key: ConnectionKey::Shared,
         open: legacy(),
     });
     for _ in 0..50 {
         let process = *world.spares.last().expect("one at least");
-        world.step(Event::Spawned { process });
-        world.lose(process, End::Crash);
+        world.step(PoolEvent::Spawned { process });
+        world.lose(process, ProcessEnd::Crash);
         world.pass(seconds(1));
     }
     assert!(world.spares.len() < 10, "{}", world.spares.len());
@@ -834,12 +834,15 @@ fn closing_a_session_ends_its_process_starting_or_not_and_whoever_waits_in_it() 
     world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
     let starting = world.lease(session("a"), legacy());
-    world.step(Event::SessionClosed { tag: "a".into() });
-    assert!(matches!(world.refused[&starting], Refusal::SessionClosed));
+    world.step(PoolEvent::SessionClosed { tag: "a".into() });
+    assert!(matches!(
+        world.refused[&starting],
+        LeaseRefusal::SessionClosed
+    ));
     assert_eq!(world.stopped, [(2, StopReason::SessionClosed)]);
     // The process started all the same; that changes nothing.
     world.start_all(EraSupport::Legacy);
-    world.step(Event::Gone { process: 2 });
+    world.step(PoolEvent::Gone { process: 2 });
     let counts = world.state.counts();
     assert_eq!((counts.serving, counts.stopping), (1, 0));
 }
@@ -848,7 +851,7 @@ fn closing_a_session_ends_its_process_starting_or_not_and_whoever_waits_in_it() 
 fn a_start_whose_task_broke_off_counts_as_failed() {
     let mut world = World::plain();
     let waiter = world.lease(ConnectionKey::Shared, legacy());
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.pass(seconds(1));
     assert_eq!(world.started.len(), 2);
     world.start_all(EraSupport::Legacy);
@@ -864,18 +867,18 @@ fn why_nothing_serves_is_known_until_something_does() {
     assert_eq!(why(&world), None);
     let error = CallError::new(CallErrorCode::WorkerUnavailable, "it ended");
     let reason = "exited with status 3; it said last: oh".into();
-    world.step(Event::Lost {
+    world.step(PoolEvent::Lost {
         process: 1,
-        end: End::Crash,
+        end: ProcessEnd::Crash,
     });
-    world.step(Event::Explained {
-        why: Failure {
+    world.step(PoolEvent::Explained {
+        why: ProcessFailure {
             error,
             reason,
             elsewhere: false,
         },
     });
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     let ended = "exited with status 3; it said last: oh";
     assert_eq!(why(&world).as_deref(), Some(ended));
     world.fail_last();
@@ -896,10 +899,10 @@ fn a_process_that_waits_for_its_package_is_told_apart_from_one_that_starts() {
     };
     assert_eq!(counts(&world), (0, 1, 0));
     for (now, expected) in [(true, (1, 0, 0)), (false, (0, 1, 0))] {
-        world.step(Event::Installing { process: 1, now });
+        world.step(PoolEvent::Installing { process: 1, now });
         assert_eq!(counts(&world), expected);
     }
-    world.step(Event::Installing {
+    world.step(PoolEvent::Installing {
         process: 1,
         now: true,
     });

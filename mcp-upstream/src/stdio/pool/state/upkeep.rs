@@ -5,14 +5,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::rules::SLOTS_MAX;
-use super::{Action, Duty, Process, ProcessId, Slot, SlotKey, State, StopReason};
-use crate::stdio::breaker::{Admission, BreakerState};
+use super::{
+    Duty, PoolAction, PoolProcess, PoolSlot, PoolStateMachine, ProcessId, SlotKey, StopReason,
+};
+use crate::stdio::breaker::{BreakerState, StartDecision};
 
 /// Time after its last delay for which a slot's failures stay on record.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
 /// The next timer of a process.
-enum Due {
+enum ProcessTimer {
     Stop(StopReason),
     /// No new requests; it ends once it is unused.
     Drain,
@@ -20,20 +22,20 @@ enum Due {
     Never,
 }
 
-impl State {
-    pub(super) fn keep_up(&mut self, now: Instant, actions: &mut Vec<Action>) {
+impl PoolStateMachine {
+    pub(super) fn keep_up(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         let all: Vec<_> = self.processes.keys().copied().collect();
         for process in all {
             match self.due(process, now) {
-                Due::Stop(reason) => {
+                ProcessTimer::Stop(reason) => {
                     self.vacate(process, now, true);
                     self.stop(process, reason, now, actions);
                 }
-                Due::Drain => {
+                ProcessTimer::Drain => {
                     self.vacate(process, now, true);
                     self.drain(process, StopReason::Lifetime, now, actions);
                 }
-                Due::At(_) | Due::Never => {}
+                ProcessTimer::At(_) | ProcessTimer::Never => {}
             }
         }
         let idle_stop = self.rules.idle_stop;
@@ -65,23 +67,23 @@ impl State {
         }
     }
 
-    fn due(&self, process: ProcessId, now: Instant) -> Due {
+    fn due(&self, process: ProcessId, now: Instant) -> ProcessTimer {
         let Some(entry) = self.processes.get(&process) else {
-            return Due::Never;
+            return ProcessTimer::Never;
         };
         let old = entry.born + self.rules.max_lifetime;
         let unused = entry.users == 0;
         match &entry.duty {
             Duty::Spare { .. } => match self.spares_until() {
-                Some(until) if until > now && old > now => Due::At(until.min(old)),
-                _ => Due::Stop(StopReason::Idle),
+                Some(until) if until > now && old > now => ProcessTimer::At(until.min(old)),
+                _ => ProcessTimer::Stop(StopReason::Idle),
             },
             Duty::Serving { slot, .. } => {
                 if old <= now {
                     return if unused {
-                        Due::Stop(StopReason::Lifetime)
+                        ProcessTimer::Stop(StopReason::Lifetime)
                     } else {
-                        Due::Drain
+                        ProcessTimer::Drain
                     };
                 }
                 let awaited = self
@@ -90,22 +92,24 @@ impl State {
                     .is_some_and(|it| it.replay_state.is_awaited());
                 let idle = entry.idle_since + self.rules.idle_stop;
                 match unused && !awaited {
-                    true if idle <= now => Due::Stop(StopReason::Idle),
-                    true => Due::At(idle.min(old)),
+                    true if idle <= now => ProcessTimer::Stop(StopReason::Idle),
+                    true => ProcessTimer::At(idle.min(old)),
                     // Checked again then; this is cheaper than counting every use.
-                    false => Due::At(old.min(now + self.rules.idle_stop)),
+                    false => ProcessTimer::At(old.min(now + self.rules.idle_stop)),
                 }
             }
             Duty::Returned { .. } => {
                 let idle = entry.idle_since + self.rules.returned_idle();
                 match idle.min(old) {
-                    at if at <= now => Due::Stop(StopReason::Idle),
-                    at => Due::At(at),
+                    at if at <= now => ProcessTimer::Stop(StopReason::Idle),
+                    at => ProcessTimer::At(at),
                 }
             }
-            Duty::Draining { until, reason } if unused || *until <= now => Due::Stop(*reason),
-            Duty::Draining { until, .. } => Due::At(*until),
-            Duty::Starting(_) | Duty::Stopping => Due::Never,
+            Duty::Draining { until, reason } if unused || *until <= now => {
+                ProcessTimer::Stop(*reason)
+            }
+            Duty::Draining { until, .. } => ProcessTimer::At(*until),
+            Duty::Starting(_) | Duty::Stopping => ProcessTimer::Never,
         }
     }
 
@@ -124,13 +128,13 @@ impl State {
             && self.restarting.is_empty()
     }
 
-    pub(super) fn keep_spares(&mut self, now: Instant, actions: &mut Vec<Action>) {
+    pub(super) fn keep_spares(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         while self.lacks_spares(now)
             && self.spares.not_before.is_none_or(|at| at <= now)
             && self.breaker.state(now) == BreakerState::Closed
         {
             let process = self.new_process();
-            let entry = Process {
+            let entry = PoolProcess {
                 duty: Duty::Spare { runs: false },
                 born: now,
                 installing: false,
@@ -139,11 +143,11 @@ impl State {
                 principal: None,
             };
             self.processes.insert(process, entry);
-            actions.push(Action::Spare { process });
+            actions.push(PoolAction::Spare { process });
         }
     }
 
-    /// Time when [`super::Event::Tick`] is due, if no other event comes before. Timers that became due since the last step count;
+    /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Timers that became due since the last step count;
     /// timers that the step left alone do not.
     pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
         let now = self.looked_at?;
@@ -151,15 +155,15 @@ impl State {
             .processes
             .keys()
             .filter_map(|it| match self.due(*it, now) {
-                Due::At(at) => Some(at),
-                Due::Stop(_) | Due::Drain => Some(now),
-                Due::Never => None,
+                ProcessTimer::At(at) => Some(at),
+                ProcessTimer::Stop(_) | ProcessTimer::Drain => Some(now),
+                ProcessTimer::Never => None,
             });
         let delays = self.slots.values().filter_map(|it| it.not_before);
         let waiters = self.waiting.iter().map(|it| it.deadline);
         let tried = !self.waiting.is_empty() || self.slots.values().any(|it| it.eager);
         let breaker = match self.breaker.admits(now) {
-            Admission::Not(until) if tried => Some(until),
+            StartDecision::Not(until) if tried => Some(until),
             _ => None,
         };
         let spares = self.spares.not_before.filter(|_| self.lacks_spares(now));
@@ -174,13 +178,13 @@ impl State {
     }
 }
 
-impl Process {
+impl PoolProcess {
     fn is_spare(&self) -> bool {
         matches!(self.duty, Duty::Spare { .. })
     }
 }
 
-impl Slot {
+impl PoolSlot {
     /// Returns true if the slot has a process, or is about to get one.
     fn is_needed(&self) -> bool {
         self.process.is_some() || self.eager || self.replay_state.is_awaited()

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn quick() -> Patience {
-    Patience {
+fn quick() -> HangThresholds {
+    HangThresholds {
         suspect_after: Duration::from_millis(100),
         alive_within: Duration::from_millis(500),
     }

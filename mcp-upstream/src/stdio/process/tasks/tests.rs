@@ -25,8 +25,8 @@ fn principal(name: &str) -> Option<Arc<str>> {
     Some(name.into())
 }
 
-fn owner(name: &str) -> Owner {
-    Owner {
+fn owner(name: &str) -> TaskOwner {
+    TaskOwner {
         caller: CallOwner {
             principal: principal(name),
             aggregate: None,
@@ -150,7 +150,7 @@ async fn what_names_a_task_goes_to_its_owner_or_to_nobody() {
     let (ada, bob) = (Arc::new(Ear::default()), Arc::new(Ear::default()));
     for (name, id, ear) in [("ada", "a", &ada), ("bob", "b", &bob)] {
         answered(&tasks, 1, &created(id));
-        tasks.claim(1, || Owner {
+        tasks.claim(1, || TaskOwner {
             ear: Some(Arc::clone(ear) as _),
             ..owner(name)
         });
@@ -194,7 +194,7 @@ async fn what_is_said_of_a_task_before_its_owner_is_known_waits_for_the_owner() 
         assert!(says(&tasks, STATUS, said));
     }
     let ear = Arc::new(Ear::default());
-    tasks.claim(1, || Owner {
+    tasks.claim(1, || TaskOwner {
         ear: Some(Arc::clone(&ear) as _),
         ..owner("ada")
     });

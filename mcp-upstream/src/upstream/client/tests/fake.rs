@@ -20,7 +20,7 @@ use crate::jsonrpc::{
     ServerRequest, spans,
 };
 use crate::stdio::link::{CallAccount, Canceller, Cancels, NotificationSink};
-use crate::stdio::process::Listener;
+use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 use crate::upstream::client::connector::{
@@ -354,7 +354,7 @@ impl Connection for FakeConnection {
         &self.seen.tasks
     }
 
-    fn hear(&self, listener: Listener) {
+    fn hear(&self, listener: ProcessListener) {
         *self.ear.lock().expect("not poisoned") = Some(listener.inbound);
     }
 

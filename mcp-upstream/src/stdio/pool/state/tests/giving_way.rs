@@ -48,7 +48,7 @@ impl World {
         let away = away.iter().filter(|(process, _)| asked.contains(process));
         let since = away.map(|(process, time)| (*process, self.now - seconds(*time)));
         let since = since.collect();
-        self.step(Event::Away { since });
+        self.step(PoolEvent::Away { since });
     }
 }
 
@@ -70,9 +70,9 @@ fn whose_client_has_been_away_longest_gives_way_to_one_who_waits() {
     assert_eq!(world.stopped, [(2, StopReason::GaveWay)]);
     // A single slot for a waiting request, however often the machine steps.
     world.away(&[(1, 70)]);
-    world.step(Event::Tick);
+    world.step(PoolEvent::Tick);
     assert_eq!(world.stopped.len(), 1);
-    world.step(Event::Gone { process: 2 });
+    world.step(PoolEvent::Gone { process: 2 });
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
 }
@@ -86,7 +86,7 @@ fn as_many_give_way_as_wait() {
     let gave_way = |process| (process, StopReason::GaveWay);
     assert_eq!(world.stopped, [gave_way(1), gave_way(2)]);
     for process in [1, 2] {
-        world.step(Event::Gone { process });
+        world.step(PoolEvent::Gone { process });
     }
     world.start_all(EraSupport::Legacy);
     assert!(waiting.iter().all(|it| world.granted.contains_key(it)));
@@ -102,14 +102,14 @@ fn whose_client_is_there_or_was_a_moment_ago_stays_and_who_waits_is_refused() {
     let late = world.lease(session("d"), of("bob"));
     let asked: Vec<_> = world.state.to_ask().iter().map(|(it, _)| *it).collect();
     assert_eq!(asked, [2, 3]);
-    world.step(Event::Away {
+    world.step(PoolEvent::Away {
         since: vec![(1, world.now - seconds(500)), (2, world.now - seconds(50))],
     });
     world.pass(seconds(6));
     assert!(world.stopped.is_empty(), "{:?}", world.stopped);
     assert!(matches!(
         world.refused[&late],
-        Refusal::Overloaded(Full::Processes)
+        LeaseRefusal::Overloaded(PoolLimit::Processes)
     ));
 }
 
@@ -119,16 +119,16 @@ fn one_that_will_have_been_away_for_a_minute_soon_is_looked_at_then() {
     let since = world.now;
     world.now += seconds(57);
     let late = world.lease(session("b"), of("bob"));
-    world.step(Event::Away {
+    world.step(PoolEvent::Away {
         since: vec![(1, since)],
     });
     assert_eq!(world.state.wake_at(), Some(since + seconds(60)));
     world.now = since + seconds(60);
-    world.step(Event::Tick);
+    world.step(PoolEvent::Tick);
     assert!(world.stopped.is_empty(), "what was said then is old");
     world.away(&[(1, 60)]);
     assert_eq!(world.stopped, [(1, StopReason::GaveWay)]);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
     // No request waits: no timer is due.
@@ -152,7 +152,7 @@ fn a_principal_with_all_its_processes_gets_one_of_its_own_and_nobody_elses() {
     // There is room for it beside the ending process.
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
-    world.step(Event::Gone { process: 2 });
+    world.step(PoolEvent::Gone { process: 2 });
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn at_both_limits_one_end_is_enough() {
     let late = world.lease(session("c"), of("ann"));
     world.away(&[(1, 70), (2, 80)]);
     assert_eq!(world.stopped, [(2, StopReason::GaveWay)]);
-    world.step(Event::Gone { process: 2 });
+    world.step(PoolEvent::Gone { process: 2 });
     world.start_all(EraSupport::Legacy);
     assert!(world.granted.contains_key(&late));
     assert_eq!(world.stopped.len(), 1);
@@ -178,7 +178,7 @@ fn the_shared_process_may_need_the_place_too_and_is_not_one_to_give_way() {
     world.now += seconds(500);
     world.lease(ConnectionKey::Shared, legacy());
     world.away(&[(1, 70)]);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.start_all(EraSupport::Legacy);
     world.release(3);
     world.now += seconds(50);
@@ -196,11 +196,11 @@ fn a_session_that_comes_back_gets_a_process_that_is_told_what_the_one_before_was
     world.now += seconds(500);
     let late = world.lease(session("b"), of("bob"));
     world.away(&[(1, 70)]);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.start_all(EraSupport::Legacy);
     world.release(world.granted[&late]);
-    world.step(Event::SessionClosed { tag: "b".into() });
-    world.step(Event::Gone { process: 2 });
+    world.step(PoolEvent::SessionClosed { tag: "b".into() });
+    world.step(PoolEvent::Gone { process: 2 });
     world.pass(seconds(300));
     assert_eq!(world.started.len(), 2, "its subscription alone needs none");
     world.lease(session("a"), of("ann"));
@@ -217,11 +217,11 @@ fn a_session_that_listens_again_gets_its_process_for_news_of_resources_alone() {
     world.now += seconds(500);
     world.lease(session("b"), of("bob"));
     world.away(&[(1, 70)]);
-    world.step(Event::Gone { process: 1 });
-    world.step(Event::SessionClosed { tag: "b".into() });
-    world.step(Event::Gone { process: 2 });
+    world.step(PoolEvent::Gone { process: 1 });
+    world.step(PoolEvent::SessionClosed { tag: "b".into() });
+    world.step(PoolEvent::Gone { process: 2 });
     assert!(world.state.remembers(&"a".into()));
-    world.step(Event::SessionReturned { tag: "a".into() });
+    world.step(PoolEvent::SessionReturned { tag: "a".into() });
     let (_, order) = world.started.last().expect("started");
     assert!(Arc::ptr_eq(&order.replay_state, &replay_state));
 }

@@ -28,11 +28,11 @@ fn what_was_asked_for_once_outlives_an_idle_process_and_not_its_session() {
     world.release(1);
     world.pass(seconds(601));
     assert_eq!(world.stopped, [(1, StopReason::Idle)]);
-    world.step(Event::Gone { process: 1 });
+    world.step(PoolEvent::Gone { process: 1 });
     world.lease(session("a"), legacy());
     let (_, order) = world.started.last().expect("started again");
     assert_eq!(order.replay_state.level(), Some(LogLevel::Debug));
-    world.step(Event::SessionClosed { tag: "a".into() });
+    world.step(PoolEvent::SessionClosed { tag: "a".into() });
     assert!(world.state.slots.is_empty());
 }
 
@@ -45,12 +45,12 @@ fn sessions_that_come_and_go_leave_no_record() {
         world.start_all(EraSupport::Legacy);
         let process = world.started.last().expect("started").0;
         match number % 3 {
-            0 => world.lose(process, End::Crash),
+            0 => world.lose(process, ProcessEnd::Crash),
             1 => world.release(process),
             _ => {}
         }
-        world.step(Event::SessionClosed { tag: tag.into() });
-        world.step(Event::Gone { process });
+        world.step(PoolEvent::SessionClosed { tag: tag.into() });
+        world.step(PoolEvent::Gone { process });
     }
     assert!(world.state.slots.is_empty());
     assert!(world.state.processes.is_empty());
@@ -71,8 +71,8 @@ fn the_pool_that_takes_anothers_place_asks_for_what_lasted_in_it() {
     assert_eq!(places.len(), 2);
 
     let mut new = World::plain();
-    new.step(Event::Inherit { places });
-    new.step(Event::Wanted {
+    new.step(PoolEvent::Inherit { places });
+    new.step(PoolEvent::Wanted {
         key: ConnectionKey::Shared,
         open: modern(),
     });
@@ -98,7 +98,7 @@ fn a_wish_ends_while_the_server_is_down() {
     let replay_state = world.state.replay_state_of(1).expect("it serves");
     replay_state.subscribe("test://a").expect("the first");
     world.release(1);
-    world.lose(1, End::Crash);
+    world.lose(1, ProcessEnd::Crash);
     world.fail_last();
     assert_eq!(world.state.server(), None);
     let place = world.state.place_of(&ConnectionKey::Shared, Era::Modern);
@@ -114,11 +114,12 @@ fn a_call_that_may_wait_for_its_client_is_waited_for_as_long() {
         ..StdioSettings::default()
     };
     let mut world = World::plain();
-    world.state = State::new(Rules::from(&settings).with_calls_of(seconds(90), seconds(600)));
+    world.state =
+        PoolStateMachine::new(PoolRules::from(&settings).with_calls_of(seconds(90), seconds(600)));
     world.lease(ConnectionKey::Shared, legacy());
     world.lease(ConnectionKey::Exclusive, legacy());
     world.start_all(EraSupport::Legacy);
-    world.step(Event::Retire);
+    world.step(PoolEvent::Retire);
     world.pass(seconds(89));
     assert!(world.stopped.is_empty());
     world.pass(seconds(2));
@@ -133,7 +134,7 @@ fn a_restart_is_on_record_with_its_reason() {
     world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
     assert!(world.state.last_restart().is_none());
-    world.lose(1, End::Unresponsive);
+    world.lose(1, ProcessEnd::Unresponsive);
     let restart = world.state.last_restart().expect("it was replaced");
     assert_eq!((restart.reason, restart.at), ("unresponsive", world.now));
 }
@@ -148,6 +149,6 @@ fn one_that_is_not_restarted_is_dead() {
     world.lease(ConnectionKey::Shared, legacy());
     world.start_all(EraSupport::Legacy);
     assert!(!world.state.is_dead());
-    world.lose(1, End::Crash);
+    world.lose(1, ProcessEnd::Crash);
     assert!(world.state.is_dead());
 }
