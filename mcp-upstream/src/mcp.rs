@@ -32,7 +32,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::table::Located;
 use crate::session::{Session, SessionState, SessionTransport};
-use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, store_away};
+use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, store_away};
 
 pub(crate) mod batch;
 pub(crate) mod call;
@@ -140,8 +140,8 @@ async fn posted<'a>(
             };
             let prepared = prepare(&cx, request).await.map_err(refused)?;
             match prepared {
-                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                Prepared::Call(call) => Box::pin(call::answer(core, &cx, id, call))
+                PreparedRequest::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                PreparedRequest::Call(call) => Box::pin(call::answer(core, &cx, id, call))
                     .await
                     .map_err(refused),
             }
@@ -229,9 +229,9 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
 pub(crate) async fn prepare(
     cx: &CallContext<'_>,
     request: IncomingRequest<'_>,
-) -> Result<Prepared, RequestError> {
+) -> Result<PreparedRequest, RequestError> {
     if request.method == "ping" && cx.client.is_legacy() {
-        return ping(cx, request.id, request.members).map(Prepared::Response);
+        return ping(cx, request.id, request.members).map(PreparedRequest::Response);
     }
     confirmed(cx, request.method).await?;
     cx.upstream.prepare(cx, request).get().await

@@ -87,14 +87,14 @@ pub(crate) struct IncomingRequest<'a> {
 }
 
 /// A request that was read by its upstream.
-pub(crate) enum Prepared {
+pub(crate) enum PreparedRequest {
     /// The whole JSON-RPC response.
     Response(Vec<u8>),
     /// The upstream has the answer.
     Call(Arc<dyn UpstreamCall>),
 }
 
-impl fmt::Debug for Prepared {
+impl fmt::Debug for PreparedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Response(answer) => write!(f, "{}", String::from_utf8_lossy(answer)),
@@ -161,7 +161,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>>;
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>>;
 
     /// Prepares a tool call that did not come as MCP: `arguments` are a JSON object.
     ///

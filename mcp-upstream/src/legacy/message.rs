@@ -14,7 +14,7 @@ use crate::mcp::{self, Core, batch, initialize, one_way};
 use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
-use crate::upstream::{Client, IncomingRequest, Prepared};
+use crate::upstream::{Client, IncomingRequest, PreparedRequest};
 
 /// Takes a message. A malformed message, or one without a session, is refused at once; every answer to a request goes to the
 /// stream, errors too.
@@ -58,7 +58,7 @@ pub(super) async fn take<'a>(
             let prepared = if *method == "initialize" {
                 let params = members.params();
                 let answer = initialize::over_sse(core, &cx, &session, id, params).await;
-                answer.map(Prepared::Response)
+                answer.map(PreparedRequest::Response)
             } else {
                 let request = IncomingRequest {
                     id,

@@ -28,7 +28,7 @@ use crate::session::config::PollAfter;
 use crate::session::{Session, SessionState};
 use crate::stream::open::OpenKind;
 use crate::stream::{Finishing, Stream, StreamKind, frame};
-use crate::upstream::{CallContext, Prepared};
+use crate::upstream::{CallContext, PreparedRequest};
 
 mod body;
 mod delivery;
@@ -139,12 +139,12 @@ impl Exchange {
         &mut self,
         cx: &CallContext<'_>,
         id: &str,
-        prepared: Result<Prepared, RequestError>,
+        prepared: Result<PreparedRequest, RequestError>,
     ) {
         self.is_batch = true;
         match prepared {
-            Ok(Prepared::Response(answer)) => self.answer(answer),
-            Ok(Prepared::Call(call)) => self.call(cx, id, call),
+            Ok(PreparedRequest::Response(answer)) => self.answer(answer),
+            Ok(PreparedRequest::Call(call)) => self.call(cx, id, call),
             Err(failure) => self.answer(failure.body(Some(id))),
         }
     }

@@ -22,7 +22,7 @@ use crate::profile::AcceptRule;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{self, ProtocolVersion};
 use crate::reply::Reply;
-use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, ToolsWait};
+use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, ToolsWait};
 
 mod delivery;
 mod exchange;
@@ -227,8 +227,8 @@ async fn request(
                 members,
             };
             match prepare(&cx, incoming).await? {
-                Prepared::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
-                Prepared::Call(call) => exchange::begin(core, &cx, request, call).await,
+                PreparedRequest::Response(answer) => Ok(Reply::json(StatusCode::OK, answer)),
+                PreparedRequest::Call(call) => exchange::begin(core, &cx, request, call).await,
             }
         }
     }

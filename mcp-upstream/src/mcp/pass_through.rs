@@ -36,7 +36,7 @@ use crate::protocol::{Era, Method as Name, ProtocolVersion, is_misspelt_call};
 use crate::reply::{Head, Reply};
 use crate::session::{Binding, Session, SessionPatch, SessionTransport, Unclaimed};
 use crate::stream::frame;
-use crate::upstream::client::Named;
+use crate::upstream::client::RequestSubject;
 use crate::upstream::http::port::HttpClient;
 use crate::upstream::{CallContext, ToolsWait};
 
@@ -435,7 +435,7 @@ fn facts(
     method: &str,
     members: &Members<'_>,
 ) -> Result<CallFacts, RequestError> {
-    let named = Named::read(method, members)?;
+    let named = RequestSubject::read(method, members)?;
     let arguments = named.arguments.map(str::as_bytes);
     Ok(CallFacts {
         namespace: Arc::clone(&cx.namespace),

@@ -25,7 +25,7 @@ use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::{Method, ProtocolVersion};
 use crate::session::{CancelNotice, Session};
 use crate::upstream::{
-    CallContext, IncomingRequest, Listening, Prepared, Soon, ToolsWait, Upstream,
+    CallContext, IncomingRequest, Listening, PreparedRequest, Soon, ToolsWait, Upstream,
 };
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
@@ -59,12 +59,12 @@ impl InMemory {
         method: &str,
         subject: &str,
         arguments: Bytes,
-    ) -> Prepared {
+    ) -> PreparedRequest {
         let talks = match subject {
             "talk" => Talks::Asks,
             _ => Talks::No,
         };
-        Prepared::Call(Arc::new(MemoryCall {
+        PreparedRequest::Call(Arc::new(MemoryCall {
             facts: CallFacts {
                 namespace: Arc::clone(&cx.namespace),
                 method: Method::of(method),
@@ -85,7 +85,7 @@ impl InMemory {
         &self,
         cx: &CallContext<'_>,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let text = |key| {
             let text = request.members.get(key).and_then(jsonrpc::string);
             text.unwrap_or_default()
@@ -98,7 +98,7 @@ impl InMemory {
                 let mut answer = format::ResultWriter::begin(request.id, &format, 64);
                 let out = answer.key("tools");
                 serde_json::to_writer(out, &tools["tools"]).expect("JSON");
-                Ok(Prepared::Response(answer.end()))
+                Ok(PreparedRequest::Response(answer.end()))
             }
             "tools/call" | "prompts/get" => {
                 Ok(self.call(cx, request.method, &text(Key::Name), arguments()))
@@ -138,7 +138,7 @@ impl Upstream for InMemory {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>> {
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
         Soon::Later(Box::pin(async move { self.understood(cx, request) }))
     }
 
@@ -149,8 +149,8 @@ impl Upstream for InMemory {
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError> {
         match self.call(cx, "tools/call", tool, arguments) {
-            Prepared::Call(call) => Ok(call),
-            Prepared::Response(_) => Err(unknown_tool(tool)),
+            PreparedRequest::Call(call) => Ok(call),
+            PreparedRequest::Response(_) => Err(unknown_tool(tool)),
         }
     }
 

@@ -24,8 +24,8 @@ use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::wire::Pipes;
 use crate::upstream::client::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener,
-    SentRequest, ServerInfo,
+    ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener, SentRequest,
+    ServerConnection, ServerInfo,
 };
 use crate::upstream::health::ServerHealth;
 
@@ -293,7 +293,7 @@ impl Connector for Leases {
         _: &Namespace,
         key: &ConnectionKey,
         open: OpenAs,
-    ) -> Result<Arc<dyn Connection>, CallError> {
+    ) -> Result<Arc<dyn ServerConnection>, CallError> {
         let known = {
             let processes = self.0.processes.lock().expect("not poisoned");
             let found = processes.iter().find(|(own, _)| own == key);
@@ -340,7 +340,7 @@ impl Leased {
 }
 
 #[async_trait]
-impl Connection for Leased {
+impl ServerConnection for Leased {
     fn opening(&self) -> &ServerInfo {
         &self.0.info
     }

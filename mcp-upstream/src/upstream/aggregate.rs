@@ -32,8 +32,8 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::health::MemberHealth;
 use super::{
-    Behind, CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait,
-    Upstream,
+    Behind, CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon,
+    ToolsWait, Upstream,
 };
 use crate::broadcast::{Audience, Filter};
 use crate::caller::Caller;
@@ -71,10 +71,10 @@ mod tools;
 mod toolsets;
 mod visible;
 
-use asked::{Asked, one_page};
-use catalogue::Kind;
-use live::Live;
-use member::{Home, Slot};
+use asked::{AggregateRequest, one_page};
+use catalogue::EntryKind;
+use live::RunningAggregate;
+use member::{Home, MemberSlot};
 
 /// Most nested aggregates. The configuration allows no more; deeper nesting that it cannot see, such as a member that has become
 /// an aggregate since, ends here.
@@ -105,20 +105,20 @@ fn is_aggregate(namespace: &Namespace) -> bool {
 }
 
 /// State that all aggregates share.
-struct Shared {
+struct AggregatesState {
     home: Home,
     changes: SessionChanges,
     key: SessionKey,
     metrics: ToolmanMetrics,
     /// Aggregates by namespace. Plain data, without awaits under the lock.
-    live: Mutex<HashMap<NamespaceName, Arc<Live>>>,
+    live: Mutex<HashMap<NamespaceName, Arc<RunningAggregate>>>,
     /// True at the end of the gateway: no aggregate starts any more.
     stopped: AtomicBool,
 }
 
 /// The upstream of aggregates.
 #[derive(Clone)]
-pub(crate) struct AggregateUpstream(Arc<Shared>);
+pub(crate) struct AggregateUpstream(Arc<AggregatesState>);
 
 /// The upstream of a member.
 enum Runner<'a> {
@@ -146,7 +146,7 @@ impl AggregateUpstream {
         metrics: ToolmanMetrics,
         control: Handle,
     ) -> Self {
-        let shared = Arc::new_cyclic(|aggregates| Shared {
+        let shared = Arc::new_cyclic(|aggregates| AggregatesState {
             home: Home {
                 registry,
                 kinds: Arc::new(Kinds { servers, workers }),
@@ -180,7 +180,7 @@ impl AggregateUpstream {
     }
 }
 
-impl Shared {
+impl AggregatesState {
     /// Starts new aggregates, and ends removed ones.
     fn follow(&self, snapshot: &Snapshot) {
         for namespace in snapshot.namespaces.values() {
@@ -199,13 +199,13 @@ impl Shared {
     }
 
     /// The aggregate that is served under a name.
-    fn served(&self, name: &NamespaceName) -> Option<Arc<Live>> {
+    fn served(&self, name: &NamespaceName) -> Option<Arc<RunningAggregate>> {
         let all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(name).cloned()
     }
 
     /// The running aggregate of a namespace; unchanged members go on.
-    fn of(&self, namespace: &Namespace) -> Option<Arc<Live>> {
+    fn of(&self, namespace: &Namespace) -> Option<Arc<RunningAggregate>> {
         let UpstreamKind::Aggregate(aggregate) = &namespace.upstream else {
             return None;
         };
@@ -230,9 +230,11 @@ impl Shared {
                 let mut slots = before.slots.iter();
                 slots.find(|slot| slot.is_of(target, spec)).map(Arc::clone)
             });
-            known.unwrap_or_else(|| Slot::start(&self.home, &namespace.name, target.clone(), spec))
+            known.unwrap_or_else(|| {
+                MemberSlot::start(&self.home, &namespace.name, target.clone(), spec)
+            })
         });
-        let live = Live::new(
+        let live = RunningAggregate::new(
             namespace.name.clone(),
             Arc::clone(aggregate),
             slots.collect(),
@@ -289,23 +291,23 @@ impl Upstream for AggregateUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>> {
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
         Soon::Later(Box::pin(async move {
             let (members, method) = (request.members, request.method);
             members.unambiguous()?;
             members.progress_token()?;
-            let asked = Asked::new(&self.0, cx, Some(members))?;
+            let asked = AggregateRequest::new(&self.0, cx, Some(members))?;
             let listed = match method {
-                "tools/list" => Some(("tools", Kind::Tool)),
-                "resources/list" => Some(("resources", Kind::Resource)),
-                "resources/templates/list" => Some(("resourceTemplates", Kind::Template)),
-                "prompts/list" => Some(("prompts", Kind::Prompt)),
+                "tools/list" => Some(("tools", EntryKind::Tool)),
+                "resources/list" => Some(("resources", EntryKind::Resource)),
+                "resources/templates/list" => Some(("resourceTemplates", EntryKind::Template)),
+                "prompts/list" => Some(("prompts", EntryKind::Prompt)),
                 _ => None,
             };
             if let Some((key, kind)) = listed {
                 one_page(members)?;
                 let asked = asked.settled().await;
-                return Ok(Prepared::Response(asked.list(request.id, key, kind)));
+                return Ok(PreparedRequest::Response(asked.list(request.id, key, kind)));
             }
             let asked = match is_known(&asked, method, members) {
                 true => asked,
@@ -330,7 +332,7 @@ impl Upstream for AggregateUpstream {
         tool: &str,
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError> {
-        let asked = Asked::new(&self.0, cx, None).map_err(as_call_error)?;
+        let asked = AggregateRequest::new(&self.0, cx, None).map_err(as_call_error)?;
         asked.call_tool(tool, arguments)
     }
 
@@ -370,7 +372,7 @@ impl Upstream for AggregateUpstream {
         wanted: Filter,
     ) -> Soon<'a, Result<Listening, RequestError>> {
         // An invalid handle is refused here as in any other request.
-        if let Err(refused) = Asked::new(&self.0, cx, None) {
+        if let Err(refused) = AggregateRequest::new(&self.0, cx, None) {
             return Soon::Now(Err(refused));
         }
         let granted = Filter {
@@ -384,7 +386,7 @@ impl Upstream for AggregateUpstream {
     }
 
     fn notify(&self, cx: &CallContext<'_>, method: &str, message: &str) {
-        if let Ok(asked) = Asked::new(&self.0, cx, None) {
+        if let Ok(asked) = AggregateRequest::new(&self.0, cx, None) {
             asked.notify(method, message);
         }
     }
@@ -405,7 +407,8 @@ impl Upstream for AggregateUpstream {
     }
 
     fn has_task(&self, cx: &CallContext<'_>, task: &str) -> bool {
-        Asked::new(&self.0, cx, None).is_ok_and(|asked| asked.member_of_task(task).is_some())
+        AggregateRequest::new(&self.0, cx, None)
+            .is_ok_and(|asked| asked.member_of_task(task).is_some())
     }
 
     /// All tools, active or not.
@@ -444,7 +447,7 @@ impl Upstream for AggregateUpstream {
         Soon::Later(Box::pin(async move {
             let body = Bytes::new();
             let cx = CallContext::plain(caller, &body, namespace, self);
-            let asked = Asked::new(&self.0, &cx, None).map_err(as_call_error)?;
+            let asked = AggregateRequest::new(&self.0, &cx, None).map_err(as_call_error)?;
             Ok(asked.settled().await.tool_list())
         }))
     }
@@ -452,7 +455,7 @@ impl Upstream for AggregateUpstream {
     fn listed_now(&self, namespace: &Arc<Namespace>, caller: &Caller) -> Option<Arc<ToolList>> {
         let body = Bytes::new();
         let cx = CallContext::plain(caller, &body, namespace, self);
-        let asked = Asked::new(&self.0, &cx, None).ok()?;
+        let asked = AggregateRequest::new(&self.0, &cx, None).ok()?;
         Some(asked.tool_list())
     }
 
@@ -510,7 +513,7 @@ fn as_call_error(refused: RequestError) -> CallError {
 }
 
 /// Returns true if the name in a request is in the current catalogue.
-fn is_known(asked: &Asked<'_>, method: &str, members: &Members<'_>) -> bool {
+fn is_known(asked: &AggregateRequest<'_>, method: &str, members: &Members<'_>) -> bool {
     let text = |key| members.get(key).and_then(jsonrpc::string);
     match method {
         "tools/call" => text(Key::Name).is_some_and(|name| asked.catalogue.tool(&name).is_some()),

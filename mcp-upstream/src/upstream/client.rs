@@ -27,8 +27,8 @@ use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
 use super::{
-    CallContext, Client, IncomingRequest, Listening, Prepared, ServerCopy, SessionChanges, Soon,
-    ToolsWait, Upstream,
+    CallContext, Client, IncomingRequest, Listening, PreparedRequest, ServerCopy, SessionChanges,
+    Soon, ToolsWait, Upstream,
 };
 use crate::bridge::server_info;
 use crate::broadcast::{Audience, Filter};
@@ -66,10 +66,10 @@ mod tests;
 
 use binding::UpstreamBinding;
 use call::ServerCall;
-use catalogue::Whose;
-use connector::{Connection, ConnectionKey, Connector, Isolation, OpenAs, Opener};
+use catalogue::ListOwner;
+use connector::{ConnectionKey, Connector, Isolation, OpenAs, Opener, ServerConnection};
 use inbound::{HandlerRef, InboundHandler, ProcessOwner};
-use isolation::Place;
+use isolation::ConnectionTarget;
 pub(crate) use requester::Requester;
 use task_names::TaskNames;
 
@@ -90,11 +90,11 @@ pub(crate) struct ExternalServers {
 pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
 
 /// The right to use a process, and the handler for its messages, for as long as a request needs them.
-pub(crate) struct Leased {
-    pub(crate) process: Arc<dyn Connection>,
+pub(crate) struct ConnectionLease {
+    pub(crate) process: Arc<dyn ServerConnection>,
     /// Handler for server messages; `None` for shared connections.
     handler: Option<Arc<InboundHandler>>,
-    place: Place,
+    place: ConnectionTarget,
 }
 
 impl ExternalServers {
@@ -124,7 +124,7 @@ impl ExternalServers {
         client: &Client,
         requester: &Requester,
         method: &str,
-    ) -> Result<Place, CallError> {
+    ) -> Result<ConnectionTarget, CallError> {
         let principal = requester.principal.as_ref();
         // Checked before a process is started or asked.
         self.processes
@@ -154,7 +154,7 @@ impl ExternalServers {
     }
 
     /// The place of a client's tool calls, as far as known without a request to the server.
-    fn known_place(&self, cx: &CallContext<'_>) -> Option<Place> {
+    fn known_place(&self, cx: &CallContext<'_>) -> Option<ConnectionTarget> {
         let isolation = self.processes.isolation(&cx.namespace)?;
         let era = cx.client.own_era();
         let speaks = self.processes.known_to_speak(&cx.namespace, era)?;
@@ -179,7 +179,7 @@ impl ExternalServers {
         client: &Client,
         requester: &Requester,
         method: &str,
-    ) -> Result<Leased, CallError> {
+    ) -> Result<ConnectionLease, CallError> {
         let place = self.place(namespace, client, requester, method).await?;
         self.lease_at(namespace, client, place).await
     }
@@ -189,14 +189,14 @@ impl ExternalServers {
         self: &Arc<Self>,
         namespace: &Namespace,
         client: &Client,
-        place: Place,
-    ) -> Result<Leased, CallError> {
+        place: ConnectionTarget,
+    ) -> Result<ConnectionLease, CallError> {
         if place.is_common()
             && let Some(process) =
                 self.processes
                     .lease_at_once(namespace, &place.key, place.open.era)
         {
-            return Ok(Leased {
+            return Ok(ConnectionLease {
                 process,
                 handler: None,
                 place,
@@ -210,7 +210,7 @@ impl ExternalServers {
             // The session ended before its process started; without this, the process would be left running.
             self.processes.end_session(tag);
         }
-        Ok(Leased {
+        Ok(ConnectionLease {
             process,
             handler,
             place,
@@ -221,9 +221,9 @@ impl ExternalServers {
     async fn at(
         &self,
         namespace: &Namespace,
-        place: &Place,
+        place: &ConnectionTarget,
         handler: Option<&Arc<InboundHandler>>,
-    ) -> Result<Arc<dyn Connection>, CallError> {
+    ) -> Result<Arc<dyn ServerConnection>, CallError> {
         let open = OpenAs {
             inbound: handler.map(|handler| Arc::new(HandlerRef(Arc::clone(handler))) as _),
             ..place.open.clone()
@@ -236,7 +236,7 @@ impl ExternalServers {
         self: &Arc<Self>,
         namespace: &Namespace,
         client: &Client,
-        place: &Place,
+        place: &ConnectionTarget,
     ) -> Arc<InboundHandler> {
         match (&place.key, client) {
             (ConnectionKey::Session(_), Client::Session(session)) => {
@@ -271,7 +271,7 @@ impl ExternalServers {
 
     /// Asks a process for log messages from this level on. A shared process logs at the lowest level of its clients; each
     /// client's messages are filtered.
-    async fn want_level(&self, leased: &Leased, level: LogLevel) {
+    async fn want_level(&self, leased: &ConnectionLease, level: LogLevel) {
         if server_info::declares(leased.process.opening(), &["logging"]) {
             // A server that refuses the level logs as before.
             let _ = leased.process.set_log_level(level).await;
@@ -279,7 +279,7 @@ impl ExternalServers {
     }
 }
 
-impl Leased {
+impl ConnectionLease {
     /// Returns true if several clients share the process.
     fn is_common(&self) -> bool {
         self.place.is_common()
@@ -312,14 +312,14 @@ impl Upstream for ClientUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>> {
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
         let external = &self.0;
         match kept_here(cx, request) {
             Err(refused) => Soon::Now(Err(refused)),
             Ok(false) => Soon::Now(call_of(external, cx, request)),
             Ok(true) => Soon::Later(Box::pin(async move {
                 match subscriptions::kept(external, cx, request).await? {
-                    Some(answer) => Ok(Prepared::Response(answer)),
+                    Some(answer) => Ok(PreparedRequest::Response(answer)),
                     None => call_of(external, cx, request),
                 }
             })),
@@ -347,7 +347,7 @@ impl Upstream for ClientUpstream {
             method,
             named,
             request,
-            tasks::Named::default(),
+            tasks::RequestTasks::default(),
         ))
     }
 
@@ -409,7 +409,7 @@ impl Upstream for ClientUpstream {
         principal: Option<&'a Arc<str>>,
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>> {
-        let whose = Whose {
+        let whose = ListOwner {
             namespace,
             principal,
         };
@@ -513,9 +513,9 @@ fn call_of(
     IncomingRequest {
         method, members, ..
     }: IncomingRequest<'_>,
-) -> Result<Prepared, RequestError> {
-    let named = Named::read(method, members)?;
-    let mut tasks = tasks::Named::read(method, members)?;
+) -> Result<PreparedRequest, RequestError> {
+    let named = RequestSubject::read(method, members)?;
+    let mut tasks = tasks::RequestTasks::read(method, members)?;
     let request = members.to_request(cx.own(members.message().as_bytes()));
     let request = tasks.with_own_cursor(&external.key, method, request);
     let request = with_server_cursor(method, request);
@@ -527,7 +527,7 @@ fn call_of(
     let arguments = arguments.map_or_else(Bytes::new, |raw| cx.own(raw));
     let named = (named.subject.into(), arguments);
     let call = up(external, cx, Method::of(method), named, request, tasks);
-    Ok(Prepared::Call(call))
+    Ok(PreparedRequest::Call(call))
 }
 
 /// Puts the server's own form of the cursor into a request for a further page.
@@ -547,14 +547,14 @@ fn with_server_cursor(method: &str, request: Request) -> Request {
 
 /// The parts of a request that the policy, the limits and the audit log use.
 #[derive(Default)]
-pub(crate) struct Named<'a> {
+pub(crate) struct RequestSubject<'a> {
     /// The tool, the prompt or the URI.
     pub(crate) subject: Cow<'a, str>,
     /// Raw JSON.
     pub(crate) arguments: Option<&'a str>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> RequestSubject<'a> {
     /// Reads the parts.
     ///
     /// # Errors
@@ -592,7 +592,7 @@ fn up(
     method: Method,
     (subject, arguments): (Arc<str>, Bytes),
     request: Request,
-    tasks: tasks::Named,
+    tasks: tasks::RequestTasks,
 ) -> Arc<dyn UpstreamCall> {
     let client = &cx.client;
     let may_ask = isolation::may_ask(&method);

@@ -26,8 +26,8 @@ use tooldock_workers::worker::LogLevel;
 
 use super::worker::describe;
 use super::{
-    CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait, Upstream,
-    Upstreams,
+    CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
+    Upstream, Upstreams,
 };
 use crate::broadcast::Filter;
 use crate::catalogue::{ToolEntry, ToolList};
@@ -90,7 +90,7 @@ impl GlobalUpstream {
         &self,
         cx: &CallContext<'_>,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let members = request.members;
         let name = members.get(Key::Name).and_then(jsonrpc::string);
         let name =
@@ -99,7 +99,11 @@ impl GlobalUpstream {
         let Some((namespace, own)) = find(&self.kinds, &snapshot, cx.caller, &name).await else {
             let sent = members.get(Key::Arguments);
             jsonrpc::object(sent, "params.arguments")?;
-            return Ok(Prepared::Call(unknown(cx, &name, cx.own_object(sent))));
+            return Ok(PreparedRequest::Call(unknown(
+                cx,
+                &name,
+                cx.own_object(sent),
+            )));
         };
         let upstream = self.kinds.of(&namespace);
         if *own == *name {
@@ -278,19 +282,19 @@ impl Upstream for GlobalUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>> {
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
         Soon::Later(Box::pin(async move {
             request.members.unambiguous()?;
             request.members.progress_token()?;
             match request.method {
                 "tools/list" => {
                     one_page(request)?;
-                    Ok(Prepared::Response(self.list(cx, request.id).await?))
+                    Ok(PreparedRequest::Response(self.list(cx, request.id).await?))
                 }
                 "tools/call" => self.call(cx, request).await,
                 "logging/setLevel" if cx.client.is_legacy() => {
                     let answer = self.set_level(cx, request).await?;
-                    Ok(Prepared::Response(answer))
+                    Ok(PreparedRequest::Response(answer))
                 }
                 other => Err(RequestError::MethodNotFound(other.to_owned())),
             }

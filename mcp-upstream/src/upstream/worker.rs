@@ -13,7 +13,8 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;
 
 use super::{
-    CallContext, IncomingRequest, Listening, Prepared, SessionChanges, Soon, ToolsWait, Upstream,
+    CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,
+    Upstream,
 };
 use crate::broadcast::Filter;
 use crate::catalogue::ToolList;
@@ -51,31 +52,31 @@ impl WorkerUpstream {
     /// Answers a method from the snapshot.
     fn answered(
         cx: &CallContext<'_>,
-        answered: Answered,
+        answered: SnapshotMethod,
         id: &str,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let answer = match answered {
-            Answered::Tools => lists::tools(cx, id, members),
-            Answered::Resources => lists::resources(cx, id, members),
-            Answered::ResourceTemplates => lists::resource_templates(cx, id, members),
-            Answered::Prompts => lists::prompts(cx, id, members),
+            SnapshotMethod::Tools => lists::tools(cx, id, members),
+            SnapshotMethod::Resources => lists::resources(cx, id, members),
+            SnapshotMethod::ResourceTemplates => lists::resource_templates(cx, id, members),
+            SnapshotMethod::Prompts => lists::prompts(cx, id, members),
         };
-        answer.map(Prepared::Response)
+        answer.map(PreparedRequest::Response)
     }
 
     /// Makes the call of a function.
     fn called(
         &self,
         cx: &CallContext<'_>,
-        called: Called,
+        called: FunctionMethod,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         match called {
-            Called::Tool => self.tool_call(cx, members),
-            Called::Resource => self.resource_read(cx, members),
-            Called::Prompt => self.prompt_get(cx, members),
-            Called::Completion => self.complete(cx, members),
+            FunctionMethod::Tool => self.tool_call(cx, members),
+            FunctionMethod::Resource => self.resource_read(cx, members),
+            FunctionMethod::Prompt => self.prompt_get(cx, members),
+            FunctionMethod::Completion => self.complete(cx, members),
         }
     }
 }
@@ -97,7 +98,7 @@ impl Upstream for WorkerUpstream {
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>> {
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
         let IncomingRequest {
             id,
             method,
@@ -108,11 +109,11 @@ impl Upstream for WorkerUpstream {
             Err(refused) => Soon::Now(Err(refused)),
             Ok(Method::Kept(kept)) => Soon::Later(Box::pin(async move {
                 let answer = match kept {
-                    Kept::Subscribe => self.subscribe(cx, id, members).await,
-                    Kept::Unsubscribe => self.unsubscribe(cx, id, members).await,
-                    Kept::SetLevel => self.set_level(cx, id, members).await,
+                    SessionMethod::Subscribe => self.subscribe(cx, id, members).await,
+                    SessionMethod::Unsubscribe => self.unsubscribe(cx, id, members).await,
+                    SessionMethod::SetLevel => self.set_level(cx, id, members).await,
                 };
-                answer.map(Prepared::Response)
+                answer.map(PreparedRequest::Response)
             })),
             Ok(Method::Answered(answered)) => Soon::Now(Self::answered(cx, answered, id, members)),
             Ok(Method::Called(called)) => Soon::Now(self.called(cx, called, members)),
@@ -245,15 +246,15 @@ fn instructions(answer: &mut ResultWriter<'_>, namespace: &Namespace) {
 #[derive(Debug, Clone, Copy)]
 enum Method {
     /// The snapshot.
-    Answered(Answered),
+    Answered(SnapshotMethod),
     /// The client's session, which the method changes.
-    Kept(Kept),
+    Kept(SessionMethod),
     /// A function.
-    Called(Called),
+    Called(FunctionMethod),
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Answered {
+enum SnapshotMethod {
     Tools,
     Resources,
     ResourceTemplates,
@@ -261,14 +262,14 @@ enum Answered {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kept {
+enum SessionMethod {
     Subscribe,
     Unsubscribe,
     SetLevel,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Called {
+enum FunctionMethod {
     Tool,
     Resource,
     Prompt,
@@ -282,20 +283,30 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     let has_prompts = || !namespace.prompts.is_empty();
     let legacy = || cx.client.is_legacy();
     let (found, there) = match method {
-        "tools/list" => (Method::Answered(Answered::Tools), true),
-        "tools/call" => (Method::Called(Called::Tool), true),
-        "resources/list" => (Method::Answered(Answered::Resources), has_resources()),
+        "tools/list" => (Method::Answered(SnapshotMethod::Tools), true),
+        "tools/call" => (Method::Called(FunctionMethod::Tool), true),
+        "resources/list" => (Method::Answered(SnapshotMethod::Resources), has_resources()),
         "resources/templates/list" => (
-            Method::Answered(Answered::ResourceTemplates),
+            Method::Answered(SnapshotMethod::ResourceTemplates),
             has_resources(),
         ),
-        "resources/read" => (Method::Called(Called::Resource), has_resources()),
-        "prompts/list" => (Method::Answered(Answered::Prompts), has_prompts()),
-        "prompts/get" => (Method::Called(Called::Prompt), has_prompts()),
-        "completion/complete" => (Method::Called(Called::Completion), namespace.completions),
-        "resources/subscribe" if legacy() => (Method::Kept(Kept::Subscribe), has_resources()),
-        "resources/unsubscribe" if legacy() => (Method::Kept(Kept::Unsubscribe), has_resources()),
-        "logging/setLevel" if legacy() => (Method::Kept(Kept::SetLevel), namespace.has_context()),
+        "resources/read" => (Method::Called(FunctionMethod::Resource), has_resources()),
+        "prompts/list" => (Method::Answered(SnapshotMethod::Prompts), has_prompts()),
+        "prompts/get" => (Method::Called(FunctionMethod::Prompt), has_prompts()),
+        "completion/complete" => (
+            Method::Called(FunctionMethod::Completion),
+            namespace.completions,
+        ),
+        "resources/subscribe" if legacy() => {
+            (Method::Kept(SessionMethod::Subscribe), has_resources())
+        }
+        "resources/unsubscribe" if legacy() => {
+            (Method::Kept(SessionMethod::Unsubscribe), has_resources())
+        }
+        "logging/setLevel" if legacy() => (
+            Method::Kept(SessionMethod::SetLevel),
+            namespace.has_context(),
+        ),
         _ => return Err(RequestError::MethodNotFound(method.to_owned())),
     };
     if there {

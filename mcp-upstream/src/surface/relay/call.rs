@@ -28,7 +28,7 @@ use crate::mcp::{self, Core};
 use crate::protocol::method::TOOLS_CALL;
 use crate::surface::outbox::Outbox;
 use crate::upstream::system::KeyTools;
-use crate::upstream::{Client, IncomingRequest, Prepared, RequestMeta};
+use crate::upstream::{Client, IncomingRequest, PreparedRequest, RequestMeta};
 
 /// A client, for as long as it is connected.
 pub(super) struct Conversation {
@@ -162,13 +162,15 @@ impl Conversation {
             true => {
                 let (tools, tables) = (self.relay.tokens.clone(), self.relay.keys.clone());
                 let call = TokenCall::new(tools, tables, key, namespace, &call);
-                Ok(Prepared::Call(Arc::new(call) as Arc<dyn UpstreamCall>))
+                Ok(PreparedRequest::Call(
+                    Arc::new(call) as Arc<dyn UpstreamCall>
+                ))
             }
             false => self.prepare(id, &caller, &namespace, &call).await,
         };
         let prepared = match prepared {
-            Ok(Prepared::Call(prepared)) => prepared,
-            Ok(Prepared::Response(response)) => return reply::response(id, &response),
+            Ok(PreparedRequest::Call(prepared)) => prepared,
+            Ok(PreparedRequest::Response(response)) => return reply::response(id, &response),
             Err(failure) => return not_prepared(id, failure),
         };
         let talks = prepared.facts().talks != Talks::No;
@@ -191,7 +193,7 @@ impl Conversation {
         caller: &Caller,
         namespace: &Arc<Namespace>,
         call: &ToolCall,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let peer = self.peer();
         let body = Bytes::from(message(id, call, peer.project.as_deref()));
         let text = std::str::from_utf8(&body).map_err(|_| RequestError::Internal)?;

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
 use tooldock_workers::error::CallError;
 
-use super::catalogue::{Catalogue, Entry};
+use super::catalogue::{Catalogue, PublishedEntry};
 use super::hints::NOWHERE;
-use super::own::{ACTIVATE, LISTS, Said, Shown, activation, activation_of, few};
+use super::own::{ACTIVATE, AggregateReply, CatalogueView, LISTS, activation, activation_of, few};
 use super::snapshot::Snapshot;
 use super::toolsets::{Active, Keep, Switches, changes, keep_in_session};
-use super::{Live, Shared};
+use super::{AggregatesState, RunningAggregate};
 use crate::broadcast::Change;
 use crate::heavy_work;
 
@@ -33,7 +33,7 @@ const BOTH_LISTS: usize = 40;
 #[derive(Debug)]
 struct Plan<'a> {
     /// Entries by published name, tools and resources apart, and whether they are turned on or off.
-    wanted: BTreeMap<(bool, &'a str), (&'a Entry, bool)>,
+    wanted: BTreeMap<(bool, &'a str), (&'a PublishedEntry, bool)>,
 }
 
 /// Checks the arguments.
@@ -42,7 +42,7 @@ struct Plan<'a> {
 ///
 /// The mistakes and how to correct them, for the model. No change is made then.
 fn plan<'a>(
-    shown: &'a Shown<'_>,
+    shown: &'a CatalogueView<'_>,
     arguments: &[u8],
     options: &AggregateOptions,
 ) -> Result<Plan<'a>, String> {
@@ -138,7 +138,7 @@ fn plan<'a>(
 /// The call with unknown names replaced by the nearest known names, and names of the other kind in the other list. `None` if a
 /// name would be both on and off, if nothing is left, or if the call is too long to be shown.
 fn corrected(
-    shown: &Shown<'_>,
+    shown: &CatalogueView<'_>,
     lists: &[(&str, Vec<String>)],
     options: &AggregateOptions,
 ) -> Option<String> {
@@ -171,7 +171,7 @@ fn corrected(
 }
 
 /// An example of a whole call, for the end of an error.
-fn such_as(shown: &Shown<'_>) -> String {
+fn such_as(shown: &CatalogueView<'_>) -> String {
     let entry = shown.exemplary();
     let call = entry.map(|it| activation_of(&it.published, it.is_resource()));
     call.map_or_else(String::new, |call| format!(", for example {call}"))
@@ -179,7 +179,7 @@ fn such_as(shown: &Shown<'_>) -> String {
 
 /// The call of these arguments with all four lists, for the end of an error: a text becomes a list with that text, and other
 /// values that are no list of texts become empty lists.
-fn completed(shown: &Shown<'_>, arguments: &BTreeMap<String, Value>) -> String {
+fn completed(shown: &CatalogueView<'_>, arguments: &BTreeMap<String, Value>) -> String {
     let lists = LISTS.map(|key| match arguments.get(key) {
         Some(Value::String(name)) => json!([name]),
         Some(list) if serde_json::from_value::<Vec<String>>(list.clone()).is_ok() => list.clone(),
@@ -194,7 +194,11 @@ fn completed(shown: &Shown<'_>, arguments: &BTreeMap<String, Value>) -> String {
 }
 
 /// The entry that is published under exactly this name.
-fn named<'a>(shown: &'a Shown<'_>, name: &str, resources: bool) -> Option<&'a Entry> {
+fn named<'a>(
+    shown: &'a CatalogueView<'_>,
+    name: &str,
+    resources: bool,
+) -> Option<&'a PublishedEntry> {
     let one = match resources {
         true => shown.catalogue.resource(name),
         false => shown.catalogue.tool(name),
@@ -208,10 +212,10 @@ fn is_pattern(name: &str, options: &AggregateOptions) -> bool {
 
 /// The entries that a pattern matches, or the fault of the pattern.
 fn matching<'a>(
-    shown: &'a Shown<'_>,
+    shown: &'a CatalogueView<'_>,
     pattern: &str,
     resources: bool,
-) -> Result<Vec<&'a Entry>, String> {
+) -> Result<Vec<&'a PublishedEntry>, String> {
     let pattern = ActivePatterns::new(vec![pattern.to_owned()]).map_err(|it| it.to_string())?;
     let all = shown.switched();
     let all = all.filter(|entry| entry.is_resource() == resources);
@@ -280,8 +284,8 @@ struct Definitions<'a> {
 }
 
 /// The changes of a checked activation, and its confirmation.
-struct Checked {
-    said: Said,
+struct CheckedActivation {
+    said: AggregateReply,
     switches: Switches,
     /// The lists that change.
     changes: Vec<Change>,
@@ -293,16 +297,16 @@ struct Checked {
 ///
 /// The mistakes that [`plan`] finds.
 fn check(
-    shown: &Shown<'_>,
+    shown: &CatalogueView<'_>,
     arguments: &[u8],
     options: &AggregateOptions,
-) -> Result<Checked, String> {
+) -> Result<CheckedActivation, String> {
     let plan = plan(shown, arguments, options)?;
-    let mut said = Said::result(plan.done().into());
+    let mut said = AggregateReply::result(plan.done().into());
     if options.activation_schemas.unwrap_or(true) {
         said.further.extend(plan.definitions());
     }
-    Ok(Checked {
+    Ok(CheckedActivation {
         said,
         switches: plan.switches(shown.catalogue),
         changes: changes(plan.touches(false), plan.touches(true)),
@@ -311,8 +315,8 @@ fn check(
 
 /// A call of `toolman_activate`.
 pub(super) struct Activation {
-    pub(super) shared: Arc<Shared>,
-    pub(super) live: Arc<Live>,
+    pub(super) shared: Arc<AggregatesState>,
+    pub(super) live: Arc<RunningAggregate>,
     pub(super) active: Active,
     pub(super) principal: Option<Arc<str>>,
 }
@@ -323,22 +327,26 @@ impl Activation {
     /// # Errors
     ///
     /// `overloaded`: see [`heavy_work::run`].
-    pub(super) async fn run(self, snapshot: Snapshot, arguments: Bytes) -> Result<Said, CallError> {
+    pub(super) async fn run(
+        self,
+        snapshot: Snapshot,
+        arguments: Bytes,
+    ) -> Result<AggregateReply, CallError> {
         let aggregate = Arc::clone(&self.live.aggregate);
         let check =
             move || snapshot.look(|shown| check(shown, &arguments, &aggregate.spec.options));
         let checked = match heavy_work::run(&self.principal, check).await? {
             Ok(checked) => checked,
-            Err(reason) => return Ok(Said::invalid(reason)),
+            Err(reason) => return Ok(AggregateReply::invalid(reason)),
         };
-        let Checked {
+        let CheckedActivation {
             mut said,
             switches,
             changes,
         } = checked;
         let has_changed = match self.keep(&switches, &mut said).await {
             Ok(has_changed) => has_changed,
-            Err(reason) => return Ok(Said::invalid(reason)),
+            Err(reason) => return Ok(AggregateReply::invalid(reason)),
         };
         let form = self.active.keep.form();
         let labels = [self.live.name.as_str(), form];
@@ -364,7 +372,7 @@ impl Activation {
     }
 
     /// Stores the changed set. Returns true if it differs from the former one.
-    async fn keep(&self, switches: &Switches, said: &mut Said) -> Result<bool, String> {
+    async fn keep(&self, switches: &Switches, said: &mut AggregateReply) -> Result<bool, String> {
         let metrics = &self.shared.metrics;
         match &self.active.keep {
             Keep::Session(session) => {
@@ -403,7 +411,7 @@ mod tests {
     /// The refusal of an activation of these tools in an empty catalogue.
     fn refused(tools_on: &[String]) -> String {
         let catalogue = Catalogue::default();
-        let shown = Shown {
+        let shown = CatalogueView {
             catalogue: &catalogue,
             toolset: &Toolset::default(),
             visible: &|_| true,

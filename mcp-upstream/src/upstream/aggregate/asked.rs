@@ -10,15 +10,15 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
 use super::call::{MemberCall, OwnCall};
-use super::catalogue::{Catalogue, Entry, Kind};
-use super::live::Live;
-use super::member::Slot;
-use super::own::{self, Said, Shown};
+use super::catalogue::{Catalogue, EntryKind, PublishedEntry};
+use super::live::RunningAggregate;
+use super::member::MemberSlot;
+use super::own::{self, AggregateReply, CatalogueView};
 use super::references::References;
-use super::state::State;
+use super::state::MemberReadiness;
 use super::toolsets::{self, Active};
 use super::visible::Visible;
-use super::{DEPTH_MAX, Shared, names};
+use super::{AggregatesState, DEPTH_MAX, names};
 use crate::caller::Caller;
 use crate::catalogue::ToolList;
 use crate::engine::{CallFacts, Talks, UpstreamCall, UpstreamReply};
@@ -26,24 +26,24 @@ use crate::format::{CacheScope, ResultWriter};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::protocol::Method;
-use crate::upstream::{CallContext, IncomingRequest, Prepared, ServerCopy, Upstream};
+use crate::upstream::{CallContext, IncomingRequest, PreparedRequest, ServerCopy, Upstream};
 
 /// Time that clients of 2026-07-28 may keep lists: the active set changes with each activation.
 const TTL_MS: u64 = 1_000;
 
 /// A request to an aggregate, with all that its response depends on.
-pub(super) struct Asked<'a> {
-    pub(super) shared: &'a Arc<Shared>,
+pub(super) struct AggregateRequest<'a> {
+    pub(super) shared: &'a Arc<AggregatesState>,
     pub(super) cx: &'a CallContext<'a>,
-    pub(super) live: Arc<Live>,
+    pub(super) live: Arc<RunningAggregate>,
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) active: Active,
     visible: Visible,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AggregateRequest<'a> {
     pub(super) fn new(
-        shared: &'a Arc<Shared>,
+        shared: &'a Arc<AggregatesState>,
         cx: &'a CallContext<'a>,
         members: Option<&Members<'_>>,
     ) -> Result<Self, RequestError> {
@@ -81,12 +81,12 @@ impl<'a> Asked<'a> {
 
     /// Returns true if the caller may know of an entry: of a namespace that clients reach otherwise, only entries that they could
     /// use there.
-    pub(super) fn is_visible(&self, entry: &Entry) -> bool {
+    pub(super) fn is_visible(&self, entry: &PublishedEntry) -> bool {
         self.visible.shows(self, entry)
     }
 
     /// Returns true if an entry can be used: turned on, in the outermost aggregate.
-    pub(super) fn is_active(&self, entry: &Entry) -> bool {
+    pub(super) fn is_active(&self, entry: &PublishedEntry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)
     }
 
@@ -103,7 +103,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Writes a page with all active entries of a kind.
-    pub(super) fn list(&self, id: &str, key: &'static str, kind: Kind) -> Vec<u8> {
+    pub(super) fn list(&self, id: &str, key: &'static str, kind: EntryKind) -> Vec<u8> {
         let format = self.cx.result_format();
         let mut answer =
             ResultWriter::begin(id, &format, 4096).cached_for(TTL_MS, CacheScope::Private);
@@ -121,11 +121,11 @@ impl<'a> Asked<'a> {
     }
 
     /// The definitions of active entries of a kind, the aggregate's own tools first.
-    fn definitions(&self, kind: Kind) -> Vec<Cow<'_, str>> {
-        let visible = |entry: &Entry| self.is_visible(entry);
+    fn definitions(&self, kind: EntryKind) -> Vec<Cow<'_, str>> {
+        let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let shown = self.shown(&visible);
         let mut definitions = Vec::new();
-        if kind == Kind::Tool {
+        if kind == EntryKind::Tool {
             let about_handle = self.about_handle();
             let own = self.own_names().into_iter();
             let own = own.filter(|name| self.cx.view().allows_tool(name));
@@ -142,14 +142,17 @@ impl<'a> Asked<'a> {
 
     /// The active tools, for surfaces that do not speak MCP.
     pub(super) fn tool_list(&self) -> Arc<ToolList> {
-        let page = self.definitions(Kind::Tool).join(",");
+        let page = self.definitions(EntryKind::Tool).join(",");
         let page = format!(r#"{{"tools":[{page}]}}"#);
         Arc::new(ToolList::listed(self.live.version(), &page.into()))
     }
 
     /// The catalogue as this client sees it.
-    pub(super) fn shown<'s>(&'s self, visible: &'s (dyn Fn(&Entry) -> bool + Sync)) -> Shown<'s> {
-        Shown {
+    pub(super) fn shown<'s>(
+        &'s self,
+        visible: &'s (dyn Fn(&PublishedEntry) -> bool + Sync),
+    ) -> CatalogueView<'s> {
+        CatalogueView {
             catalogue: &self.catalogue,
             toolset: &self.active.toolset,
             visible,
@@ -176,7 +179,7 @@ impl<'a> Asked<'a> {
     pub(super) fn answered(
         &self,
         facts: CallFacts,
-        said: &Said,
+        said: &AggregateReply,
         code: i32,
     ) -> Arc<dyn UpstreamCall> {
         let outcome = match facts.method.is_tool_call() {
@@ -188,7 +191,7 @@ impl<'a> Asked<'a> {
 
     /// Advice about an unknown name.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
-        let visible = |entry: &Entry| self.is_visible(entry);
+        let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let mut reason = self.shown(&visible).unknown(name, resources);
         for slot in &self.live.slots {
             let label = slot.label();
@@ -208,22 +211,22 @@ impl<'a> Asked<'a> {
             }
             let ended = namespace.is_some_and(|it| self.copy(it) == ServerCopy::Ended);
             match slot.state() {
-                State::Gone { why, .. } => {
+                MemberReadiness::Gone { why, .. } => {
                     reason = format!(
                         "{reason}; server {label} offers nothing now: {}",
                         why.told()
                     );
                 }
-                State::Starting | State::Late => {
+                MemberReadiness::Starting | MemberReadiness::Late => {
                     reason = format!("{reason}; server {label} is still starting");
                 }
-                State::Ready(_) if ended => {
+                MemberReadiness::Ready(_) if ended => {
                     reason = format!(
                         "{reason}; server {label} offers nothing in this session any more: {}",
                         super::state::ENDED
                     );
                 }
-                State::Ready(_) => {}
+                MemberReadiness::Ready(_) => {}
             }
         }
         reason
@@ -241,10 +244,10 @@ impl<'a> Asked<'a> {
     pub(super) async fn to_member(
         &self,
         request: IncomingRequest<'_>,
-        entry: &Entry,
-        published: Published<'_>,
+        entry: &PublishedEntry,
+        published: PublishedName<'_>,
         params: String,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let slot = &self.live.slots[entry.member];
         self.to_slot(request, slot, published, params).await
     }
@@ -253,10 +256,10 @@ impl<'a> Asked<'a> {
     pub(super) async fn to_slot(
         &self,
         request: IncomingRequest<'_>,
-        slot: &Slot,
-        published: Published<'_>,
+        slot: &MemberSlot,
+        published: PublishedName<'_>,
         params: String,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let namespace = self.member_namespace(slot)?;
         let runner = self.shared.runner(&namespace);
         let upstream = runner.upstream();
@@ -282,8 +285,10 @@ impl<'a> Asked<'a> {
         };
         let prepared = upstream.prepare(&cx, request).get().await?;
         Ok(match prepared {
-            Prepared::Call(call) => Prepared::Call(self.relayed(slot, published, call)),
-            answered @ Prepared::Response(_) => answered,
+            PreparedRequest::Call(call) => {
+                PreparedRequest::Call(self.relayed(slot, published, call))
+            }
+            answered @ PreparedRequest::Response(_) => answered,
         })
     }
 
@@ -305,7 +310,10 @@ impl<'a> Asked<'a> {
         }
     }
 
-    pub(super) fn member_namespace(&self, slot: &Slot) -> Result<Arc<Namespace>, RequestError> {
+    pub(super) fn member_namespace(
+        &self,
+        slot: &MemberSlot,
+    ) -> Result<Arc<Namespace>, RequestError> {
         slot.namespace(&self.shared.home.registry).ok_or_else(|| {
             let reason = format!("server {} is not served any more", slot.label());
             RequestError::Upstream(CallError::new(CallErrorCode::WorkerUnavailable, reason))
@@ -315,12 +323,12 @@ impl<'a> Asked<'a> {
     /// Wraps a member's call as a call of the aggregate.
     pub(super) fn relayed(
         &self,
-        slot: &Slot,
-        published: Published<'_>,
+        slot: &MemberSlot,
+        published: PublishedName<'_>,
         call: Arc<dyn UpstreamCall>,
     ) -> Arc<dyn UpstreamCall> {
         let own = call.facts();
-        let Published { name, by_way_of } = published;
+        let PublishedName { name, by_way_of } = published;
         let mut facts = self.facts(&own.method, name, own.arguments.clone());
         facts.talks = own.talks;
         facts.progress_token.clone_from(&own.progress_token);
@@ -342,14 +350,14 @@ impl<'a> Asked<'a> {
 }
 
 /// Published name of a member's call.
-pub(super) struct Published<'a> {
+pub(super) struct PublishedName<'a> {
     /// The published name of the tool or prompt, or the published URI.
     pub(super) name: &'a str,
     /// The tool that the client called instead, and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
 }
 
-impl<'a> Published<'a> {
+impl<'a> PublishedName<'a> {
     /// A name that the client gave itself.
     pub(super) fn plain(name: &'a str) -> Self {
         Self {
@@ -386,6 +394,6 @@ pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
 
 /// Returns true if a caller's request to the aggregate may go to a member: if the member is a served namespace, only if the
 /// caller may use that namespace itself.
-pub(super) fn may_reach(caller: &Caller, slot: &Slot, namespace: &Namespace) -> bool {
+pub(super) fn may_reach(caller: &Caller, slot: &MemberSlot, namespace: &Namespace) -> bool {
     !slot.is_served() || caller.is_let_into(namespace)
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::own::Said;
+use super::own::AggregateReply;
 use super::references::References;
 use crate::audit::Transport;
 use crate::engine::{
@@ -77,7 +77,7 @@ impl UpstreamCall for MemberCall {
         if !is_away || self.facts.transport == Transport::Rest {
             return Err(error);
         }
-        let said = Said::failed(self.unreachable(&error), error.code);
+        let said = AggregateReply::failed(self.unreachable(&error), error.code);
         let response = match self.facts.method.is_tool_call() {
             true => said.as_result(&self.format),
             false => said.rpc_error(code::INTERNAL),

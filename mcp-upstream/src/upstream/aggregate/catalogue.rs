@@ -13,8 +13,8 @@ use tooldock_workers::aggregate::{ActivePatterns, AggregateSpec, ToolNames};
 use super::budget::Budget;
 use super::names;
 use super::nearness::NameShape;
-use super::offer::Listed;
-use super::state::Offered;
+use super::offer::OfferEntry;
+use super::state::CatalogueOffer;
 use crate::jsonrpc::{self, spans};
 use crate::session::Toolset;
 use crate::session::toolset::EntryId;
@@ -29,14 +29,14 @@ const WARNINGS_MAX: usize = 100;
 
 /// The kind of a published entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     Tool,
     Resource,
     Template,
     Prompt,
 }
 
-impl Kind {
+impl EntryKind {
     /// Number that separates entries with equal names; resources and templates share one.
     fn family(self) -> u8 {
         match self {
@@ -58,8 +58,8 @@ impl Kind {
 
 /// A tool, resource, template or prompt.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) kind: Kind,
+pub(super) struct PublishedEntry {
+    pub(super) kind: EntryKind,
     /// Position among all entries.
     pub(super) at: usize,
     /// The position of its member.
@@ -83,11 +83,11 @@ pub(super) struct Entry {
 /// All entries, in the order of members and of their lists.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
-    entries: Vec<Entry>,
+    entries: Vec<PublishedEntry>,
     by_name: HashMap<(u8, Arc<str>), usize>,
 }
 
-impl Entry {
+impl PublishedEntry {
     /// The name prepared for comparisons.
     pub(super) fn shape(&self) -> &NameShape {
         self.shape.get_or_init(|| NameShape::of(&self.published))
@@ -95,7 +95,7 @@ impl Entry {
 
     /// Returns true if the entry is active under a toolset. Prompts always are.
     pub(super) fn is_active(&self, toolset: &Toolset) -> bool {
-        self.kind == Kind::Prompt || toolset.says(self.id).unwrap_or(self.start)
+        self.kind == EntryKind::Prompt || toolset.says(self.id).unwrap_or(self.start)
     }
 
     /// Estimated tokens of the definition in a prompt.
@@ -105,7 +105,7 @@ impl Entry {
 
     /// Returns true if models know the entry as a resource.
     pub(super) fn is_resource(&self) -> bool {
-        matches!(self.kind, Kind::Resource | Kind::Template)
+        matches!(self.kind, EntryKind::Resource | EntryKind::Template)
     }
 }
 
@@ -114,7 +114,7 @@ impl Catalogue {
     /// `reserved` are the names of the aggregate's own tools.
     pub(super) fn new(
         spec: &AggregateSpec,
-        offers: &[Offered],
+        offers: &[CatalogueOffer],
         reserved: &[&str],
     ) -> (Self, Vec<String>) {
         let mut warnings = Warnings::default();
@@ -129,10 +129,10 @@ impl Catalogue {
                 continue;
             };
             for (kind, list) in [
-                (Kind::Tool, &offer.tools),
-                (Kind::Resource, &offer.resources),
-                (Kind::Template, &offer.templates),
-                (Kind::Prompt, &offer.prompts),
+                (EntryKind::Tool, &offer.tools),
+                (EntryKind::Resource, &offer.resources),
+                (EntryKind::Template, &offer.templates),
+                (EntryKind::Prompt, &offer.prompts),
             ] {
                 for listed in list {
                     if !offered.now {
@@ -164,7 +164,7 @@ impl Catalogue {
                         let short = &entry.published;
                         warnings.add(|| format!("{long} has more than the 64 characters that all clients take; it is published as {short}"));
                     }
-                    let is_own = kind == Kind::Tool && reserved.contains(&*entry.published);
+                    let is_own = kind == EntryKind::Tool && reserved.contains(&*entry.published);
                     let key = (kind.family(), Arc::clone(&entry.published));
                     if is_own || catalogue.by_name.contains_key(&key) || kept.contains(&key) {
                         warnings.add(|| {
@@ -182,35 +182,35 @@ impl Catalogue {
     }
 
     /// All entries of one kind.
-    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Entry> {
+    pub(super) fn of(&self, kind: EntryKind) -> impl Iterator<Item = &PublishedEntry> {
         self.entries.iter().filter(move |entry| entry.kind == kind)
     }
 
     /// All entries.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[PublishedEntry] {
         &self.entries
     }
 
     /// The entry of this kind with this published name.
-    pub(super) fn find(&self, kind: Kind, published: &str) -> Option<&Entry> {
+    pub(super) fn find(&self, kind: EntryKind, published: &str) -> Option<&PublishedEntry> {
         self.named(kind, published)
             .filter(|entry| entry.kind == kind)
     }
 
-    pub(super) fn tool(&self, published: &str) -> Option<&Entry> {
-        self.named(Kind::Tool, published)
+    pub(super) fn tool(&self, published: &str) -> Option<&PublishedEntry> {
+        self.named(EntryKind::Tool, published)
     }
 
-    pub(super) fn prompt(&self, published: &str) -> Option<&Entry> {
-        self.named(Kind::Prompt, published)
+    pub(super) fn prompt(&self, published: &str) -> Option<&PublishedEntry> {
+        self.named(EntryKind::Prompt, published)
     }
 
     /// A resource, or a template by its own text.
-    pub(super) fn resource(&self, published: &str) -> Option<&Entry> {
-        self.named(Kind::Resource, published)
+    pub(super) fn resource(&self, published: &str) -> Option<&PublishedEntry> {
+        self.named(EntryKind::Resource, published)
     }
 
-    fn named(&self, kind: Kind, published: &str) -> Option<&Entry> {
+    fn named(&self, kind: EntryKind, published: &str) -> Option<&PublishedEntry> {
         let at = self.by_name.get(&(kind.family(), published.into()))?;
         Some(&self.entries[*at])
     }
@@ -221,14 +221,14 @@ impl Catalogue {
         &self,
         uri: &str,
         prefix_of: impl Fn(usize) -> usize,
-        fits: impl Fn(&Entry) -> bool,
-        is_active: impl Fn(&Entry) -> bool,
-    ) -> Option<&Entry> {
+        fits: impl Fn(&PublishedEntry) -> bool,
+        is_active: impl Fn(&PublishedEntry) -> bool,
+    ) -> Option<&PublishedEntry> {
         let mut budget = Budget::default();
         let matching = self
-            .of(Kind::Template)
+            .of(EntryKind::Template)
             .filter(|entry| budget.may_be_of(&entry.published, uri) && fits(entry));
-        let mut best: Option<(&Entry, (bool, usize))> = None;
+        let mut best: Option<(&PublishedEntry, (bool, usize))> = None;
         for entry in matching {
             let rank = (is_active(entry), prefix_of(entry.member));
             // The first of equal templates stays.
@@ -248,10 +248,10 @@ impl Catalogue {
         budget: &mut Budget,
     ) -> Option<String> {
         let published = names::prefixed(prefix, own);
-        let listed = self.find(Kind::Resource, &published);
+        let listed = self.find(EntryKind::Resource, &published);
         let offered = listed.is_some_and(|entry| entry.member == member)
             || self
-                .of(Kind::Template)
+                .of(EntryKind::Template)
                 .any(|entry| entry.member == member && budget.may_be_of(&entry.own, own));
         offered.then_some(published)
     }
@@ -284,7 +284,7 @@ impl Warnings {
 }
 
 /// The name of an entry.
-struct Name {
+struct AssignedName {
     published: String,
     /// The original name with its prefix, if `published` replaces some of its characters.
     full: Option<String>,
@@ -301,16 +301,19 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(names: ToolNames, offers: &[Offered], reserved: &HashSet<&str>) -> Self {
+    fn new(names: ToolNames, offers: &[CatalogueOffer], reserved: &HashSet<&str>) -> Self {
         let own = reserved
             .iter()
-            .map(|name| (Kind::Tool.family(), (*name).to_owned()));
+            .map(|name| (EntryKind::Tool.family(), (*name).to_owned()));
         let mut plain: HashSet<_> = own.collect();
         for offered in offers.iter().filter(|_| names == ToolNames::Safe) {
             let Some(offer) = &offered.offer else {
                 continue;
             };
-            for (kind, list) in [(Kind::Tool, &offer.tools), (Kind::Prompt, &offer.prompts)] {
+            for (kind, list) in [
+                (EntryKind::Tool, &offer.tools),
+                (EntryKind::Prompt, &offer.prompts),
+            ] {
                 for listed in list {
                     let full = names::prefixed(&offered.prefix, &listed.own);
                     if names::safe(&full).is_none() {
@@ -330,16 +333,16 @@ impl Publisher {
 
     /// Assigns the name of an entry; `None` if some of its characters must be replaced and an earlier entry has the same original
     /// name.
-    fn name(&mut self, kind: Kind, prefix: &str, own: &str) -> Option<Name> {
+    fn name(&mut self, kind: EntryKind, prefix: &str, own: &str) -> Option<AssignedName> {
         let full = names::prefixed(prefix, own);
-        let is_name = matches!(kind, Kind::Tool | Kind::Prompt);
+        let is_name = matches!(kind, EntryKind::Tool | EntryKind::Prompt);
         let safe = match is_name && self.names == ToolNames::Safe {
             true => names::safe(&full),
             false => None,
         };
         let Some(safe) = safe else {
             let short = is_name.then(|| names::short(&full)).flatten();
-            return Some(Name {
+            return Some(AssignedName {
                 published: short.unwrap_or(full),
                 full: None,
             });
@@ -353,7 +356,7 @@ impl Publisher {
             key.1 = names::told_apart(&key.1, &full);
         }
         self.given.insert(key.clone());
-        Some(Name {
+        Some(AssignedName {
             published: key.1,
             full: Some(full),
         })
@@ -361,20 +364,20 @@ impl Publisher {
 }
 
 fn entry(
-    (kind, at): (Kind, usize),
+    (kind, at): (EntryKind, usize),
     member: usize,
-    name: Name,
-    listed: &Listed,
+    name: AssignedName,
+    listed: &OfferEntry,
     active: &ActivePatterns,
-) -> Entry {
-    let Name { published, full } = name;
+) -> PublishedEntry {
+    let AssignedName { published, full } = name;
     let definition = listed.definition.get();
     let definition = match published == *listed.own {
         true => definition.to_owned(),
         false => renamed(definition, kind.key(), &published),
     };
     let published: Arc<str> = published.into();
-    Entry {
+    PublishedEntry {
         kind,
         at,
         member,
@@ -418,21 +421,21 @@ mod tests {
     use crate::upstream::aggregate::offer::Offer;
     use tooldock_workers::aggregate::AggregateOptions;
 
-    fn listed(own: &str, definition: &str) -> Listed {
-        Listed {
+    fn listed(own: &str, definition: &str) -> OfferEntry {
+        OfferEntry {
             own: own.into(),
             definition: RawValue::from_string(definition.to_owned()).unwrap(),
         }
     }
 
-    fn tool(name: &str, description: &str) -> Listed {
+    fn tool(name: &str, description: &str) -> OfferEntry {
         listed(
             name,
             &format!(r#"{{"name":"{name}","description":"{description}","n":1.50}}"#),
         )
     }
 
-    fn template(uri: &str) -> Listed {
+    fn template(uri: &str) -> OfferEntry {
         listed(uri, &format!(r#"{{"uriTemplate":"{uri}","name":"x"}}"#))
     }
 
@@ -452,15 +455,15 @@ mod tests {
         made_of(active, &offers.collect::<Vec<_>>())
     }
 
-    fn offered(prefix: &str, offer: Offer, now: bool) -> Offered {
-        Offered {
+    fn offered(prefix: &str, offer: Offer, now: bool) -> CatalogueOffer {
+        CatalogueOffer {
             prefix: prefix.into(),
             offer: Some(Arc::new(offer)),
             now,
         }
     }
 
-    fn made_of(active: &[&str], offers: &[Offered]) -> Catalogue {
+    fn made_of(active: &[&str], offers: &[CatalogueOffer]) -> Catalogue {
         Catalogue::new(&spec(active), offers, &["toolman_activate"]).0
     }
 
@@ -511,7 +514,7 @@ mod tests {
                 ),
             ],
         );
-        let names: Vec<_> = of.of(Kind::Tool).map(|it| &*it.published).collect();
+        let names: Vec<_> = of.of(EntryKind::Tool).map(|it| &*it.published).collect();
         assert_eq!(names, ["a_b_c", "x"]);
         let first = of.tool("a_b_c").unwrap();
         assert_eq!((first.member, &*first.own, first.start), (0, "b_c", true));
@@ -632,7 +635,7 @@ mod tests {
         let prefix_of = |member: usize| ["a", "a_b"][member].len();
         let mut toolset = Toolset::default();
         let found = |toolset: &Toolset| {
-            let is_active = |entry: &Entry| entry.is_active(toolset);
+            let is_active = |entry: &PublishedEntry| entry.is_active(toolset);
             of.template("a_b_item://42", prefix_of, |_| true, is_active)
                 .unwrap()
                 .member

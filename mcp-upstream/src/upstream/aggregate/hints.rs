@@ -3,22 +3,22 @@
 //! An activation counts for the caller's session, or for requests that bring the handle of its response. Callers without a
 //! session are told where to put a handle; callers that can bring none are not told about activation.
 
-use super::asked::Asked;
-use super::catalogue::{Entry, Kind};
-use super::own::{ACTIVATE, Said, activation_of, call_of};
+use super::asked::AggregateRequest;
+use super::catalogue::{EntryKind, PublishedEntry};
+use super::own::{ACTIVATE, AggregateReply, activation_of, call_of};
 use super::toolsets::{HANDLE_KEY, Keep};
 use crate::audit::Transport;
 use crate::engine::shortened;
 
-impl Asked<'_> {
+impl AggregateRequest<'_> {
     /// The refusal of an entry that is not active, under the name that the caller wrote.
-    pub(super) fn inactive(&self, name: &str, entry: &Entry) -> Said {
+    pub(super) fn inactive(&self, name: &str, entry: &PublishedEntry) -> AggregateReply {
         let name = shortened(name);
         let way = match self.way_to_activate(entry) {
             Ok(way) => format!("first {way}"),
             Err(closed) => closed.to_owned(),
         };
-        Said::unknown(format!("{name} is not active: {way}"))
+        AggregateReply::unknown(format!("{name} is not active: {way}"))
     }
 
     /// A whole call that turns an entry on for the caller's next requests.
@@ -26,7 +26,7 @@ impl Asked<'_> {
     /// # Errors
     ///
     /// The reason why the caller cannot turn anything on.
-    fn way_to_activate(&self, entry: &Entry) -> Result<String, &'static str> {
+    fn way_to_activate(&self, entry: &PublishedEntry) -> Result<String, &'static str> {
         if !self.cx.view().allows_tool(ACTIVATE) {
             return Err("toolman_activate is not open to you");
         }
@@ -66,7 +66,7 @@ impl Asked<'_> {
 
     /// A whole call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
     pub(super) fn call_instead(&self) -> String {
-        let mut tools = self.catalogue.of(Kind::Tool);
+        let mut tools = self.catalogue.of(EntryKind::Tool);
         let active = tools.find(|it| self.is_active(it) && self.is_visible(it));
         let call = active.map(|it| call_of(&it.published));
         call.map_or_else(String::new, |call| format!(": for example {call}"))
@@ -75,7 +75,7 @@ impl Asked<'_> {
     /// A whole call of the tool with the name nearest to an unknown one, for the end of the error. The caller's arguments are not
     /// repeated: they may hold secrets.
     pub(super) fn call_of_nearest(&self, name: &str) -> String {
-        let visible = |entry: &Entry| self.is_visible(entry);
+        let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let shown = self.shown(&visible);
         let near = shown.near(name, false);
         let Some(entry) = near.first().and_then(|near| self.catalogue.tool(near)) else {

@@ -7,22 +7,22 @@ use futures_util::future::join_all;
 use tooldock_workers::aggregate::{ActivationScope, Aggregate};
 use tooldock_workers::names::NamespaceName;
 
-use super::catalogue::{Catalogue, Kind};
-use super::member::Slot;
-use super::own::{self, Shown};
-use super::state::Offered;
+use super::catalogue::{Catalogue, EntryKind};
+use super::member::MemberSlot;
+use super::own::{self, CatalogueView};
+use super::state::CatalogueOffer;
 use super::toolsets::SharedSets;
 use crate::catalogue::ToolList;
 use crate::session::Toolset;
 
 /// A running aggregate, for as long as its configuration is unchanged.
-pub(super) struct Live {
+pub(super) struct RunningAggregate {
     pub(super) name: NamespaceName,
     pub(super) aggregate: Arc<Aggregate>,
     /// The members, in the order of the file.
-    pub(super) slots: Vec<Arc<Slot>>,
+    pub(super) slots: Vec<Arc<MemberSlot>>,
     /// The last catalogue, and the offers that it was built from.
-    built: Mutex<Option<Built>>,
+    built: Mutex<Option<BuiltCatalogue>>,
     /// Warnings that were logged about the last catalogue, so that a change logs only new ones.
     warned: Mutex<HashSet<String>>,
     /// The sets that the aggregate keeps, also through reloads.
@@ -30,20 +30,20 @@ pub(super) struct Live {
 }
 
 #[derive(Clone)]
-struct Built {
-    offers: Vec<Offered>,
+struct BuiltCatalogue {
+    offers: Vec<CatalogueOffer>,
     catalogue: Arc<Catalogue>,
     version: u64,
     /// All tools, to look up calls. Built on the first use.
     tools: Arc<OnceLock<Arc<ToolList>>>,
 }
 
-impl Live {
+impl RunningAggregate {
     /// An aggregate with these members. Lasting state of the former version is taken over.
     pub(super) fn new(
         name: NamespaceName,
         aggregate: Arc<Aggregate>,
-        slots: Vec<Arc<Slot>>,
+        slots: Vec<Arc<MemberSlot>>,
         before: Option<&Self>,
     ) -> Self {
         let warned = before.map(|before| {
@@ -72,13 +72,13 @@ impl Live {
         self.build(&mut built);
     }
 
-    fn built(&self) -> Built {
+    fn built(&self) -> BuiltCatalogue {
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         self.build(&mut built)
     }
 
     /// Builds the catalogue of the members' current offers; returns the last one if the offers are the same.
-    fn build(&self, built: &mut Option<Built>) -> Built {
+    fn build(&self, built: &mut Option<BuiltCatalogue>) -> BuiltCatalogue {
         let offers: Vec<_> = self.slots.iter().map(|slot| slot.offered()).collect();
         if let Some(built) = &*built
             && same_offers(&built.offers, &offers)
@@ -90,7 +90,7 @@ impl Live {
         let (catalogue, warnings) = Catalogue::new(spec, &offers, &own::names(&spec.options));
         self.warn(warnings);
         let catalogue = Arc::new(catalogue);
-        let next = Built {
+        let next = BuiltCatalogue {
             offers,
             catalogue,
             version,
@@ -106,14 +106,14 @@ impl Live {
         let list = built.tools.get_or_init(|| {
             let options = &self.aggregate.spec.options;
             // Calls do not depend on the list in the description.
-            let nothing = Shown {
+            let nothing = CatalogueView {
                 catalogue: &built.catalogue,
                 toolset: &Toolset::default(),
                 visible: &|_| false,
             };
             let own = own::names(options).into_iter();
             let own = own.map(|name| own::definition(name, &nothing, options, "").to_string());
-            let tools = built.catalogue.of(Kind::Tool);
+            let tools = built.catalogue.of(EntryKind::Tool);
             let tools = tools.map(|entry| entry.definition.to_string());
             let page: Vec<_> = own.chain(tools).collect();
             let page = format!(r#"{{"tools":[{}]}}"#, page.join(","));
@@ -148,8 +148,8 @@ impl Live {
     }
 }
 
-fn same_offers(one: &[Offered], other: &[Offered]) -> bool {
-    let same = |(one, other): (&Offered, &Offered)| {
+fn same_offers(one: &[CatalogueOffer], other: &[CatalogueOffer]) -> bool {
+    let same = |(one, other): (&CatalogueOffer, &CatalogueOffer)| {
         let offers = match (&one.offer, &other.offer) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (None, None) => true,

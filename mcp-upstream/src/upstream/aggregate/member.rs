@@ -19,9 +19,9 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::offer::Offer;
 use super::pace::{Pace, again_after, retry_after};
-use super::reading::{self, Reading};
-use super::state::{Offered, State, Why};
-use super::{Kinds, Shared, is_aggregate, nested};
+use super::reading::{self, MemberReading};
+use super::state::{CatalogueOffer, MemberReadiness, Why};
+use super::{AggregatesState, Kinds, is_aggregate, nested};
 use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
 use crate::supervise::supervise;
@@ -32,21 +32,21 @@ pub(super) struct Home {
     pub(super) registry: Arc<Registry>,
     pub(super) kinds: Arc<Kinds>,
     /// The aggregates, for members that are aggregates themselves.
-    pub(super) aggregates: Weak<Shared>,
+    pub(super) aggregates: Weak<AggregatesState>,
     pub(super) audience: Arc<Audience>,
     pub(super) control: Handle,
 }
 
 /// A running member, for as long as its configuration is unchanged.
-pub(super) struct Slot {
-    about: About,
-    state: watch::Sender<State>,
+pub(super) struct MemberSlot {
+    about: MemberConfig,
+    state: watch::Sender<MemberReadiness>,
     task: AbortHandle,
 }
 
 /// A member's configuration in the aggregate's file.
 #[derive(Clone)]
-struct About {
+struct MemberConfig {
     aggregate: NamespaceName,
     prefix: Arc<str>,
     label: Arc<str>,
@@ -55,7 +55,7 @@ struct About {
     pin: Option<Pin>,
 }
 
-impl Slot {
+impl MemberSlot {
     /// Starts the task that follows a member.
     pub(super) fn start(
         home: &Home,
@@ -72,7 +72,7 @@ impl Slot {
             }
             AggregateMember::Served(name) => name.as_str(),
         };
-        let about = About {
+        let about = MemberConfig {
             aggregate: aggregate.clone(),
             prefix: spec.prefix.as_str().into(),
             label: label.into(),
@@ -80,7 +80,7 @@ impl Slot {
             connect_timeout: spec.connect_timeout,
             pin: spec.pin,
         };
-        let state = watch::Sender::new(State::Starting);
+        let state = watch::Sender::new(MemberReadiness::Starting);
         let keeper = Keeper {
             home: home.clone(),
             about: about.clone(),
@@ -113,24 +113,24 @@ impl Slot {
     }
 
     /// The current state.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> MemberReadiness {
         self.state.borrow().clone()
     }
 
     /// The member's current offer, or its last one.
-    pub(super) fn offered(&self) -> Offered {
+    pub(super) fn offered(&self) -> CatalogueOffer {
         let state = self.state.borrow();
-        Offered {
+        CatalogueOffer {
             prefix: Arc::clone(self.prefix()),
             offer: state.last(),
-            now: matches!(*state, State::Ready(_)),
+            now: matches!(*state, MemberReadiness::Ready(_)),
         }
     }
 
     /// Waits until the member has an offer, has failed, or its time limit is over.
     pub(super) async fn settled(&self) {
         let mut state = self.state.subscribe();
-        let settled = state.wait_for(|state| !matches!(state, State::Starting));
+        let settled = state.wait_for(|state| !matches!(state, MemberReadiness::Starting));
         let _ = settled.await;
     }
 
@@ -145,7 +145,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for MemberSlot {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -186,12 +186,12 @@ impl Drop for GoneByPanic<'_> {
 /// The task of a member.
 struct Keeper {
     home: Home,
-    about: About,
-    state: watch::Sender<State>,
+    about: MemberConfig,
+    state: watch::Sender<MemberReadiness>,
 }
 
 /// Reason why a reading brought no offer.
-enum Unread {
+enum ReadingFailure {
     /// The server is there, but did not answer this time: the former offer may stay.
     Refused(String),
     /// No offer can be published.
@@ -223,7 +223,7 @@ impl Keeper {
             let same = offered_by.is_some_and(|by| Arc::ptr_eq(&by, &namespace));
             let before = self.offer().filter(|_| same);
             let again = match self.read(&namespace, before.as_deref()).await {
-                Ok(Reading { offer, failed, .. }) => {
+                Ok(MemberReading { offer, failed, .. }) => {
                     failures = match failed.first() {
                         Some(_) => failures + 1,
                         None => 0,
@@ -232,7 +232,7 @@ impl Keeper {
                     self.unlisted(failed, &mut unlisted);
                     again_after(failures)
                 }
-                Err(Unread::Refused(reason)) if before.is_some() => {
+                Err(ReadingFailure::Refused(reason)) if before.is_some() => {
                     failures += 1;
                     self.unlisted(vec![reason], &mut unlisted);
                     again_after(failures)
@@ -240,8 +240,8 @@ impl Keeper {
                 Err(unread) => {
                     failures += 1;
                     self.gone(match unread {
-                        Unread::Refused(reason) => Why::Unread(reason),
-                        Unread::Unfit(why) => why,
+                        ReadingFailure::Refused(reason) => Why::Unread(reason),
+                        ReadingFailure::Unfit(why) => why,
                     });
                     Some(retry_after(failures))
                 }
@@ -284,7 +284,7 @@ impl Keeper {
         &self,
         namespace: &Arc<Namespace>,
         before: Option<&Offer>,
-    ) -> Result<Reading, Unread> {
+    ) -> Result<MemberReading, ReadingFailure> {
         let reading = async {
             if !is_aggregate(namespace) {
                 return reading::read(namespace, self.home.kinds.of(namespace), before).await;
@@ -307,9 +307,9 @@ impl Keeper {
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
             Ok(reading) if is_there => reading,
-            Ok(_) => return Err(Unread::Unfit(Why::Ended)),
-            Err(reason) if is_there => return Err(Unread::Refused(reason)),
-            Err(reason) => return Err(Unread::Unfit(Why::Unread(reason))),
+            Ok(_) => return Err(ReadingFailure::Unfit(Why::Ended)),
+            Err(reason) if is_there => return Err(ReadingFailure::Refused(reason)),
+            Err(reason) => return Err(ReadingFailure::Unfit(Why::Unread(reason))),
         };
         // An offer that is published already was checked before.
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
@@ -317,9 +317,9 @@ impl Keeper {
         }
         let digest = reading.offer.digest();
         match (self.about.pin, reading.failed.first()) {
-            (Some(_), Some(reason)) => return Err(Unread::Refused(reason.clone())),
+            (Some(_), Some(reason)) => return Err(ReadingFailure::Refused(reason.clone())),
             (Some(pin), None) if pin != digest => {
-                return Err(Unread::Unfit(Why::Pin(format!(
+                return Err(ReadingFailure::Unfit(Why::Pin(format!(
                     "what it offers is not what `pin` says: read what it offers now, then write pin = \"{digest}\""
                 ))));
             }
@@ -427,7 +427,8 @@ impl Keeper {
         let is_news = !changes.is_empty() || before.is_none();
         if is_news {
             let publish = || {
-                self.state.send_replace(State::Ready(Arc::new(offer)));
+                self.state
+                    .send_replace(MemberReadiness::Ready(Arc::new(offer)));
             };
             let aggregates = self.home.aggregates.upgrade();
             match aggregates.and_then(|all| all.served(&self.about.aggregate)) {
@@ -440,9 +441,9 @@ impl Keeper {
 
     fn late(&self, limit: Duration) {
         let first = self.state.send_if_modified(|state| {
-            let first = matches!(state, State::Starting);
+            let first = matches!(state, MemberReadiness::Starting);
             if first {
-                *state = State::Late;
+                *state = MemberReadiness::Late;
             }
             first
         });
@@ -463,14 +464,15 @@ impl Keeper {
         let mut offered = None;
         let news = self.state.send_if_modified(|state| {
             offered = state.offer();
-            let same = matches!(state, State::Gone { why: before, .. } if **before == why);
+            let same =
+                matches!(state, MemberReadiness::Gone { why: before, .. } if **before == why);
             if !same {
                 let (why, last) = (Arc::new(why), state.last());
-                *state = State::Gone { why, last };
+                *state = MemberReadiness::Gone { why, last };
             }
             !same
         });
-        if news && let State::Gone { why: reason, .. } = &*self.state.borrow() {
+        if news && let MemberReadiness::Gone { why: reason, .. } = &*self.state.borrow() {
             tracing::warn!(
                 aggregate = %self.about.aggregate,
                 server = &*self.about.label,

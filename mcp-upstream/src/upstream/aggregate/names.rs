@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::catalogue::Kind;
+use super::catalogue::EntryKind;
 
 /// The longest name of a tool or prompt that all clients accept.
 const NAME_MAX: usize = 64;
@@ -26,8 +26,8 @@ pub(super) fn own<'a>(prefix: &str, published: &'a str) -> Option<&'a str> {
 }
 
 /// The prefixed name of a tool or prompt, if it is too long for some clients.
-pub(super) fn prefixed_too_long(kind: Kind, prefix: &str, own: &str) -> Option<String> {
-    let is_name = matches!(kind, Kind::Tool | Kind::Prompt);
+pub(super) fn prefixed_too_long(kind: EntryKind, prefix: &str, own: &str) -> Option<String> {
+    let is_name = matches!(kind, EntryKind::Tool | EntryKind::Prompt);
     let published = prefixed(prefix, own);
     (is_name && published.chars().count() > NAME_MAX).then_some(published)
 }

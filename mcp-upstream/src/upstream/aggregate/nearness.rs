@@ -3,7 +3,7 @@
 //! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand. So the names with the most
 //! letters in common are found first, by counts that each entry keeps, and only those few are compared.
 
-use super::catalogue::Entry;
+use super::catalogue::PublishedEntry;
 use super::own::{ALIKE, COMPARED_MAX, likeness};
 
 /// Most names that are suggested.
@@ -45,12 +45,15 @@ impl NameShape {
 }
 
 /// The names nearest to `name`, the nearest first. A name without its prefix is close to the name that ends with it.
-pub(super) fn nearest<'e>(name: &str, entries: impl Iterator<Item = &'e Entry>) -> Vec<&'e str> {
+pub(super) fn nearest<'e>(
+    name: &str,
+    entries: impl Iterator<Item = &'e PublishedEntry>,
+) -> Vec<&'e str> {
     if name.len() > COMPARED_MAX {
         return Vec::new();
     }
     let wanted = NameShape::of(name);
-    let mut candidates: Vec<(bool, u32, &Entry)> = entries
+    let mut candidates: Vec<(bool, u32, &PublishedEntry)> = entries
         .filter(|entry| entry.published.len() <= COMPARED_MAX)
         .map(|entry| {
             let shape = entry.shape();
@@ -59,7 +62,7 @@ pub(super) fn nearest<'e>(name: &str, entries: impl Iterator<Item = &'e Entry>) 
         })
         .collect();
     if candidates.len() > COMPARED {
-        let by_letters = |it: &(bool, u32, &Entry)| std::cmp::Reverse((it.0, it.1));
+        let by_letters = |it: &(bool, u32, &PublishedEntry)| std::cmp::Reverse((it.0, it.1));
         candidates.select_nth_unstable_by_key(COMPARED, by_letters);
         candidates.truncate(COMPARED);
         // In the order of the list: of equally near names, the first is suggested.

@@ -2,32 +2,36 @@
 
 use tooldock_workers::registry::Namespace;
 
-use super::Shared;
-use super::catalogue::Kind;
-use super::offer::{Listed, Offer};
-use super::reading::Reading;
+use super::AggregatesState;
+use super::catalogue::EntryKind;
+use super::offer::{Offer, OfferEntry};
+use super::reading::MemberReading;
 
 /// The aggregate's offer, once its members have had their time to start.
 ///
 /// # Errors
 ///
 /// When the aggregate is not served any more.
-pub(super) async fn read(shared: &Shared, namespace: &Namespace) -> Result<Reading, String> {
+pub(super) async fn read(
+    shared: &AggregatesState,
+    namespace: &Namespace,
+) -> Result<MemberReading, String> {
     let live = shared.of(namespace);
     let live = live.ok_or("the aggregate is not served any more")?;
     live.settled().await;
     let catalogue = live.catalogue();
     let listed = |kind| {
         let entries = catalogue.of(kind);
-        let listed = entries.filter_map(|entry| Listed::new(&entry.published, &entry.definition));
+        let listed =
+            entries.filter_map(|entry| OfferEntry::new(&entry.published, &entry.definition));
         listed.collect()
     };
-    Ok(Reading {
+    Ok(MemberReading {
         offer: Offer {
-            tools: listed(Kind::Tool),
-            resources: listed(Kind::Resource),
-            templates: listed(Kind::Template),
-            prompts: listed(Kind::Prompt),
+            tools: listed(EntryKind::Tool),
+            resources: listed(EntryKind::Resource),
+            templates: listed(EntryKind::Template),
+            prompts: listed(EntryKind::Prompt),
         },
         failed: Vec::new(),
         left_out: Vec::new(),

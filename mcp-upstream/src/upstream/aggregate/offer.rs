@@ -24,15 +24,15 @@ const WRONG_MAX: usize = 10;
 /// A member's offer at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Offer {
-    pub(super) tools: Vec<Listed>,
-    pub(super) resources: Vec<Listed>,
-    pub(super) templates: Vec<Listed>,
-    pub(super) prompts: Vec<Listed>,
+    pub(super) tools: Vec<OfferEntry>,
+    pub(super) resources: Vec<OfferEntry>,
+    pub(super) templates: Vec<OfferEntry>,
+    pub(super) prompts: Vec<OfferEntry>,
 }
 
 /// Remaining room for a member's entries.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct OfferRoom {
     bytes: usize,
     pub(super) is_full: bool,
     /// Number of entries whose names are too long.
@@ -44,7 +44,7 @@ pub(super) struct Room {
 
 /// An entry of a list.
 #[derive(Debug, Clone)]
-pub(super) struct Listed {
+pub(super) struct OfferEntry {
     /// The member's own name or URI for the entry.
     pub(super) own: Arc<str>,
     /// The definition as the member wrote it.
@@ -71,7 +71,7 @@ impl Offer {
     pub(super) fn digest(&self) -> Pin {
         let mut hash = Sha256::new();
         for list in [&self.tools, &self.resources, &self.templates, &self.prompts] {
-            let mut lines: Vec<_> = list.iter().map(Listed::canonical).collect();
+            let mut lines: Vec<_> = list.iter().map(OfferEntry::canonical).collect();
             lines.sort();
             hash.update((lines.len() as u64).to_le_bytes());
             for line in lines {
@@ -83,7 +83,7 @@ impl Offer {
     }
 }
 
-impl Default for Room {
+impl Default for OfferRoom {
     fn default() -> Self {
         Self {
             bytes: BYTES_MAX,
@@ -95,7 +95,7 @@ impl Default for Room {
     }
 }
 
-impl Room {
+impl OfferRoom {
     /// Returns true if there is room for an entry. After the first entry without room, no more are kept: the published set does
     /// not depend on the sizes of the rest.
     pub(super) fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
@@ -164,13 +164,13 @@ impl Room {
     }
 }
 
-impl PartialEq for Listed {
+impl PartialEq for OfferEntry {
     fn eq(&self, other: &Self) -> bool {
         self.own == other.own && self.definition.get() == other.definition.get()
     }
 }
 
-impl Listed {
+impl OfferEntry {
     /// An entry with this definition; `None` if it is no JSON.
     pub(super) fn new(own: &Arc<str>, definition: &str) -> Option<Self> {
         Some(Self {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     fn offer(tools: &[&str]) -> Offer {
-        let listed = |text: &&str| Listed {
+        let listed = |text: &&str| OfferEntry {
             own: "t".into(),
             definition: RawValue::from_string((*text).to_owned()).unwrap(),
         };
@@ -209,7 +209,7 @@ mod tests {
     fn what_a_member_lists_beyond_its_room_is_left_out() {
         let sized =
             |bytes: usize| RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).unwrap();
-        let mut room = Room::default();
+        let mut room = OfferRoom::default();
         assert!(room.takes("a", &sized(BYTES_MAX / 2), NAME_MAX));
         assert!(!room.takes(&"n".repeat(NAME_MAX + 1), &sized(2), NAME_MAX));
         assert!(room.takes(&"u".repeat(NAME_MAX + 1), &sized(2), URI_MAX));

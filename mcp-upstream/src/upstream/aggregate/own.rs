@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tooldock_workers::aggregate::AggregateOptions;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-use super::catalogue::{Catalogue, Entry, Kind};
+use super::catalogue::{Catalogue, EntryKind, PublishedEntry};
 use super::nearness::nearest;
 use super::toolsets::HANDLE_KEY;
 use crate::audit::Transport;
@@ -79,7 +79,7 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
 /// handle.
 pub(super) fn definition(
     name: &str,
-    catalogue: &Shown<'_>,
+    catalogue: &CatalogueView<'_>,
     options: &AggregateOptions,
     about_handle: &str,
 ) -> Value {
@@ -129,29 +129,29 @@ pub(super) fn definition(
 const LEAD: &str = "Activate or deactivate tools and resources. Only active ones (marked *) can be used. Give all four lists; leave those empty that you do not need. What is not named stays as it is.";
 
 /// The catalogue as one client sees it.
-pub(super) struct Shown<'a> {
+pub(super) struct CatalogueView<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) toolset: &'a Toolset,
     /// Returns true if the caller may know of the entry.
-    pub(super) visible: &'a (dyn Fn(&Entry) -> bool + Sync),
+    pub(super) visible: &'a (dyn Fn(&PublishedEntry) -> bool + Sync),
 }
 
-impl Shown<'_> {
+impl CatalogueView<'_> {
     /// All visible entries of a kind.
-    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &Entry> {
+    pub(super) fn of(&self, kind: EntryKind) -> impl Iterator<Item = &PublishedEntry> {
         self.catalogue
             .of(kind)
             .filter(|entry| (self.visible)(entry))
     }
 
     /// The entries that can be turned on and off.
-    pub(super) fn switched(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn switched(&self) -> impl Iterator<Item = &PublishedEntry> {
         let all = self.catalogue.entries().iter();
-        all.filter(|entry| entry.kind != Kind::Prompt && (self.visible)(entry))
+        all.filter(|entry| entry.kind != EntryKind::Prompt && (self.visible)(entry))
     }
 
     /// An entry for an example, preferably an inactive one.
-    pub(super) fn exemplary(&self) -> Option<&Entry> {
+    pub(super) fn exemplary(&self) -> Option<&PublishedEntry> {
         let mut inactive = self.switched().filter(|it| !it.is_active(self.toolset));
         inactive.next().or_else(|| self.switched().next())
     }
@@ -166,18 +166,21 @@ impl Shown<'_> {
 
     fn text(&self, options: &AggregateOptions) -> String {
         let mut text = String::from("TOOLS:");
-        let tools = sorted(self.of(Kind::Tool));
+        let tools = sorted(self.of(EntryKind::Tool));
         for entry in &tools {
             self.line(&mut text, entry, options);
         }
         text.push_str("\n\nRESOURCES:");
-        for entry in sorted(self.of(Kind::Resource).chain(self.of(Kind::Template))) {
+        for entry in sorted(
+            self.of(EntryKind::Resource)
+                .chain(self.of(EntryKind::Template)),
+        ) {
             self.line(&mut text, entry, options);
         }
         text
     }
 
-    fn line(&self, text: &mut String, entry: &Entry, options: &AggregateOptions) {
+    fn line(&self, text: &mut String, entry: &PublishedEntry, options: &AggregateOptions) {
         text.push('\n');
         if entry.is_active(self.toolset) {
             text.push_str("* ");
@@ -260,7 +263,7 @@ impl Shown<'_> {
 }
 
 /// Score of an entry: words in its name count most, then words in its description, then words similar to a part of its name.
-fn score(entry: &Entry, words: &[&str], effort: &mut usize) -> f64 {
+fn score(entry: &PublishedEntry, words: &[&str], effort: &mut usize) -> f64 {
     let name: String = entry.published.chars().take(COMPARED_MAX).collect();
     let name = name.to_lowercase();
     let description = entry.description.to_lowercase();
@@ -303,7 +306,7 @@ pub(super) fn likeness(one: &str, other: &str) -> f64 {
     }
 }
 
-fn sorted<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
+fn sorted<'a>(entries: impl Iterator<Item = &'a PublishedEntry>) -> Vec<&'a PublishedEntry> {
     let mut entries: Vec<_> = entries.collect();
     entries.sort_by(|one, other| one.published.cmp(&other.published));
     entries
@@ -325,7 +328,7 @@ pub(super) fn few(names: &[&str], max: usize) -> String {
 }
 
 /// The aggregate's own response.
-pub(super) struct Said {
+pub(super) struct AggregateReply {
     /// The result, or advice for the model.
     pub(super) outcome: Result<Value, String>,
     /// Further blocks of text, for the model.
@@ -336,7 +339,7 @@ pub(super) struct Said {
     code: CallErrorCode,
 }
 
-impl Said {
+impl AggregateReply {
     /// A successful response.
     pub(super) fn result(result: Value) -> Self {
         Self {
@@ -445,8 +448,8 @@ mod tests {
 
     use super::*;
     use crate::upstream::aggregate::nearness::SUGGESTIONS;
-    use crate::upstream::aggregate::offer::{Listed, Offer};
-    use crate::upstream::aggregate::state::Offered;
+    use crate::upstream::aggregate::offer::{Offer, OfferEntry};
+    use crate::upstream::aggregate::state::CatalogueOffer;
 
     #[test]
     fn a_confirmation_names_few_and_counts_the_rest() {
@@ -465,7 +468,7 @@ mod tests {
         let huge = "a_".repeat(2_000_000);
         assert!(likeness("notes_create", "notes_crate") > ALIKE);
         assert!(likeness(&huge, &huge) < ALIKE);
-        let listed = |own: &str| Listed {
+        let listed = |own: &str| OfferEntry {
             own: own.into(),
             definition: RawValue::from_string("{}".into()).unwrap(),
         };
@@ -482,13 +485,13 @@ mod tests {
             active: ActivePatterns::default(),
             options: AggregateOptions::default(),
         };
-        let offered = Offered {
+        let offered = CatalogueOffer {
             prefix: "".into(),
             offer: Some(Arc::new(offer)),
             now: true,
         };
         let (catalogue, _) = Catalogue::new(&spec, &[offered], &[]);
-        let shown = Shown {
+        let shown = CatalogueView {
             catalogue: &catalogue,
             toolset: &Toolset::default(),
             visible: &|_| true,
@@ -510,7 +513,7 @@ mod tests {
 
     #[test]
     fn what_the_aggregate_says_has_the_form_of_the_convention() {
-        let said = Said::invalid("Name at least one");
+        let said = AggregateReply::invalid("Name at least one");
         let format = ResultFormat::Legacy(crate::protocol::ProtocolVersion::V2025_11_25);
         let result: Value = serde_json::from_slice(said.as_result(&format).payload()).unwrap();
         assert_eq!(result["isError"], true);

@@ -10,13 +10,13 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::registry::Namespace;
 
-use super::offer::{Listed, NAME_MAX, Offer, Room, TEMPLATE_MAX, URI_MAX};
+use super::offer::{NAME_MAX, Offer, OfferEntry, OfferRoom, TEMPLATE_MAX, URI_MAX};
 use crate::caller::{Caller, Visibility};
 use crate::engine::{Peer, UpstreamReply};
 use crate::jsonrpc::{self, Message, RequestError, ResponseOutcome, spans};
 use crate::profile::Profile;
 use crate::protocol::{ProtocolVersion, code};
-use crate::upstream::{CallContext, Client, IncomingRequest, Prepared, Upstream};
+use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, Upstream};
 
 /// Pages that are read of one list at most.
 const PAGES_MAX: usize = 100;
@@ -25,7 +25,7 @@ const ENTRIES_MAX: usize = 10_000;
 
 /// The result of reading a member.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct MemberReading {
     pub(super) offer: Offer,
     /// Reasons why lists could not be read. Their former contents replace them, if any.
     pub(super) failed: Vec<String>,
@@ -43,8 +43,8 @@ pub(super) async fn read(
     namespace: &Arc<Namespace>,
     upstream: &dyn Upstream,
     before: Option<&Offer>,
-) -> Result<Reading, String> {
-    let asked = Asked {
+) -> Result<MemberReading, String> {
+    let asked = ReadingContext {
         namespace,
         upstream,
         caller: gateway(),
@@ -53,8 +53,8 @@ pub(super) async fn read(
     let has = |name| spans::member(&capabilities, name).is_some();
     let mut offer = Offer::default();
     let mut failed = Vec::new();
-    let mut room = Room::default();
-    let mut or_as_before = |list: Result<_, String>, before: Option<&Vec<Listed>>| {
+    let mut room = OfferRoom::default();
+    let mut or_as_before = |list: Result<_, String>, before: Option<&Vec<OfferEntry>>| {
         list.unwrap_or_else(|reason| {
             failed.push(reason);
             before.cloned().unwrap_or_default()
@@ -82,7 +82,7 @@ pub(super) async fn read(
             .await;
         offer.prompts = or_as_before(prompts, before.map(|it| &it.prompts));
     }
-    Ok(Reading {
+    Ok(MemberReading {
         offer,
         failed,
         left_out: room.left_out(),
@@ -111,13 +111,13 @@ fn gateway() -> Caller {
     }
 }
 
-struct Asked<'a> {
+struct ReadingContext<'a> {
     namespace: &'a Arc<Namespace>,
     upstream: &'a dyn Upstream,
     caller: Caller,
 }
 
-impl Asked<'_> {
+impl ReadingContext<'_> {
     fn context<'c>(&'c self, body: &'c Bytes) -> CallContext<'c> {
         CallContext {
             caller: &self.caller,
@@ -148,8 +148,8 @@ impl Asked<'_> {
         method: &str,
         key: &str,
         name: &str,
-        room: &mut Room,
-    ) -> Result<Vec<Listed>, String> {
+        room: &mut OfferRoom,
+    ) -> Result<Vec<OfferEntry>, String> {
         let longest = match name {
             "name" => NAME_MAX,
             "uri" => URI_MAX,
@@ -170,7 +170,7 @@ impl Asked<'_> {
                 let Some(own) = own else { continue };
                 if let Some(definition) = room.mended(method, &own, definition) {
                     let own = own.into();
-                    listed.push(Listed { own, definition });
+                    listed.push(OfferEntry { own, definition });
                 }
             }
             let next = spans::member(&page, "nextCursor").filter(|next| next.get() != "null");
@@ -214,8 +214,8 @@ impl Asked<'_> {
             // The member has the capability, but no entries of this kind now.
             Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
             Err(refused) => Err(refused.message().into_owned()),
-            Ok(Prepared::Response(answer)) => result(&answer).ok_or_else(no_result),
-            Ok(Prepared::Call(call)) => {
+            Ok(PreparedRequest::Response(answer)) => result(&answer).ok_or_else(no_result),
+            Ok(PreparedRequest::Call(call)) => {
                 call.admit().map_err(|error| self.says(&error))?;
                 let reply = call.start(Peer::nobody()).await;
                 match reply.map_err(|error| self.says(&error))? {

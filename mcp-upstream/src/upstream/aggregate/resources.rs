@@ -3,45 +3,49 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::asked::{Asked, Published, text_of, with};
-use super::catalogue::{Entry, Kind};
+use super::asked::{AggregateRequest, PublishedName, text_of, with};
+use super::catalogue::{EntryKind, PublishedEntry};
 use super::names;
 use super::nearness::nearest;
-use super::own::Said;
+use super::own::AggregateReply;
 use crate::engine::shortened;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::code;
-use crate::upstream::{IncomingRequest, Prepared};
+use crate::upstream::{IncomingRequest, PreparedRequest};
 
-impl Asked<'_> {
+impl AggregateRequest<'_> {
     pub(super) async fn resource_read(
         &self,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let uri = text_of(request.members, Key::Uri, "params.uri")?;
         let params = request.members.params().map_or("{}", RawValue::get);
         match self.resource(&uri) {
             Ok((entry, own)) => {
                 let params = with(params, "uri", &own);
-                self.to_member(request, entry, Published::plain(&uri), params)
+                self.to_member(request, entry, PublishedName::plain(&uri), params)
                     .await
             }
             Err((said, code)) => {
                 let facts = self.facts(request.method, &uri, Bytes::new());
-                Ok(Prepared::Call(self.answered(facts, &said, code)))
+                Ok(PreparedRequest::Call(self.answered(facts, &said, code)))
             }
         }
     }
 
     /// The active resource, or template, for a published URI, and the member's own URI.
-    pub(super) fn resource(&self, uri: &str) -> Result<(&Entry, String), (Said, i32)> {
+    pub(super) fn resource(
+        &self,
+        uri: &str,
+    ) -> Result<(&PublishedEntry, String), (AggregateReply, i32)> {
         let listed = self.catalogue.resource(uri);
-        let listed = listed.filter(|entry| entry.kind == Kind::Resource && self.is_visible(entry));
+        let listed =
+            listed.filter(|entry| entry.kind == EntryKind::Resource && self.is_visible(entry));
         let of_template = || {
             let prefix_of = |member: usize| self.live.slots[member].prefix().len();
-            let fits = |entry: &Entry| self.is_visible(entry);
-            let is_active = |entry: &Entry| self.is_active(entry);
+            let fits = |entry: &PublishedEntry| self.is_visible(entry);
+            let is_active = |entry: &PublishedEntry| self.is_active(entry);
             self.catalogue.template(uri, prefix_of, fits, is_active)
         };
         let active_first = listed
@@ -54,13 +58,13 @@ impl Asked<'_> {
                 true => code::INVALID_PARAMS,
                 false => code::RESOURCE_NOT_FOUND,
             };
-            return Err((Said::unknown(self.unknown(uri, true)), code));
+            return Err((AggregateReply::unknown(self.unknown(uri, true)), code));
         };
         if !self.is_active(entry) {
             return Err((self.inactive(uri, entry), code::INVALID_PARAMS));
         }
         let own = match entry.kind {
-            Kind::Resource => entry.own.to_string(),
+            EntryKind::Resource => entry.own.to_string(),
             _ => {
                 let prefix = self.live.slots[entry.member].prefix();
                 names::own(prefix, uri).unwrap_or(uri).to_owned()
@@ -72,7 +76,7 @@ impl Asked<'_> {
     pub(super) async fn prompt_get(
         &self,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let name = text_of(request.members, Key::Name, "params.name")?;
         let params = request.members.params().map_or("{}", RawValue::get);
         match self
@@ -82,20 +86,21 @@ impl Asked<'_> {
         {
             Some(entry) => {
                 let params = with(params, "name", &entry.own);
-                self.to_member(request, entry, Published::plain(&name), params)
+                self.to_member(request, entry, PublishedName::plain(&name), params)
                     .await
             }
             None => {
-                let near = self.catalogue.of(Kind::Prompt);
+                let near = self.catalogue.of(EntryKind::Prompt);
                 let near = near.filter(|it| self.is_visible(it));
                 let near = nearest(&name, near);
                 let near = match near.is_empty() {
                     true => "prompts/list shows all there are".to_owned(),
                     false => format!("did you mean {}?", near.join(", ")),
                 };
-                let said = Said::unknown(format!("unknown prompt {}: {near}", shortened(&name)));
+                let said =
+                    AggregateReply::unknown(format!("unknown prompt {}: {near}", shortened(&name)));
                 let facts = self.facts(request.method, &name, Bytes::new());
-                Ok(Prepared::Call(self.answered(
+                Ok(PreparedRequest::Call(self.answered(
                     facts,
                     &said,
                     code::INVALID_PARAMS,
@@ -108,7 +113,7 @@ impl Asked<'_> {
     pub(super) async fn complete(
         &self,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let invalid = |reason: &'static str| RequestError::InvalidParams(reason.into());
         let reference = request.members.get(Key::Ref);
         let reference = reference.ok_or_else(|| invalid("params.ref must be an object"))?;
@@ -133,13 +138,13 @@ impl Asked<'_> {
         let Some(entry) = entry.filter(|it| self.is_active(it)) else {
             let said = match entry.filter(|it| it.is_resource()) {
                 Some(entry) => self.inactive(&published, entry),
-                None => Said::unknown(format!(
+                None => AggregateReply::unknown(format!(
                     "{} is unknown: prompts/list and resources/templates/list show what can be completed",
                     shortened(&published)
                 )),
             };
             let facts = self.facts(request.method, &published, Bytes::new());
-            return Ok(Prepared::Call(self.answered(
+            return Ok(PreparedRequest::Call(self.answered(
                 facts,
                 &said,
                 code::INVALID_PARAMS,
@@ -148,7 +153,7 @@ impl Asked<'_> {
         let params = request.members.params().map_or("{}", RawValue::get);
         let reference = with(reference.get(), key, &entry.own);
         let params = spans::edit(params, &[MemberEdit::Set("ref", reference.into())]);
-        self.to_member(request, entry, Published::plain(&published), params)
+        self.to_member(request, entry, PublishedName::plain(&published), params)
             .await
     }
 }

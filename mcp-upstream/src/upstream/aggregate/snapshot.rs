@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::catalogue::{Catalogue, Entry};
-use super::own::Shown;
+use super::catalogue::{Catalogue, PublishedEntry};
+use super::own::CatalogueView;
 use crate::session::Toolset;
 
 /// A catalogue, a toolset, and the entries that the caller may know of.
@@ -16,9 +16,9 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Runs `look` on the catalogue as the client saw it.
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Shown<'_>) -> T) -> T {
-        let visible = |entry: &Entry| self.visible.get(entry.at).copied().unwrap_or(false);
-        look(&Shown {
+    pub(super) fn look<T>(&self, look: impl FnOnce(&CatalogueView<'_>) -> T) -> T {
+        let visible = |entry: &PublishedEntry| self.visible.get(entry.at).copied().unwrap_or(false);
+        look(&CatalogueView {
             catalogue: &self.catalogue,
             toolset: &self.toolset,
             visible: &visible,

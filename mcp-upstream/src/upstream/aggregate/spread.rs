@@ -5,23 +5,23 @@ use futures_util::future::join_all;
 use tokio::time::{Duration, timeout};
 use tooldock_workers::worker::LogLevel;
 
-use super::asked::{Asked, may_reach, text_of};
-use super::member::Slot;
+use super::asked::{AggregateRequest, may_reach, text_of};
+use super::member::MemberSlot;
 use crate::engine::Peer;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{Key, RequestError};
 use crate::session::SessionPatch;
-use crate::upstream::{IncomingRequest, Prepared, ServerCopy};
+use crate::upstream::{IncomingRequest, PreparedRequest, ServerCopy};
 
 /// Time limit for telling members another log level.
 const LEVEL_WAIT: Duration = Duration::from_secs(5);
 
-impl Asked<'_> {
+impl AggregateRequest<'_> {
     /// `logging/setLevel`: the session remembers the level; members are asked for the same level.
     pub(super) async fn set_level(
         &self,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let level = text_of(request.members, Key::LogLevel, "params.level")?;
         let level: LogLevel = level.parse().map_err(|_| {
             let levels = LogLevel::ALL.map(LogLevel::as_str).join(", ");
@@ -37,7 +37,7 @@ impl Asked<'_> {
             let runner = self.shared.runner(&namespace);
             let upstream = runner.upstream();
             let cx = self.child(self.cx.body, namespace, upstream);
-            if let Prepared::Call(call) = upstream.prepare(&cx, request).get().await? {
+            if let PreparedRequest::Call(call) = upstream.prepare(&cx, request).get().await? {
                 let _ = call.start(Peer::nobody()).await;
             }
             Ok::<_, RequestError>(())
@@ -45,7 +45,7 @@ impl Asked<'_> {
         // A member without logging refuses the request; that is no failure.
         let _ = timeout(LEVEL_WAIT, join_all(told)).await;
         let format = self.cx.result_format();
-        Ok(Prepared::Response(
+        Ok(PreparedRequest::Response(
             ResultWriter::begin(request.id, &format, 0).end(),
         ))
     }
@@ -64,7 +64,7 @@ impl Asked<'_> {
     }
 
     /// Returns true if the copy of the server that this client's requests go to is running.
-    fn hears(&self, slot: &Slot) -> bool {
+    fn hears(&self, slot: &MemberSlot) -> bool {
         let namespace = slot.namespace(&self.shared.home.registry);
         slot.offered().now
             && namespace.is_some_and(|namespace| {

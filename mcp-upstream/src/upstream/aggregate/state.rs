@@ -11,7 +11,7 @@ pub(super) const ENDED: &str = "its server ended";
 
 /// State of a member.
 #[derive(Clone)]
-pub(super) enum State {
+pub(super) enum MemberReadiness {
     /// Its lists are being read for the first time.
     Starting,
     /// The first reading takes longer than its time limit.
@@ -29,7 +29,7 @@ pub(super) enum State {
 
 /// A member's contribution to the catalogue.
 #[derive(Clone)]
-pub(super) struct Offered {
+pub(super) struct CatalogueOffer {
     /// The prefix of its names.
     pub(super) prefix: Arc<str>,
     /// The current offer, or the last one if there is none now.
@@ -76,7 +76,7 @@ impl fmt::Display for Why {
     }
 }
 
-impl State {
+impl MemberReadiness {
     pub(super) fn offer(&self) -> Option<Arc<Offer>> {
         match self {
             Self::Ready(offer) => Some(Arc::clone(offer)),

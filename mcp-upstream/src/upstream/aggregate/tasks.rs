@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::asked::{Asked, Published, may_reach};
-use super::member::Slot;
+use super::asked::{AggregateRequest, PublishedName, may_reach};
+use super::member::MemberSlot;
 use crate::jsonrpc::{self, RequestError, spans};
-use crate::upstream::{IncomingRequest, Prepared};
+use crate::upstream::{IncomingRequest, PreparedRequest};
 
-impl Asked<'_> {
+impl AggregateRequest<'_> {
     /// Passes on a request about a task.
     pub(super) async fn task(
         &self,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let params = request.members.params().map_or("{}", RawValue::get);
         let task = spans::raw(params.as_bytes()).and_then(|it| spans::member(it, "taskId"));
         let task = task
@@ -25,7 +25,7 @@ impl Asked<'_> {
             .ok_or_else(|| RequestError::InvalidParams("params.taskId must be a string".into()))?;
         match self.member_of_task(&task) {
             Some(slot) => {
-                self.to_slot(request, slot, Published::plain(""), params.to_owned())
+                self.to_slot(request, slot, PublishedName::plain(""), params.to_owned())
                     .await
             }
             None => Err(RequestError::InvalidParams("Task not found".into())),
@@ -33,7 +33,7 @@ impl Asked<'_> {
     }
 
     /// The member that runs a task of this caller.
-    pub(super) fn member_of_task(&self, task: &str) -> Option<&Arc<Slot>> {
+    pub(super) fn member_of_task(&self, task: &str) -> Option<&Arc<MemberSlot>> {
         let mut slots = self.live.slots.iter();
         slots.find(|slot| {
             let namespace = slot.namespace(&self.shared.home.registry);

@@ -5,7 +5,7 @@ use tooldock_workers::aggregate::{
     ActivePatterns, AggregateMember, AggregateOptions, AggregateSpec, Member, MemberKind,
 };
 
-use super::state::State;
+use super::state::MemberReadiness;
 use super::*;
 use crate::caller::RelayPeer;
 use crate::metrics::UpstreamMetrics;
@@ -30,7 +30,7 @@ impl Upstream for Panicking {
         &'a self,
         _: &'a CallContext<'a>,
         _: IncomingRequest<'a>,
-    ) -> Soon<'a, Result<Prepared, RequestError>> {
+    ) -> Soon<'a, Result<PreparedRequest, RequestError>> {
         unreachable!("nobody gets so far")
     }
 
@@ -108,9 +108,9 @@ async fn a_member_whose_task_panics_keeps_no_list_waiting_and_is_asked_again() {
     };
     let spec = member(&name);
     let aggregate: NamespaceName = "all".parse().unwrap();
-    let slot = Slot::start(&home, &aggregate, AggregateMember::Served(name), &spec);
+    let slot = MemberSlot::start(&home, &aggregate, AggregateMember::Served(name), &spec);
     slot.settled().await;
-    assert!(matches!(slot.state(), State::Gone { .. }));
+    assert!(matches!(slot.state(), MemberReadiness::Gone { .. }));
     while faulty.0.load(Ordering::Relaxed) < 2 {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -190,7 +190,7 @@ async fn the_toolset_of_a_caller_without_a_session_goes_to_a_handle_and_by_the_r
     let body = Bytes::new();
     let keep_of = |caller: &Caller| {
         let cx = CallContext::plain(caller, &body, &namespace, &all);
-        let asked = Asked::new(&all.0, &cx, None).expect("it is served");
+        let asked = AggregateRequest::new(&all.0, &cx, None).expect("it is served");
         asked.active.keep.form()
     };
     assert_eq!(keep_of(&crate::testing::caller()), "handle");

@@ -8,26 +8,26 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::activate::Activation;
-use super::asked::{Asked, Published, text_of, with};
+use super::asked::{AggregateRequest, PublishedName, text_of, with};
 use super::call::OwnCall;
-use super::catalogue::Entry;
-use super::own::{CALL, SEARCH, Said, Shown};
+use super::catalogue::PublishedEntry;
+use super::own::{AggregateReply, CALL, CatalogueView, SEARCH};
 use super::snapshot::Snapshot;
 use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
 use crate::heavy_work;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::code;
-use crate::upstream::{IncomingRequest, Prepared};
+use crate::upstream::{IncomingRequest, PreparedRequest};
 
-impl Asked<'_> {
+impl AggregateRequest<'_> {
     /// Finds the active tool with this published name that the caller may use.
-    pub(super) fn active_tool(&self, name: &str) -> Result<&Entry, Said> {
+    pub(super) fn active_tool(&self, name: &str) -> Result<&PublishedEntry, AggregateReply> {
         let found = self.catalogue.tool(name);
         match found.filter(|entry| self.is_visible(entry)) {
             Some(entry) if self.is_active(entry) => Ok(entry),
             Some(entry) => Err(self.inactive(name, entry)),
-            None => Err(Said::unknown(self.unknown(name, false))),
+            None => Err(AggregateReply::unknown(self.unknown(name, false))),
         }
     }
 
@@ -74,7 +74,7 @@ impl Asked<'_> {
     pub(super) async fn tool_call(
         &self,
         request: IncomingRequest<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let members = request.members;
         let name = text_of(members, Key::Name, "params.name")?;
         let sent = members.get(Key::Arguments);
@@ -82,37 +82,39 @@ impl Asked<'_> {
         let arguments = self.cx.own_object(sent);
         let params = members.params().map_or("{}", RawValue::get);
         let said = match self.target(&name, &arguments) {
-            Target::Own => {
+            CallTarget::Own => {
                 let facts = self.facts(request.method, &name, arguments.clone());
-                return Ok(Prepared::Call(self.own_tool(&name, &arguments, facts)));
+                return Ok(PreparedRequest::Call(
+                    self.own_tool(&name, &arguments, facts),
+                ));
             }
-            Target::Member(entry) => {
+            CallTarget::Member(entry) => {
                 let params = with(params, "name", &entry.own);
                 return self
-                    .to_member(request, entry, Published::plain(&name), params)
+                    .to_member(request, entry, PublishedName::plain(&name), params)
                     .await;
             }
-            Target::Inner(entry, inner) => {
+            CallTarget::Inner(entry, inner) => {
                 self.count_call();
                 let named = with(params, "name", &entry.own);
                 let changes = [MemberEdit::Set("arguments", inner.arguments.get().into())];
                 let params = spans::edit(&named, &changes);
                 // Limits by the name of a tool also apply to calls by way of `toolman_call`.
-                let published = Published {
+                let published = PublishedName {
                     name: &inner.tool,
                     by_way_of: Some((CALL, arguments)),
                 };
                 return self.to_member(request, entry, published, params).await;
             }
-            Target::Closed(tool) => {
+            CallTarget::Closed(tool) => {
                 let call = self.closed(request.method, &tool, arguments);
-                return Ok(Prepared::Call(call));
+                return Ok(PreparedRequest::Call(call));
             }
-            Target::Nothing(said) => said,
+            CallTarget::Nothing(said) => said,
         };
         let facts = self.facts(request.method, &name, arguments);
         let call = self.answered(facts, &said, code::INVALID_PARAMS);
-        Ok(Prepared::Call(call))
+        Ok(PreparedRequest::Call(call))
     }
 
     /// Prepares a call that did not come as MCP.
@@ -122,17 +124,17 @@ impl Asked<'_> {
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError> {
         let (entry, name, given) = match self.target(tool, &arguments) {
-            Target::Own => {
+            CallTarget::Own => {
                 let facts = self.facts("tools/call", tool, arguments.clone());
                 return Ok(self.own_tool(tool, &arguments, facts));
             }
-            Target::Member(entry) => (entry, tool.to_owned(), arguments),
-            Target::Inner(entry, inner) => {
+            CallTarget::Member(entry) => (entry, tool.to_owned(), arguments),
+            CallTarget::Inner(entry, inner) => {
                 self.count_call();
                 (entry, inner.tool, inner.arguments.get().to_owned().into())
             }
-            Target::Closed(tool) => return Ok(self.closed("tools/call", &tool, arguments)),
-            Target::Nothing(said) => {
+            CallTarget::Closed(tool) => return Ok(self.closed("tools/call", &tool, arguments)),
+            CallTarget::Nothing(said) => {
                 let facts = self.facts("tools/call", tool, arguments);
                 return Ok(self.answered(facts, &said, code::INVALID_PARAMS));
             }
@@ -147,34 +149,34 @@ impl Asked<'_> {
         let upstream = runner.upstream();
         let child = self.child(self.cx.body, namespace, upstream);
         let call = upstream.call_tool(&child, &entry.own, given)?;
-        Ok(self.relayed(slot, Published::plain(&name), call))
+        Ok(self.relayed(slot, PublishedName::plain(&name), call))
     }
 
     /// Finds the target of a call with this name.
-    fn target(&self, name: &str, arguments: &Bytes) -> Target<'_> {
+    fn target(&self, name: &str, arguments: &Bytes) -> CallTarget<'_> {
         if !self.own_names().contains(&name) {
             return match self.active_tool(name) {
-                Ok(entry) => Target::Member(entry),
-                Err(_) if self.is_closed(name) => Target::Closed(name.to_owned()),
-                Err(said) => Target::Nothing(said),
+                Ok(entry) => CallTarget::Member(entry),
+                Err(_) if self.is_closed(name) => CallTarget::Closed(name.to_owned()),
+                Err(said) => CallTarget::Nothing(said),
             };
         }
         // The engine refuses tools that this listener's policy hides, by the name of the call.
         if name != CALL || !self.cx.view().allows_tool(CALL) {
-            return Target::Own;
+            return CallTarget::Own;
         }
-        let inner = match Inner::read(arguments) {
+        let inner = match InnerCall::read(arguments) {
             Ok(inner) => inner,
             Err(wrong) => {
                 let instead = self.call_instead();
-                return Target::Nothing(Said::invalid(format!("{wrong}{instead}")));
+                return CallTarget::Nothing(AggregateReply::invalid(format!("{wrong}{instead}")));
             }
         };
         match self.active_tool(&inner.tool) {
-            Ok(entry) => Target::Inner(entry, inner),
-            Err(_) if self.is_closed(&inner.tool) => Target::Closed(inner.tool),
-            Err(inactive) if self.is_listed(&inner.tool) => Target::Nothing(inactive),
-            Err(unknown) => Target::Nothing(unknown.adding(&self.call_of_nearest(&inner.tool))),
+            Ok(entry) => CallTarget::Inner(entry, inner),
+            Err(_) if self.is_closed(&inner.tool) => CallTarget::Closed(inner.tool),
+            Err(inactive) if self.is_listed(&inner.tool) => CallTarget::Nothing(inactive),
+            Err(unknown) => CallTarget::Nothing(unknown.adding(&self.call_of_nearest(&inner.tool))),
         }
     }
 
@@ -210,51 +212,51 @@ impl Asked<'_> {
 }
 
 /// Target of a call of a tool.
-enum Target<'a> {
+enum CallTarget<'a> {
     /// A tool of the aggregate itself.
     Own,
     /// A member's tool.
-    Member(&'a Entry),
+    Member(&'a PublishedEntry),
     /// A member's tool, by way of `toolman_call`.
-    Inner(&'a Entry, Inner),
+    Inner(&'a PublishedEntry, InnerCall),
     /// No tool that the scopes of the caller's credential open.
     Closed(String),
     /// No tool that can be called.
-    Nothing(Said),
+    Nothing(AggregateReply),
 }
 
 /// Finds entries by words, among all visible entries.
-fn search(shown: &Shown<'_>, arguments: &[u8]) -> Said {
+fn search(shown: &CatalogueView<'_>, arguments: &[u8]) -> AggregateReply {
     #[derive(serde::Deserialize)]
     struct Query {
         query: String,
     }
     match serde_json::from_slice::<Query>(arguments) {
-        Ok(Query { query }) => Said::result(Value::from(shown.search(&query))),
-        Err(_) => Said::invalid(format!(
+        Ok(Query { query }) => AggregateReply::result(Value::from(shown.search(&query))),
+        Err(_) => AggregateReply::invalid(format!(
             "query is missing, or is no string: for example call {SEARCH} with {{\"query\": \"words of a name\"}}"
         )),
     }
 }
 
 /// The arguments of `toolman_call`.
-struct Inner {
+struct InnerCall {
     tool: String,
     arguments: Box<RawValue>,
 }
 
-impl Inner {
+impl InnerCall {
     /// # Errors
     ///
     /// The wrong argument.
     fn read(arguments: &Bytes) -> Result<Self, &'static str> {
         #[derive(serde::Deserialize)]
-        struct Sent {
+        struct CallArguments {
             tool: String,
             #[serde(default)]
             arguments: Option<Box<RawValue>>,
         }
-        let sent: Sent =
+        let sent: CallArguments =
             serde_json::from_slice(arguments).map_err(|_| "tool is missing, or is no string")?;
         let empty = || RawValue::from_string("{}".into()).expect("an empty object is JSON");
         let arguments = sent.arguments.unwrap_or_else(empty);

@@ -89,10 +89,10 @@ impl Keep {
 
 /// Sets that an aggregate keeps itself, by principal, or one for all clients.
 #[derive(Default)]
-pub(super) struct SharedSets(Mutex<HashMap<Owner, (Arc<Toolset>, KeptToolset)>>);
+pub(super) struct SharedSets(Mutex<HashMap<ToolsetOwner, (Arc<Toolset>, KeptToolset)>>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Owner {
+enum ToolsetOwner {
     Everybody,
     Principal(Arc<str>),
 }
@@ -177,7 +177,7 @@ pub(super) async fn keep_in_session(
 }
 
 impl SharedSets {
-    fn get(&self, owner: &Owner) -> Arc<Toolset> {
+    fn get(&self, owner: &ToolsetOwner) -> Arc<Toolset> {
         let kept = self.lock();
         let own = kept.get(owner).map(|(toolset, _)| Arc::clone(toolset));
         own.unwrap_or_default()
@@ -195,8 +195,8 @@ impl SharedSets {
         metrics: &ToolmanMetrics,
     ) -> Result<bool, String> {
         let owner = match keep {
-            Keep::Process => Owner::Everybody,
-            Keep::Principal(principal) => Owner::Principal(principal.clone()),
+            Keep::Process => ToolsetOwner::Everybody,
+            Keep::Principal(principal) => ToolsetOwner::Principal(principal.clone()),
             Keep::Session(_) | Keep::Handle | Keep::Nowhere => return Ok(false),
         };
         let mut kept = self.lock();
@@ -228,7 +228,7 @@ impl SharedSets {
         Ok(true)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Owner, (Arc<Toolset>, KeptToolset)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ToolsetOwner, (Arc<Toolset>, KeptToolset)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -246,7 +246,7 @@ pub(super) fn active(
     key: &SessionKey,
 ) -> Result<Active, RequestError> {
     if scope == ActivationScope::Process {
-        let toolset = shared.get(&Owner::Everybody);
+        let toolset = shared.get(&ToolsetOwner::Everybody);
         return Ok(Active::of(toolset, Keep::Process));
     }
     let principal = cx.caller.principal.clone();
@@ -273,7 +273,7 @@ pub(super) fn active(
     }
     Ok(match of_principal {
         Some(principal) => {
-            let toolset = shared.get(&Owner::Principal(Arc::clone(&principal)));
+            let toolset = shared.get(&ToolsetOwner::Principal(Arc::clone(&principal)));
             Active::of(toolset, Keep::Principal(principal))
         }
         None if cx.caller.relay.is_some() => Active::of(Arc::default(), Keep::Nowhere),
@@ -341,11 +341,11 @@ mod tests {
         let shared = SharedSets::default();
         let ada = Keep::Principal("ada".into());
         shared.keep(&ada, &switch("a", true), metrics).unwrap();
-        let of = |name: &str| shared.get(&Owner::Principal(name.into()));
+        let of = |name: &str| shared.get(&ToolsetOwner::Principal(name.into()));
         let mut changed = Toolset::default();
         changed.set(EntryId::of(0, "a"), true, false);
         assert_eq!((&*of("ada"), of("bob").len()), (&changed, 0));
-        assert_eq!(shared.get(&Owner::Everybody).len(), 0);
+        assert_eq!(shared.get(&ToolsetOwner::Everybody).len(), 0);
         assert_eq!(metrics.toolsets.get(), 1);
         shared.keep(&ada, &switch("a", false), metrics).unwrap();
         assert_eq!((of("ada").len(), metrics.toolsets.get()), (0, 0));
@@ -359,7 +359,7 @@ mod tests {
         let (one, other) = (switch("a", true), switch("b", true));
         shared.keep(&Keep::Process, &one, metrics).unwrap();
         shared.keep(&Keep::Process, &other, metrics).unwrap();
-        let set = shared.get(&Owner::Everybody);
+        let set = shared.get(&ToolsetOwner::Everybody);
         let says = |name| set.says(EntryId::of(0, name));
         assert_eq!((says("a"), says("b")), (Some(true), Some(true)));
     }

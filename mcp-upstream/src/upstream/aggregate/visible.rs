@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 
 use tooldock_workers::registry::Namespace;
 
-use super::asked::{Asked, may_reach};
-use super::catalogue::{Entry, Kind};
+use super::asked::{AggregateRequest, may_reach};
+use super::catalogue::{EntryKind, PublishedEntry};
 use crate::catalogue::View;
 use crate::upstream::ServerCopy;
 
@@ -29,8 +29,8 @@ impl Visible {
     }
 
     /// Returns true if the caller of a request may know of an entry.
-    pub(super) fn shows(&self, asked: &Asked<'_>, entry: &Entry) -> bool {
-        let is_tool = entry.kind == Kind::Tool;
+    pub(super) fn shows(&self, asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
+        let is_tool = entry.kind == EntryKind::Tool;
         // Patterns may be written for the published or for the original name.
         let mut names = [Some(&entry.published), entry.unsafe_name.as_ref()]
             .into_iter()
@@ -49,7 +49,7 @@ impl Visible {
     }
 
     /// A member that the caller may know of.
-    fn member(&self, asked: &Asked<'_>, at: usize) -> Option<&Arc<Namespace>> {
+    fn member(&self, asked: &AggregateRequest<'_>, at: usize) -> Option<&Arc<Namespace>> {
         let known = self.0.get(at)?.get_or_init(|| {
             let slot = &asked.live.slots[at];
             let namespace = slot.namespace(&asked.shared.home.registry)?;
@@ -63,14 +63,14 @@ impl Visible {
 
 /// Asks a member that is an aggregate about an entry, for this caller.
 fn inside(
-    asked: &Asked<'_>,
+    asked: &AggregateRequest<'_>,
     namespace: &Arc<Namespace>,
-    entry: &Entry,
-    says: impl Fn(&Asked<'_>, &Entry) -> bool,
+    entry: &PublishedEntry,
+    says: impl Fn(&AggregateRequest<'_>, &PublishedEntry) -> bool,
 ) -> bool {
     let runner = asked.shared.runner(namespace);
     let cx = asked.child(asked.cx.body, Arc::clone(namespace), runner.upstream());
-    let Ok(inner) = Asked::new(asked.shared, &cx, None) else {
+    let Ok(inner) = AggregateRequest::new(asked.shared, &cx, None) else {
         return false;
     };
     let inner_entry = inner.catalogue.find(entry.kind, &entry.own);

@@ -13,11 +13,15 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
 use tooldock_workers::worker::LogLevel;
 
-use super::connector::{Connection, ConnectionKey, Fate, SentRequest, ServerInfo, Unanswered};
+use super::connector::{
+    ConnectionKey, Fate, MissingResponse, SentRequest, ServerConnection, ServerInfo,
+};
 use super::inbound::{CallListener, InboundHandler};
-use super::isolation::{Place, may_ask};
+use super::isolation::{ConnectionTarget, may_ask};
 use super::task_names::TaskNames;
-use super::{ExternalServers, Leased, Requester, Whose, catalogue, subscriptions, tasks};
+use super::{
+    ConnectionLease, ExternalServers, ListOwner, Requester, catalogue, subscriptions, tasks,
+};
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{errors, nulls, reply, rounds, shapes, state};
 use crate::catalogue::coerce::coerced;
@@ -71,7 +75,7 @@ pub(super) struct ServerCall {
     /// The request with arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
     pub(super) coerced: OnceLock<Request>,
     /// The tasks that the request names.
-    pub(super) tasks: tasks::Named,
+    pub(super) tasks: tasks::RequestTasks,
     /// Task names of the client, if the request came through an aggregate.
     pub(super) task_names: Option<TaskNames>,
     /// Cancels the request at the server, once it was sent.
@@ -151,7 +155,7 @@ impl ServerCall {
             match outcome {
                 Ok(answer) => return Ok(answer),
                 // The session is opened again, once.
-                Err(Unanswered { fate, .. })
+                Err(MissingResponse { fate, .. })
                     if !reopened
                         && (fate == Fate::SessionGone
                             || (fate == Fate::SessionRefused && self.is_harmless())) =>
@@ -162,7 +166,7 @@ impl ServerCall {
                     attempts += 1;
                     place.open.avoid.clone_from(&tried);
                 }
-                Err(Unanswered { error, .. }) => {
+                Err(MissingResponse { error, .. }) => {
                     self.note_lost();
                     let known = is_away(&error).then(|| self.last_good(&place)).flatten();
                     return known.ok_or(error);
@@ -175,7 +179,7 @@ impl ServerCall {
     /// tools the arguments stay unchanged.
     async fn coerce(&self) {
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
-        let whose = Whose {
+        let whose = ListOwner {
             namespace,
             principal: self.requester.principal.as_ref(),
         };
@@ -208,7 +212,7 @@ impl ServerCall {
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools reports wrong arguments itself.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
-        let whose = Whose {
+        let whose = ListOwner {
             namespace,
             principal: self.requester.principal.as_ref(),
         };
@@ -244,15 +248,15 @@ impl ServerCall {
     /// for its tools before the call.
     async fn attempt(
         &self,
-        place: &Place,
+        place: &ConnectionTarget,
         peer: &Peer,
         tried: &mut Vec<BackendId>,
         is_open: bool,
-    ) -> Result<Response, Unanswered> {
+    ) -> Result<Response, MissingResponse> {
         let leased = self
             .external
             .lease_at(&self.facts.namespace, &self.client, place.clone());
-        let leased = leased.await.map_err(|error| Unanswered {
+        let leased = leased.await.map_err(|error| MissingResponse {
             error,
             fate: Fate::Unleased,
         })?;
@@ -267,7 +271,11 @@ impl ServerCall {
         self.with(&leased, peer).await
     }
 
-    async fn with(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
+    async fn with(
+        &self,
+        leased: &ConnectionLease,
+        peer: &Peer,
+    ) -> Result<Response, MissingResponse> {
         // Checked at each process: another process has other tasks.
         if let Some(refused) = self
             .tasks
@@ -296,7 +304,7 @@ impl ServerCall {
 
     /// Sets the level of a session's own process if the session asked for it before the process was there: behind an aggregate,
     /// no process is started for that request alone.
-    async fn tell_level(&self, leased: &Leased) {
+    async fn tell_level(&self, leased: &ConnectionLease) {
         if let (ConnectionKey::Session(_), Client::Session(session)) =
             (&leased.place.key, &self.client)
             && session.log_level() != LogLevel::Info
@@ -310,7 +318,7 @@ impl ServerCall {
 
     /// Lets a server that was opened for this call alone ask before the call, as a file server asks for its roots. The client
     /// answers before the call goes up, since the call could mean something else without the answer.
-    async fn let_ask(&self, leased: &Leased, handler: &InboundHandler) {
+    async fn let_ask(&self, leased: &ConnectionLease, handler: &InboundHandler) {
         let process = &*leased.process;
         let own = leased.place.key == ConnectionKey::Exclusive;
         if !own || !matches!(process.opening(), ServerInfo::Legacy(_)) || !self.has_roots() {
@@ -334,7 +342,11 @@ impl ServerCall {
         spans::member(&capabilities, "roots").is_some()
     }
 
-    async fn exchange(&self, leased: &Leased, peer: &Peer) -> Result<Response, Unanswered> {
+    async fn exchange(
+        &self,
+        leased: &ConnectionLease,
+        peer: &Peer,
+    ) -> Result<Response, MissingResponse> {
         let process = &*leased.process;
         let opening = process.opening();
         let answer = match (&self.client, opening) {
@@ -578,7 +590,7 @@ impl ServerCall {
     }
 
     /// Updates tasks from a response, and removes the tasks of other principals from it.
-    fn with_tasks(&self, leased: &Leased, answer: Response) -> Response {
+    fn with_tasks(&self, leased: &ConnectionLease, answer: Response) -> Response {
         let (process, principal) = (&*leased.process, self.requester.principal.as_ref());
         if process.tasks().await_owner()
             && let Some(call) = answer.call_id()
@@ -649,7 +661,7 @@ impl ServerCall {
     }
 
     /// The last good list of the server. Only a shared connection's list is for all clients.
-    fn last_good(&self, place: &Place) -> Option<Response> {
+    fn last_good(&self, place: &ConnectionTarget) -> Option<Response> {
         if place.key != ConnectionKey::Shared {
             return None;
         }
@@ -672,9 +684,9 @@ impl ServerCall {
     /// answers.
     async fn in_rounds(
         &self,
-        process: &dyn Connection,
+        process: &dyn ServerConnection,
         peer: &Peer,
-    ) -> Result<Response, Unanswered> {
+    ) -> Result<Response, MissingResponse> {
         let (capabilities, info) = (self.client.capabilities(), self.client.info());
         let gateway = ClientIdentity::gateway();
         let level = match &self.client {
@@ -715,10 +727,10 @@ impl ServerCall {
     /// Sends the request, in the client's form or as it was edited on the way.
     async fn send(
         &self,
-        process: &dyn Connection,
+        process: &dyn ServerConnection,
         request: &Request,
         peer: &Peer,
-    ) -> Result<Response, Unanswered> {
+    ) -> Result<Response, MissingResponse> {
         let request = self.requester.traced(request);
         let account = peer.answers().map(|answers| CallAccount {
             answers: answers.clone(),
@@ -734,7 +746,7 @@ impl ServerCall {
     }
 
     /// Waits for the response; meanwhile the client can cancel in its own words.
-    async fn answered(&self, sent: SentRequest) -> Result<Response, Unanswered> {
+    async fn answered(&self, sent: SentRequest) -> Result<Response, MissingResponse> {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
         self.sent().take();
@@ -783,7 +795,7 @@ impl ServerCall {
 
     /// Returns true if a request is sent again after its process ended or its backend did not take it: because it never ran, or
     /// because it may run twice without harm.
-    fn goes_on(&self, unanswered: &Unanswered, attempts: usize, tried: &[BackendId]) -> bool {
+    fn goes_on(&self, unanswered: &MissingResponse, attempts: usize, tried: &[BackendId]) -> bool {
         let namespace = &self.facts.namespace;
         let (retry, is_remote) = match &namespace.upstream {
             UpstreamKind::Remote(server) => (server.spec.retry, true),
@@ -822,15 +834,15 @@ impl ServerCall {
 }
 
 /// Waits until a server has read the messages sent before. An error is a response, too.
-async fn has_read(process: &dyn Connection) {
+async fn has_read(process: &dyn ServerConnection) {
     if let Ok(sent) = process.request("ping", None, None) {
         let _ = timeout(READ_WAIT, sent.answer).await;
     }
 }
 
-fn unsent(error: CallError) -> Unanswered {
+fn unsent(error: CallError) -> MissingResponse {
     let fate = Fate::Unsent;
-    Unanswered { error, fate }
+    MissingResponse { error, fate }
 }
 
 pub(super) fn unreadable(error: Unreadable) -> CallError {

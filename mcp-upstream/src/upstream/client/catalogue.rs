@@ -10,7 +10,7 @@ use tooldock_workers::error::CallError;
 use tooldock_workers::external::ListMode;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
-use super::connector::{Connection, Era, Isolation, Opener, ServerInfo};
+use super::connector::{Era, Isolation, Opener, ServerConnection, ServerInfo};
 use super::isolation;
 use super::own_lists::OwnLists;
 use super::{ExternalServers, Requester};
@@ -26,14 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The namespace and principal whose lists are meant.
 #[derive(Clone, Copy)]
-pub(super) struct Whose<'a> {
+pub(super) struct ListOwner<'a> {
     pub(super) namespace: &'a Arc<Namespace>,
     /// The caller's principal. It matters for servers that are reached with the caller's credentials.
     pub(super) principal: Option<&'a Arc<str>>,
 }
 
 #[async_trait]
-impl PageSource for Arc<dyn Connection> {
+impl PageSource for Arc<dyn ServerConnection> {
     fn server(&self) -> ServerInfo {
         self.opening().clone()
     }
@@ -89,7 +89,7 @@ impl ExternalServers {
     /// The reason why they cannot be read.
     pub(super) async fn tools(
         self: &Arc<Self>,
-        whose: Whose<'_>,
+        whose: ListOwner<'_>,
         catalogue: &Arc<Catalogue>,
     ) -> Outcome {
         let namespace = whose.namespace;
@@ -121,7 +121,7 @@ impl ExternalServers {
     /// The reason why no tools are known.
     pub(super) async fn tools_soon(
         self: &Arc<Self>,
-        whose: Whose<'_>,
+        whose: ListOwner<'_>,
         catalogue: &Arc<Catalogue>,
     ) -> Outcome {
         let namespace = whose.namespace;
@@ -138,7 +138,7 @@ impl ExternalServers {
     /// The current reading of the tools, begun if there is none. The flag is true if it was begun here.
     fn reading(
         self: &Arc<Self>,
-        whose: Whose<'_>,
+        whose: ListOwner<'_>,
         catalogue: &Arc<Catalogue>,
     ) -> (Arc<Reading>, bool) {
         let (reading, begun) = catalogue.begin();
@@ -149,7 +149,7 @@ impl ExternalServers {
             let catalogue = Arc::clone(catalogue);
             // A single task per catalogue, bounded by the time limit of a call.
             tokio::spawn(async move {
-                let whose = Whose {
+                let whose = ListOwner {
                     namespace: &namespace,
                     principal: principal.as_ref(),
                 };
@@ -163,7 +163,7 @@ impl ExternalServers {
 
     /// Reads the tools from the shared process, which lists for all clients, even if calls have processes of their own. If the
     /// server is reached with the caller's credentials, reads them from the process of the principal.
-    async fn read_tools(self: &Arc<Self>, whose: Whose<'_>, catalogue: &Catalogue) -> Outcome {
+    async fn read_tools(self: &Arc<Self>, whose: ListOwner<'_>, catalogue: &Catalogue) -> Outcome {
         let namespace = whose.namespace;
         let client = Client::Plain;
         if self.processes.is_personal(namespace) {

@@ -31,7 +31,7 @@ use crate::upstream::health::ServerHealth;
 
 /// A response that is on its way. Dropping it cancels the request.
 pub(crate) type PendingResponse =
-    Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
+    Pin<Box<dyn Future<Output = Result<Response, MissingResponse>> + Send>>;
 
 /// A request that was sent.
 pub(crate) struct SentRequest {
@@ -43,7 +43,7 @@ pub(crate) struct SentRequest {
 
 /// Reason for a missing response.
 #[derive(Debug, Clone)]
-pub(crate) struct Unanswered {
+pub(crate) struct MissingResponse {
     pub(crate) error: CallError,
     /// Fate of the request.
     pub(crate) fate: Fate,
@@ -64,7 +64,7 @@ pub(crate) enum Fate {
     Unleased,
 }
 
-impl From<CallError> for Unanswered {
+impl From<CallError> for MissingResponse {
     fn from(error: CallError) -> Self {
         Self {
             error,
@@ -113,7 +113,7 @@ pub(crate) trait Connector: Send + Sync {
 
     /// Leases the process for this key, and opens it if needed. Messages of a session's or a single call's process that belong to
     /// no call go to [`OpenAs::inbound`]; for a shared process, changes go to the namespace's audience and other messages to
-    /// registered listeners ([`Connection::hear`]).
+    /// registered listeners ([`ServerConnection::hear`]).
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ pub(crate) trait Connector: Send + Sync {
         namespace: &Namespace,
         key: &ConnectionKey,
         open: OpenAs,
-    ) -> Result<Arc<dyn Connection>, CallError>;
+    ) -> Result<Arc<dyn ServerConnection>, CallError>;
 
     /// Leases the process for a shared key if that needs no wait, as nearly always.
     fn lease_at_once(
@@ -131,7 +131,7 @@ pub(crate) trait Connector: Send + Sync {
         _: &Namespace,
         _: &ConnectionKey,
         _: Era,
-    ) -> Option<Arc<dyn Connection>> {
+    ) -> Option<Arc<dyn ServerConnection>> {
         None
     }
 
@@ -225,7 +225,7 @@ pub(crate) trait Connector: Send + Sync {
 
 /// An opened process, leased while it is in use.
 #[async_trait]
-pub(crate) trait Connection: Send + Sync {
+pub(crate) trait ServerConnection: Send + Sync {
     /// How the process was opened.
     fn opening(&self) -> &ServerInfo;
 

@@ -59,8 +59,8 @@ pub(crate) struct InboundHandler {
     /// Time limit of a question that no call asked.
     ask_timeout: Duration,
     /// Running calls. Plain data, without awaits under the lock.
-    calls: Mutex<Calls>,
-    waiting: Mutex<Waiting>,
+    calls: Mutex<PeerCalls>,
+    waiting: Mutex<MessageBacklog>,
     /// Requests of the server without an answer, by the server's ids.
     asked: ConnectionInteractions,
     /// Seals the names of tasks for sessions of aggregates.
@@ -77,12 +77,12 @@ pub(crate) enum ProcessOwner {
 }
 
 #[derive(Default)]
-struct Calls {
+struct PeerCalls {
     next: u64,
-    running: Vec<Running>,
+    running: Vec<PeerCall>,
 }
 
-struct Running {
+struct PeerCall {
     number: u64,
     peer: Peer,
     /// Task names of the client, if the call came through an aggregate.
@@ -94,7 +94,7 @@ struct Running {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct MessageBacklog {
     messages: VecDeque<Bytes>,
     bytes: usize,
     /// True while a task delivers messages.
@@ -143,7 +143,7 @@ impl InboundHandler {
             let mut calls = self.calls();
             let number = calls.next;
             calls.next += 1;
-            calls.running.push(Running {
+            calls.running.push(PeerCall {
                 number,
                 peer,
                 names,
@@ -216,7 +216,7 @@ impl InboundHandler {
     /// The call that a message without a link may go to.
     fn listener(&self) -> Option<(Peer, Option<TaskNames>)> {
         let calls = self.calls();
-        let heard = |running: &&Running| running.peer.is_heard();
+        let heard = |running: &&PeerCall| running.peer.is_heard();
         let found = match &self.scope {
             ProcessOwner::Session(_) => calls.running.iter().rev().find(heard),
             ProcessOwner::Call => calls.running.first().filter(heard),
@@ -391,11 +391,11 @@ impl InboundHandler {
         });
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    fn calls(&self) -> MutexGuard<'_, PeerCalls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, MessageBacklog> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -433,7 +433,7 @@ impl interaction::Scope for OutsideCalls {
     }
 }
 
-impl Running {
+impl PeerCall {
     /// The key of the call's next question of this kind.
     fn next_key(&mut self, method: AskMethod) -> String {
         let (place, kind) = match method {

@@ -32,12 +32,12 @@ use crate::upstream::Client;
 
 /// The connection that a request goes to, and how to open it.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionTarget {
     pub(crate) key: ConnectionKey,
     pub(crate) open: OpenAs,
 }
 
-impl Place {
+impl ConnectionTarget {
     /// Returns true if several clients share the process.
     pub(crate) fn is_common(&self) -> bool {
         self.key.is_common()
@@ -101,7 +101,7 @@ pub(crate) fn place(
     client: &Client,
     requester: &Requester,
     method: &str,
-) -> Place {
+) -> ConnectionTarget {
     let era = client.era(speaks);
     let principal = requester.principal.as_ref();
     let of_principal = || {
@@ -153,7 +153,7 @@ pub(crate) fn place(
         hash: requester.hash,
         ..OpenAs::gateway(era)
     };
-    Place { key, open }
+    ConnectionTarget { key, open }
 }
 
 /// Returns true if the state of a process may affect the response.
@@ -168,7 +168,7 @@ pub(crate) fn may_ask(method: &str) -> bool {
 
 fn declares_any(capabilities: &str) -> bool {
     #[derive(Deserialize)]
-    struct Declared<'a> {
+    struct CapabilityFields<'a> {
         #[serde(borrow, default)]
         elicitation: Option<&'a RawValue>,
         #[serde(borrow, default)]
@@ -187,7 +187,7 @@ fn declares_any(capabilities: &str) -> bool {
             .any(|(key, value)| asks(key) && *value != "null");
     }
     // With a repeated key, the result depends on the parser's choice.
-    serde_json::from_str::<Declared<'_>>(capabilities).is_ok_and(|declared| {
+    serde_json::from_str::<CapabilityFields<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })
 }

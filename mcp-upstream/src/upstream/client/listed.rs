@@ -16,9 +16,9 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
 
 use super::call::{ServerCall, unreadable};
-use super::connector::{Connection, Fate, ServerInfo, Unanswered};
-use super::isolation::Place;
-use super::{Leased, Whose};
+use super::connector::{Fate, MissingResponse, ServerConnection, ServerInfo};
+use super::isolation::ConnectionTarget;
+use super::{ConnectionLease, ListOwner};
 use crate::catalogue::{PageSource, listed_by};
 use crate::engine::unknown_tool;
 use crate::jsonrpc::{Key, Request, ResponseOutcome};
@@ -35,7 +35,7 @@ pub(super) enum SharedList {
 
 /// A connection that is asked for lists on behalf of a client, with the client's headers.
 struct ForClient<'a> {
-    process: &'a Arc<dyn Connection>,
+    process: &'a Arc<dyn ServerConnection>,
     headers: Option<&'a Arc<HeaderMap>>,
     /// Set if the connection did not answer: tells if its session is gone.
     fate: OnceLock<Fate>,
@@ -56,7 +56,7 @@ impl PageSource for ForClient<'_> {
         let sent = self.process.forward(&request, None, self.headers, None)?;
         match sent.answer.await {
             Ok(answer) => Ok(answer.outcome()),
-            Err(Unanswered { error, fate }) => {
+            Err(MissingResponse { error, fate }) => {
                 let _ = self.fate.set(fate);
                 Err(error)
             }
@@ -74,7 +74,7 @@ impl ServerCall {
         if !names_a_tool || self.access.view(namespace).allows_every_tool() {
             return SharedList::Open;
         }
-        let whose = Whose {
+        let whose = ListOwner {
             namespace,
             principal: self.requester.principal.as_ref(),
         };
@@ -101,7 +101,11 @@ impl ServerCall {
     /// # Errors
     ///
     /// When the tool is not listed and the list applies to the place, or when the list is unknown.
-    pub(super) fn judge(&self, shared: SharedList, place: &Place) -> Result<bool, CallError> {
+    pub(super) fn judge(
+        &self,
+        shared: SharedList,
+        place: &ConnectionTarget,
+    ) -> Result<bool, CallError> {
         // A client with headers of its own may have other tools.
         let is_for_all = place.is_common() && !self.requester.is_told_apart();
         match shared {
@@ -117,7 +121,10 @@ impl ServerCall {
     /// # Errors
     ///
     /// When the process does not list the tool, or cannot be asked.
-    pub(super) async fn is_listed_at(&self, leased: &Leased) -> Result<(), Unanswered> {
+    pub(super) async fn is_listed_at(
+        &self,
+        leased: &ConnectionLease,
+    ) -> Result<(), MissingResponse> {
         let source = ForClient {
             process: &leased.process,
             headers: self.requester.headers(),
@@ -127,7 +134,7 @@ impl ServerCall {
         let principal = self.requester.principal.as_ref();
         let catalogue = self.external.catalogue(namespace, principal)?;
         let listed = listed_by(&namespace.name, &source, catalogue.lists()).await;
-        let listed = listed.map_err(|error| Unanswered {
+        let listed = listed.map_err(|error| MissingResponse {
             error,
             fate: match source.fate.get() {
                 Some(Fate::SessionGone | Fate::SessionRefused) => Fate::SessionGone,

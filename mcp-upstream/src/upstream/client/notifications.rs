@@ -33,10 +33,10 @@ const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
 
 /// Pending notifications by client. Clients without any take no space.
 #[derive(Debug, Default)]
-pub(super) struct NotificationQuota(Mutex<Waiting>);
+pub(super) struct NotificationQuota(Mutex<QuotaUsage>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QuotaUsage {
     all: Usage,
     by_client: HashMap<NotificationSource, Usage>,
 }
@@ -115,7 +115,7 @@ impl NotificationQuota {
         waiting.all = waiting.all.without(bytes);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QuotaUsage> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

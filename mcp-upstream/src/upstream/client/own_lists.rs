@@ -10,9 +10,9 @@ const PRINCIPALS_MAX: usize = 1_000;
 
 /// The catalogue of each principal, kept with the namespace.
 #[derive(Default)]
-pub(super) struct OwnLists(Mutex<HashMap<Arc<str>, Own>>);
+pub(super) struct OwnLists(Mutex<HashMap<Arc<str>, PrincipalLists>>);
 
-struct Own {
+struct PrincipalLists {
     catalogue: Arc<Catalogue>,
     /// The version of the server's own catalogue when the lists were read. It counts every change that the server announces, on
     /// any connection.
@@ -28,10 +28,12 @@ impl OwnLists {
         if all.len() >= PRINCIPALS_MAX && !all.contains_key(principal) {
             all.clear();
         }
-        let own = all.entry(Arc::clone(principal)).or_insert_with(|| Own {
-            catalogue: Arc::new(Catalogue::mended_by(Arc::clone(base.lists()))),
-            seen: version,
-        });
+        let own = all
+            .entry(Arc::clone(principal))
+            .or_insert_with(|| PrincipalLists {
+                catalogue: Arc::new(Catalogue::mended_by(Arc::clone(base.lists()))),
+                seen: version,
+            });
         if std::mem::replace(&mut own.seen, version) != version {
             own.catalogue.changed();
         }

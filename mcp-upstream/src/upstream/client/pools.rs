@@ -15,8 +15,8 @@ use tooldock_workers::remote::BackendId;
 use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Fate, Isolation, OpenAs, Opener,
-    SentRequest, ServerInfo, Unanswered,
+    ConnectionKey, Connector, Era, EraSupport, Fate, Isolation, MissingResponse, OpenAs, Opener,
+    SentRequest, ServerConnection, ServerInfo,
 };
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, ResponseOutcome};
@@ -80,11 +80,11 @@ impl Connector for PooledConnector {
         namespace: &Namespace,
         key: &ConnectionKey,
         open: OpenAs,
-    ) -> Result<Arc<dyn Connection>, CallError> {
+    ) -> Result<Arc<dyn ServerConnection>, CallError> {
         let server = there(namespace)?;
         let key = key.clone();
         let leased = self.0.lease(server, key, open).await?;
-        Ok(Held::of(leased))
+        Ok(LeasedConnection::of(leased))
     }
 
     fn lease_at_once(
@@ -92,10 +92,10 @@ impl Connector for PooledConnector {
         namespace: &Namespace,
         key: &ConnectionKey,
         era: Era,
-    ) -> Option<Arc<dyn Connection>> {
+    ) -> Option<Arc<dyn ServerConnection>> {
         let server = served(namespace)?;
         let leased = self.0.lease_at_once(server, key, era)?;
-        Some(Held::of(leased))
+        Some(LeasedConnection::of(leased))
     }
 
     fn has_another(&self, namespace: &Namespace, tried: &[BackendId]) -> bool {
@@ -230,14 +230,14 @@ fn sent(mut call: LinkCall) -> SentRequest {
                 (false, true) => Fate::Unsent,
                 (false, false) => Fate::Sent,
             };
-            Unanswered { error, fate }
+            MissingResponse { error, fate }
         })
     });
     SentRequest { answer, cancel }
 }
 
 /// A leased process as a connection.
-struct Held {
+struct LeasedConnection {
     opening: ServerInfo,
     answered: AtomicBool,
     /// Dropped before the lease, so that only counted users have a listener.
@@ -245,8 +245,8 @@ struct Held {
     leased: ProcessLease,
 }
 
-impl Held {
-    fn of(leased: ProcessLease) -> Arc<dyn Connection> {
+impl LeasedConnection {
+    fn of(leased: ProcessLease) -> Arc<dyn ServerConnection> {
         Arc::new(Self {
             opening: leased.opened().server(),
             answered: AtomicBool::new(false),
@@ -257,7 +257,7 @@ impl Held {
 }
 
 #[async_trait]
-impl Connection for Held {
+impl ServerConnection for LeasedConnection {
     fn opening(&self) -> &ServerInfo {
         &self.opening
     }
@@ -322,7 +322,7 @@ impl Connection for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for LeasedConnection {
     fn drop(&mut self) {
         if self.answered.load(Ordering::Relaxed) {
             self.leased.answered();

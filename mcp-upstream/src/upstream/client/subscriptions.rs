@@ -10,7 +10,7 @@ use tooldock_workers::worker::LogLevel;
 use super::binding::UpstreamBinding;
 use super::connector::ServerInfo;
 use super::watch::{NotWatched, Watch};
-use super::{ExternalServers, Leased, Requester};
+use super::{ConnectionLease, ExternalServers, Requester};
 use crate::bridge::{errors, server_info};
 use crate::broadcast::Filter;
 use crate::format;
@@ -208,7 +208,7 @@ async fn lease(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
     method: &str,
-) -> Result<Leased, RequestError> {
+) -> Result<ConnectionLease, RequestError> {
     let requester = Requester::of(cx);
     let leased = external.lease(&cx.namespace, &cx.client, &requester, method);
     leased.await.map_err(RequestError::Upstream)

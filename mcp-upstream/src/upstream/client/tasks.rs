@@ -15,10 +15,10 @@ use tooldock_workers::json;
 use tooldock_workers::registry::Namespace;
 
 use super::binding::UpstreamBinding;
-use super::connector::Connection;
+use super::connector::ServerConnection;
 use super::inbound::{InboundHandler, ProcessOwner, filtered_level};
 use super::task_names::TaskNames;
-use super::{ExternalServers, Leased};
+use super::{ConnectionLease, ExternalServers};
 use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{
@@ -41,7 +41,7 @@ pub(super) const LIST: &str = "tasks/list";
 
 /// The tasks in a request.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct RequestTasks {
     /// The tasks that it names.
     ids: Vec<Arc<str>>,
     /// True for a request about a task of the server.
@@ -52,7 +52,7 @@ pub(super) struct Named {
     foreign_name: bool,
 }
 
-impl Named {
+impl RequestTasks {
     /// Reads the tasks in a request of this method.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Named {
     /// The refusal if the request may not go to this process.
     pub(super) fn refused(
         &self,
-        leased: &Leased,
+        leased: &ConnectionLease,
         principal: Option<&Arc<str>>,
     ) -> Option<Response> {
         if self.foreign_name {
@@ -155,7 +155,7 @@ impl Named {
     }
 
     /// Updates the named tasks from a response.
-    pub(super) fn answered(&self, method: &str, process: &dyn Connection, answer: &Response) {
+    pub(super) fn answered(&self, method: &str, process: &dyn ServerConnection, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
             ("tasks/result", [id]) => process.tasks().is_over(id),
@@ -173,7 +173,7 @@ fn refusal(reason: &str) -> Response {
 /// Limits a response to `tasks/list` to the principal's tasks.
 pub(super) fn own_list(
     key: &SessionKey,
-    leased: &Leased,
+    leased: &ConnectionLease,
     principal: Option<&Arc<str>>,
     answer: Response,
 ) -> Response {
@@ -253,7 +253,7 @@ pub(super) fn ear(
     external: &Arc<ExternalServers>,
     namespace: &Namespace,
     client: &Client,
-    leased: &Leased,
+    leased: &ConnectionLease,
 ) -> Option<Arc<dyn Inbound>> {
     let Client::Session(session) = client else {
         return None;
@@ -264,19 +264,19 @@ pub(super) fn ear(
     let handler = UpstreamBinding::of(external, &namespace.name, session).task_handler(|| {
         external.new_handler(namespace, ProcessOwner::Session(Arc::downgrade(session)))
     });
-    Some(Arc::new(Told {
+    Some(Arc::new(TaskMessageHandler {
         session: Arc::downgrade(session),
         handler,
     }))
 }
 
 /// Handler that passes messages about tasks on a shared process to their session.
-struct Told {
+struct TaskMessageHandler {
     session: Weak<Session>,
     handler: Arc<InboundHandler>,
 }
 
-impl Inbound for Told {
+impl Inbound for TaskMessageHandler {
     fn notification(&self, notification: Notification<'_>) {
         let Some(session) = self.session.upgrade() else {
             return;
@@ -297,7 +297,11 @@ impl Inbound for Told {
 }
 
 /// Returns true if a client may send a process a notification that names these tasks.
-pub(super) fn may_name(leased: &Leased, principal: Option<&Arc<str>>, notification: &[u8]) -> bool {
+pub(super) fn may_name(
+    leased: &ConnectionLease,
+    principal: Option<&Arc<str>>,
+    notification: &[u8],
+) -> bool {
     let known = leased.process.tasks();
     let named = || {
         let members = notification::members(notification)?;
@@ -358,7 +362,7 @@ mod tests {
     fn a_request_about_a_task_names_one_in_one_way() {
         let read = |method: &str, params: &str| {
             let members = Members::of_params(params).expect("an object");
-            Named::read(method, &members).map(|named| named.ids)
+            RequestTasks::read(method, &members).map(|named| named.ids)
         };
         for (method, params, ids) in [
             ("tasks/get", r#"{"taskId":"\u0061"}"#, &["a"][..]),

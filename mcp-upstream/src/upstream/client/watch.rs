@@ -8,15 +8,15 @@ use std::sync::{Arc, Weak};
 use tooldock_workers::error::CallError;
 use tooldock_workers::registry::Namespace;
 
-use super::isolation::Place;
-use super::{ExternalServers, Leased};
+use super::isolation::ConnectionTarget;
+use super::{ConnectionLease, ExternalServers};
 use crate::jsonrpc::ResponseOutcome;
 
 /// A client's subscription; dropping it ends it.
 pub(crate) struct Watch {
     external: Weak<ExternalServers>,
     namespace: Arc<Namespace>,
-    place: Place,
+    place: ConnectionTarget,
     uris: Vec<Arc<str>>,
 }
 
@@ -33,7 +33,7 @@ impl Watch {
     pub(super) async fn begin(
         external: &Arc<ExternalServers>,
         namespace: &Arc<Namespace>,
-        leased: &Leased,
+        leased: &ConnectionLease,
         uris: impl Iterator<Item = Arc<str>>,
     ) -> Result<Self, NotWatched> {
         let mut watch = Self {

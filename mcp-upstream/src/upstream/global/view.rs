@@ -29,11 +29,11 @@ const FIRST: &str = "shared";
 /// All tools that a caller may see at one moment.
 pub(crate) struct GlobalTools {
     lists: Vec<(Arc<Namespace>, Arc<ToolList>)>,
-    tools: Vec<Place>,
+    tools: Vec<PublishedTool>,
 }
 
 /// A tool's list, its own name, and its published name.
-struct Place {
+struct PublishedTool {
     name: Box<str>,
     list: usize,
     own: Box<str>,
@@ -154,7 +154,7 @@ async fn list(
 }
 
 /// The published names of all tools, by the same rule as [`find`].
-fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Place> {
+fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<PublishedTool> {
     let mut bare: HashMap<&str, usize> = HashMap::new();
     let mut all = Vec::new();
     for (at, (namespace, list)) in lists.iter().enumerate() {
@@ -179,7 +179,7 @@ fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Plac
     };
     let place = |(at, own): (usize, &str)| {
         if bare.get(own) == Some(&at) {
-            return Some(Place {
+            return Some(PublishedTool {
                 name: own.into(),
                 list: at,
                 own: own.into(),
@@ -187,7 +187,7 @@ fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Plac
         }
         let name = prefixed(&lists[at].0.name, own);
         let is_its_own = !bare.contains_key(&*name) && by_prefix(&name) == Some((at, own));
-        is_its_own.then(|| Place {
+        is_its_own.then(|| PublishedTool {
             name: name.into(),
             list: at,
             own: own.into(),

@@ -26,7 +26,7 @@ const RETRY_MAX: u64 = 3600;
 
 /// Reason for a missing response.
 #[derive(Debug, Clone)]
-pub(super) struct Failed {
+pub(super) struct RequestFailure {
     pub(super) error: CallError,
     /// True if the server did not begin to process the request.
     pub(super) is_unsent: bool,
@@ -187,7 +187,7 @@ pub(crate) fn session_verdict(
 ) -> SessionVerdict {
     use crate::protocol::code::{INVALID_PARAMS, METHOD_NOT_FOUND};
     #[derive(Default, Deserialize)]
-    struct Refusal {
+    struct ErrorBody {
         #[serde(default)]
         error: serde_json::Value,
     }
@@ -203,7 +203,7 @@ pub(crate) fn session_verdict(
         true => session_words(body),
         false => SessionWords::None,
     };
-    let error = serde_json::from_slice::<Refusal>(body).unwrap_or_default();
+    let error = serde_json::from_slice::<ErrorBody>(body).unwrap_or_default();
     let code = error.error.get("code").and_then(serde_json::Value::as_i64);
     let about_request = [METHOD_NOT_FOUND, INVALID_PARAMS].map(|it| Some(i64::from(it)));
     let is_said = said == SessionWords::Denied;
@@ -275,9 +275,9 @@ pub(super) fn is_no_streamable(status: StatusCode) -> bool {
 }
 
 /// A failure of the server of a namespace: `what` follows its name.
-pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> Failed {
+pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> RequestFailure {
     let message = format!("the server of namespace {} {what}", server.name);
-    Failed {
+    RequestFailure {
         error: CallError::new(code, server.without_secrets(&message)).retry_after(RETRY),
         is_unsent: false,
         is_session_gone: false,
@@ -285,7 +285,11 @@ pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> 
 }
 
 /// The failure for a status that is no response to the request.
-pub(super) fn refused(server: &RemoteServer, status: StatusCode, headers: &HeaderMap) -> Failed {
+pub(super) fn refused(
+    server: &RemoteServer,
+    status: StatusCode,
+    headers: &HeaderMap,
+) -> RequestFailure {
     let number = status.as_u16();
     let mut passed = server.spec.headers.pass.iter();
     let whose = match passed.any(|name| name == "authorization") {

@@ -16,7 +16,7 @@ const ID_MAX: usize = 4096;
 
 /// An event.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct SseEvent {
     /// The event's name; most events have none.
     pub(super) name: Option<String>,
     /// The id to resume after.
@@ -43,7 +43,7 @@ impl Default for Data {
 
 /// Reason for the end of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum EventsEnd {
     /// The stream ended between two events.
     Complete,
     /// The stream was cut, ended within an event, or took too long.
@@ -55,18 +55,18 @@ pub(super) enum End {
 }
 
 /// A body as events.
-pub(super) struct Events {
+pub(super) struct EventReader {
     body: Box<dyn ResponseBody>,
     fits: Box<dyn Fn(usize) -> bool + Send>,
-    lines: Lines,
-    event: Building,
-    ended: Option<End>,
+    lines: EventLines,
+    event: PartialEvent,
+    ended: Option<EventsEnd>,
 }
 
 /// The event that is being read.
 #[derive(Default)]
-struct Building {
-    event: Event,
+struct PartialEvent {
+    event: SseEvent,
     data: Option<BytesMut>,
     /// Size of the data, kept or not.
     size: u64,
@@ -77,7 +77,7 @@ struct Building {
 
 /// The bytes that wait to be read, line by line.
 #[derive(Default)]
-struct Lines {
+struct EventLines {
     buffer: BytesMut,
     /// Length of the buffer's beginning that is known to have no line end.
     scanned: usize,
@@ -86,7 +86,7 @@ struct Lines {
     begun: bool,
 }
 
-impl Lines {
+impl EventLines {
     /// Returns the next whole line.
     fn next(&mut self) -> Option<Bytes> {
         if self.after_return && !self.buffer.is_empty() {
@@ -116,7 +116,7 @@ impl Lines {
     }
 }
 
-impl Events {
+impl EventReader {
     /// `fits` returns true if the data of an event may have this size.
     pub(super) fn new(
         body: Box<dyn ResponseBody>,
@@ -125,8 +125,8 @@ impl Events {
         Self {
             body,
             fits: Box::new(fits),
-            lines: Lines::default(),
-            event: Building::default(),
+            lines: EventLines::default(),
+            event: PartialEvent::default(),
             ended: None,
         }
     }
@@ -135,8 +135,8 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// [`End`]. An event without its blank line is dropped.
-    pub(super) async fn next(&mut self) -> Result<Event, End> {
+    /// [`EventsEnd`]. An event without its blank line is dropped.
+    pub(super) async fn next(&mut self) -> Result<SseEvent, EventsEnd> {
         loop {
             while let Some(line) = self.lines.next() {
                 if let Some(event) = self.line(line) {
@@ -147,18 +147,18 @@ impl Events {
                 return Err(end);
             }
             if self.is_endless() {
-                self.ended = Some(End::Endless);
+                self.ended = Some(EventsEnd::Endless);
                 continue;
             }
             self.skip_long_line();
             match self.body.chunk().await {
                 Ok(Some(piece)) => self.lines.buffer.extend_from_slice(&piece),
-                Ok(None) if !self.is_within_event() => self.ended = Some(End::Complete),
+                Ok(None) if !self.is_within_event() => self.ended = Some(EventsEnd::Complete),
                 Err(error @ (BodyError::Coding(_) | BodyError::UnknownCoding(_))) => {
-                    self.ended = Some(End::Undecodable(error))
+                    self.ended = Some(EventsEnd::Undecodable(error))
                 }
                 Ok(None) | Err(BodyError::Cut | BodyError::Timeout(_)) => {
-                    self.ended = Some(End::Cut);
+                    self.ended = Some(EventsEnd::Cut);
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Events {
     }
 
     /// Processes a line; a blank line ends the event.
-    fn line(&mut self, line: Bytes) -> Option<Event> {
+    fn line(&mut self, line: Bytes) -> Option<SseEvent> {
         if line.is_empty() {
             let built = std::mem::take(&mut self.event);
             return built.begun.then(|| built.finish());
@@ -246,8 +246,8 @@ impl Events {
     }
 }
 
-impl Building {
-    fn finish(mut self) -> Event {
+impl PartialEvent {
+    fn finish(mut self) -> SseEvent {
         if self.too_long {
             self.event.data = Data::TooLong(self.size);
         } else if let Some(data) = self.data {
@@ -276,9 +276,9 @@ mod tests {
         }
     }
 
-    fn read(pieces: Vec<Result<Bytes, BodyError>>, max: usize) -> (Vec<Event>, End) {
+    fn read(pieces: Vec<Result<Bytes, BodyError>>, max: usize) -> (Vec<SseEvent>, EventsEnd) {
         let body = Box::new(Pieces(pieces.into()));
-        let mut events = Events::new(body, move |size| size <= max);
+        let mut events = EventReader::new(body, move |size| size <= max);
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
             let mut all = Vec::new();
@@ -310,17 +310,17 @@ mod tests {
         for text in texts {
             for size in 1..=text.len() {
                 let (events, end) = read(in_pieces(text, size), 100);
-                let first = Event {
+                let first = SseEvent {
                     name: Some("message".into()),
                     id: Some("7".into()),
                     retry: Some(250),
                     data: data("{\"a\":1}"),
                 };
-                let second = Event {
+                let second = SseEvent {
                     data: data("x\n\n y"),
-                    ..Event::default()
+                    ..SseEvent::default()
                 };
-                assert_eq!((events, end), (vec![first, second], End::Complete));
+                assert_eq!((events, end), (vec![first, second], EventsEnd::Complete));
             }
         }
     }
@@ -328,11 +328,14 @@ mod tests {
     #[test]
     fn an_event_without_its_blank_line_never_comes_out() {
         for text in ["data: {}\n", "data: {}", "id: 1\n"] {
-            assert_eq!(read(in_pieces(text.as_bytes(), 3), 100), (vec![], End::Cut));
+            assert_eq!(
+                read(in_pieces(text.as_bytes(), 3), 100),
+                (vec![], EventsEnd::Cut)
+            );
         }
         let cut = vec![Ok(Bytes::from_static(b"data: 1\n\n")), Err(BodyError::Cut)];
         let (events, end) = read(cut, 100);
-        assert_eq!((events.len(), end), (1, End::Cut));
+        assert_eq!((events.len(), end), (1, EventsEnd::Cut));
     }
 
     #[test]
@@ -346,7 +349,7 @@ mod tests {
             let text = format!("id: 3\n{event}\ndata: ok\n\n");
             for size in [1, 7, 1000, 100_000] {
                 let (events, end) = read(in_pieces(text.as_bytes(), size), 300);
-                assert_eq!(end, End::Complete);
+                assert_eq!(end, EventsEnd::Complete);
                 let Data::TooLong(bytes) = events[0].data else {
                     panic!("{events:?}");
                 };
@@ -361,10 +364,10 @@ mod tests {
         let piece = Bytes::from(vec![b'x'; 512 * 1024]);
         let body = || Ok(piece.clone());
         let (events, end) = read(vec![body(), body(), body()], 1000);
-        assert_eq!((events, end), (vec![], End::Endless));
+        assert_eq!((events, end), (vec![], EventsEnd::Endless));
         // If it may be as long, it is just not over yet.
         let (events, end) = read(vec![body(), body(), body()], 512 * 1024);
-        assert_eq!((events, end), (vec![], End::Cut));
+        assert_eq!((events, end), (vec![], EventsEnd::Cut));
     }
 
     proptest! {
@@ -374,7 +377,7 @@ mod tests {
             size in 1_usize..20,
         ) {
             let (_, end) = read(in_pieces(&bytes, size), 50);
-            prop_assert!(matches!(end, End::Complete | End::Cut));
+            prop_assert!(matches!(end, EventsEnd::Complete | EventsEnd::Cut));
         }
     }
 }

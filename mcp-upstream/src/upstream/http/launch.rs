@@ -13,7 +13,7 @@ use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
 
 use super::port::{Backend, BackendState, Backends, HttpClient};
-use super::reached::Reached;
+use super::reached::CurrentServer;
 use super::session::{Opener, Session, SessionTransport};
 use super::sse::Channel;
 use crate::stdio::launch::{
@@ -65,7 +65,7 @@ impl Launchers for AllLaunchers {
             ServerRef::Process(_) => self.processes.launcher(server),
             ServerRef::Remote(server) => Arc::new(RemoteLauncher {
                 name: server.name.clone(),
-                reached: Reached::new(server, &*self.client),
+                reached: CurrentServer::new(server, &*self.client),
                 client: Arc::clone(&self.client),
                 personal: Arc::clone(&self.personal),
                 runtime: self.runtime.clone(),
@@ -77,7 +77,7 @@ impl Launchers for AllLaunchers {
 /// Launcher of sessions at the backends of a server.
 struct RemoteLauncher {
     name: NamespaceName,
-    reached: Arc<Reached>,
+    reached: Arc<CurrentServer>,
     client: Arc<dyn HttpClient>,
     personal: Arc<PersonalSecrets>,
     runtime: Handle,

@@ -9,7 +9,7 @@ use tooldock_workers::remote::RemoteServer;
 use super::port::{Backends, HttpClient};
 
 /// A server as it is configured now, for all its sessions.
-pub(super) struct Reached {
+pub(super) struct CurrentServer {
     version: ArcSwap<Version>,
     /// True if a session was given up because of a response to a request, and no session was opened since.
     refused: AtomicBool,
@@ -21,7 +21,7 @@ pub(super) struct Version {
     pub(super) backends: Arc<dyn Backends>,
 }
 
-impl Reached {
+impl CurrentServer {
     pub(super) fn new(server: &Arc<RemoteServer>, client: &dyn HttpClient) -> Arc<Self> {
         let version = Version::new(server, client);
         Arc::new(Self {

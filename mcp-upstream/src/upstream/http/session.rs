@@ -30,12 +30,12 @@ use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::RemoteServer;
 
-use super::answer::{self, Failed, SessionVerdict};
-use super::events::Events;
+use super::answer::{self, RequestFailure, SessionVerdict};
+use super::events::EventReader;
 use super::headers::{self, Outgoing};
 use super::media::{MediaKind, begins_as_json, media_kind, shown_media_type, without_mark};
 use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError, SendErrorKind};
-use super::reached::Reached;
+use super::reached::CurrentServer;
 use super::{listen, sse, stream};
 use crate::catalogue::Catalogue;
 use crate::jsonrpc;
@@ -53,7 +53,7 @@ const DELETE_WAIT: Duration = Duration::from_secs(2);
 /// A session, or for servers without sessions, the way to a backend.
 pub(super) struct Session {
     pub(super) server: Arc<RemoteServer>,
-    reached: Arc<Reached>,
+    reached: Arc<CurrentServer>,
     /// The backend, as it was when the session was opened.
     opened_at: Arc<dyn Backend>,
     pub(super) incoming: Incoming,
@@ -73,7 +73,7 @@ pub(super) struct Session {
     /// request of a client yet.
     follows_refusal: AtomicBool,
     /// Requests under way. Plain data; tasks are spawned under the lock.
-    calls: Mutex<HashMap<u64, Call>>,
+    calls: Mutex<HashMap<u64, SessionCall>>,
     listening: Mutex<Option<AbortHandle>>,
     sends: Arc<Semaphore>,
     /// HTTP+SSE of 2024-11-05, if the backend speaks it.
@@ -95,14 +95,14 @@ pub(super) struct Opener {
 }
 
 /// Outcome of a request that did not fail.
-enum Sent {
+enum SendOutcome {
     /// It was answered, or given up.
     Over,
     /// The response comes on the stream of the session.
     AnsweredElsewhere,
 }
 
-struct Call {
+struct SessionCall {
     task: AbortHandle,
     given_up: Arc<Notify>,
     departure: Departure,
@@ -114,7 +114,7 @@ pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
     pub(super) fn new(
-        reached: Arc<Reached>,
+        reached: Arc<CurrentServer>,
         backend: Arc<dyn Backend>,
         incoming: Incoming,
         runtime: Handle,
@@ -173,12 +173,14 @@ impl Session {
         };
         let outcome = tokio::select! {
             outcome = self.exchange(id, &outgoing, message, &departure, &of_client) => outcome,
-            () = left => Ok(Sent::Over),
+            () = left => Ok(SendOutcome::Over),
         };
         self.calls().remove(&id);
         let error = match outcome {
-            Ok(Sent::AnsweredElsewhere) => return,
-            Ok(Sent::Over) => CallError::new(CallErrorCode::Cancelled, "the call was given up"),
+            Ok(SendOutcome::AnsweredElsewhere) => return,
+            Ok(SendOutcome::Over) => {
+                CallError::new(CallErrorCode::Cancelled, "the call was given up")
+            }
             Err(failed) => {
                 if failed.is_session_gone && !failed.is_unsent {
                     unsent.note_session_refused();
@@ -201,7 +203,7 @@ impl Session {
         message: Bytes,
         departure: &Departure,
         of_client: &OfClient,
-    ) -> Result<Sent, Failed> {
+    ) -> Result<SendOutcome, RequestFailure> {
         let probes = outgoing.method() == Some("server/discover") && self.version.get().is_none();
         if !outgoing.opens() {
             self.wait_until_open().await;
@@ -212,13 +214,13 @@ impl Session {
         if self.old.is_used() {
             if probes {
                 self.incoming.message(answer::unknown_method(id));
-                return Ok(Sent::Over);
+                return Ok(SendOutcome::Over);
             }
             if !departure.leaves() {
-                return Ok(Sent::Over);
+                return Ok(SendOutcome::Over);
             }
             self.old.request(self, message, of_client).await?;
-            return Ok(Sent::AnsweredElsewhere);
+            return Ok(SendOutcome::AnsweredElsewhere);
         }
         let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
         let response = match sent.await {
@@ -226,7 +228,7 @@ impl Session {
             // Some servers close the connection on an unknown method.
             Err(error) if probes && answer::may_be_no_such_question(&error) => {
                 self.incoming.message(answer::unknown_method(id));
-                return Ok(Sent::Over);
+                return Ok(SendOutcome::Over);
             }
             Err(error) => return Err(self.not_sent(&error)),
         };
@@ -237,7 +239,7 @@ impl Session {
                 // If there is no event stream either, the first refusal counts.
                 self.old.open(self).await.map_err(|_| refused)?;
                 self.old.request(self, message, of_client).await?;
-                return Ok(Sent::AnsweredElsewhere);
+                return Ok(SendOutcome::AnsweredElsewhere);
             }
             if let Some(session) = response.headers.get(headers::SESSION) {
                 let _ = self.id.set(session.clone());
@@ -245,21 +247,21 @@ impl Session {
         }
         if probes && answer::knows_no_such_question(&response) {
             self.incoming.message(answer::unknown_method(id));
-            return Ok(Sent::Over);
+            return Ok(SendOutcome::Over);
         }
         let is_taken = response.status.is_success();
         let answered = self.answer(id, response, of_client).await;
         if probes && is_taken && answered.is_err() {
             // A server that knows `server/discover` would have answered it.
             self.incoming.message(answer::unknown_method(id));
-            return Ok(Sent::Over);
+            return Ok(SendOutcome::Over);
         }
         // Lists do not count, since the gateway itself reads them in each new session.
         let is_list = outgoing.method().is_some_and(|it| it.ends_with("/list"));
         if answered.is_ok() && !outgoing.opens() && !is_list {
             self.follows_refusal.store(false, Ordering::Relaxed);
         }
-        answered.map(|()| Sent::Over)
+        answered.map(|()| SendOutcome::Over)
     }
 
     /// Processes the response to a request.
@@ -268,7 +270,7 @@ impl Session {
         id: u64,
         response: BackendResponse,
         of_client: &OfClient,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), RequestFailure> {
         if response.is_refusal() {
             return Err(self.refused(response.status, &response.headers));
         }
@@ -459,9 +461,9 @@ impl Session {
         }
     }
 
-    pub(super) fn events(&self, response: BackendResponse) -> Events {
+    pub(super) fn events(&self, response: BackendResponse) -> EventReader {
         let incoming = self.incoming.clone();
-        Events::new(response.body, move |size| incoming.fits(size))
+        EventReader::new(response.body, move |size| incoming.fits(size))
     }
 
     /// Returns true if a message goes to a server of 2026-07-28, as far as known: until the server is opened, its first request
@@ -496,7 +498,12 @@ impl Session {
     }
 
     /// The failure of a request whose response means that the backend does not know the session; `None` for other responses.
-    fn without_session(&self, status: StatusCode, body: &[u8], id: Option<u64>) -> Option<Failed> {
+    fn without_session(
+        &self,
+        status: StatusCode,
+        body: &[u8],
+        id: Option<u64>,
+    ) -> Option<RequestFailure> {
         self.id.get()?;
         let is_own = |answered: &str| id.is_some_and(|id| call_number(answered) == Some(id));
         match answer::session_verdict(status, body, is_own) {
@@ -513,7 +520,7 @@ impl Session {
                     "did not know its session any more. A new session is open for the next request; this request was not \
                      repeated, since it may have begun",
                 );
-                Some(Failed {
+                Some(RequestFailure {
                     error,
                     is_unsent: false,
                     ..gone
@@ -523,10 +530,10 @@ impl Session {
     }
 
     /// Ends the session, which the backend does not know any more: the next call opens another.
-    pub(super) fn session_is_gone(&self) -> Failed {
+    pub(super) fn session_is_gone(&self) -> RequestFailure {
         self.gone.store(true, Ordering::Relaxed);
         self.lose();
-        Failed {
+        RequestFailure {
             error: self.error("does not know its session any more"),
             is_unsent: true,
             is_session_gone: true,
@@ -550,9 +557,9 @@ impl Session {
     }
 
     /// Leaves the session for one at another backend.
-    fn is_left(&self) -> Failed {
+    fn is_left(&self) -> RequestFailure {
         self.lose();
-        Failed {
+        RequestFailure {
             error: self.error("is not healthy where the session was"),
             is_unsent: true,
             is_session_gone: true,
@@ -580,7 +587,7 @@ impl Session {
     }
 
     /// The failure of a request that got no response.
-    pub(super) fn not_sent(&self, error: &SendError) -> Failed {
+    pub(super) fn not_sent(&self, error: &SendError) -> RequestFailure {
         let code = match error.kind {
             SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
             _ => CallErrorCode::WorkerUnavailable,
@@ -622,7 +629,7 @@ impl Session {
     }
 
     /// The failure of a response that ended before its end.
-    pub(super) fn cut(&self, error: super::port::BodyError) -> Failed {
+    pub(super) fn cut(&self, error: super::port::BodyError) -> RequestFailure {
         use super::port::BodyError;
         let (code, what) = match error {
             BodyError::Cut => (
@@ -641,11 +648,11 @@ impl Session {
         answer::failed(&self.server, code, &what)
     }
 
-    pub(super) fn broken(&self, what: &str) -> Failed {
+    pub(super) fn broken(&self, what: &str) -> RequestFailure {
         answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what)
     }
 
-    pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap) -> Failed {
+    pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap) -> RequestFailure {
         answer::refused(&self.server, status, headers)
     }
 
@@ -653,7 +660,7 @@ impl Session {
         answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what).error
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Call>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, SessionCall>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -716,7 +723,7 @@ impl Transport for SessionTransport {
         let (gives_up, leaves, own) = (Arc::clone(&given_up), departure.clone(), of_client.clone());
         let run = Arc::clone(session).call(id, message, unsent, gives_up, leaves, own);
         let task = session.runtime().spawn(run).abort_handle();
-        let call = Call {
+        let call = SessionCall {
             task,
             given_up,
             departure,

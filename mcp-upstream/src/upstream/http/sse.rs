@@ -14,8 +14,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tooldock_workers::remote::{Host, Transport};
 
-use super::answer::Failed;
-use super::events::{Data, Event, Events};
+use super::answer::RequestFailure;
+use super::events::{Data, EventReader, SseEvent};
 use super::headers;
 use super::media::{MediaKind, media_kind};
 use super::port::BackendRequest;
@@ -63,7 +63,7 @@ impl Channel {
     /// # Errors
     ///
     /// When the backend has no such stream, or its address is not its own.
-    pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), Failed> {
+    pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), RequestFailure> {
         let response = session.get(None, &None).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
         if !response.status.is_success() {
@@ -96,7 +96,7 @@ impl Channel {
         session: &Arc<Session>,
         message: Bytes,
         of_client: &OfClient,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), RequestFailure> {
         if self.endpoint.get().is_none() {
             self.open(session).await?;
         }
@@ -109,7 +109,7 @@ impl Channel {
         session: &Session,
         message: Bytes,
         of_client: &OfClient,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), RequestFailure> {
         let mut headers = headers::of_post();
         session.add_of_client(&mut headers, of_client);
         session.legacy_headers(&mut headers);
@@ -206,12 +206,12 @@ fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<Str
 }
 
 /// Reads the stream for as long as the session lives.
-async fn read(session: Arc<Session>, mut events: Events, say: oneshot::Sender<String>) {
+async fn read(session: Arc<Session>, mut events: EventReader, say: oneshot::Sender<String>) {
     let mut say = Some(say);
     while let Ok(event) = events.next().await {
         match (&event, say.take()) {
             (
-                Event {
+                SseEvent {
                     name: Some(name),
                     data: Data::Whole(data),
                     ..

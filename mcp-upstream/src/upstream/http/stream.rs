@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::answer::{Failed, error_of_request};
-use super::events::{Data, End, Event, Events};
+use super::answer::{RequestFailure, error_of_request};
+use super::events::{Data, EventReader, EventsEnd, SseEvent};
 use super::media::{MediaKind, media_kind};
 use super::port::{BodyError, ResponseBody};
 use super::session::{OfClient, Session};
@@ -30,7 +30,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn note(&mut self, event: &Event) {
+    pub(super) fn note(&mut self, event: &SseEvent) {
         if let Some(id) = &event.id {
             self.last_id = (!id.is_empty()).then(|| id.clone());
         }
@@ -47,9 +47,9 @@ impl Cursor {
 pub(super) async fn read(
     session: &Session,
     id: u64,
-    mut events: Events,
+    mut events: EventReader,
     of_client: &OfClient,
-) -> Result<(), Failed> {
+) -> Result<(), RequestFailure> {
     let mut cursor = Cursor::default();
     let mut tries = 0;
     loop {
@@ -67,9 +67,9 @@ pub(super) async fn read(
             Err(end) => end,
         };
         match end {
-            End::Endless => return Err(session.broken("sent an event without an end")),
-            End::Undecodable(error) => return Err(session.cut(error)),
-            End::Complete | End::Cut => {}
+            EventsEnd::Endless => return Err(session.broken("sent an event without an end")),
+            EventsEnd::Undecodable(error) => return Err(session.cut(error)),
+            EventsEnd::Complete | EventsEnd::Cut => {}
         }
         let resumable = session
             .is_legacy()
@@ -77,10 +77,12 @@ pub(super) async fn read(
             .flatten();
         let Some(last) = resumable else {
             return Err(match end {
-                End::Complete => {
+                EventsEnd::Complete => {
                     session.broken("ended the stream of a request without answering it")
                 }
-                End::Cut | End::Endless | End::Undecodable(_) => session.cut(BodyError::Cut),
+                EventsEnd::Cut | EventsEnd::Endless | EventsEnd::Undecodable(_) => {
+                    session.cut(BodyError::Cut)
+                }
             });
         };
         tries += 1;
@@ -103,11 +105,11 @@ pub(super) async fn read(
                 let refused = session.refused(response.status, &response.headers);
                 return Err(refused);
             }
-            Err(_) if tries < TRIES => events = Events::new(Box::new(Nothing), |_| true),
+            Err(_) if tries < TRIES => events = EventReader::new(Box::new(Nothing), |_| true),
             Err(error) => {
                 let failed = session.not_sent(&error);
                 // The request itself was sent.
-                return Err(Failed {
+                return Err(RequestFailure {
                     is_unsent: false,
                     ..failed
                 });
@@ -117,14 +119,14 @@ pub(super) async fn read(
 }
 
 /// Reads the rest of a stream after the response.
-async fn rest(session: &Session, events: &mut Events) {
+async fn rest(session: &Session, events: &mut EventReader) {
     while let Ok(event) = events.next().await {
         take(session, None, event);
     }
 }
 
 /// Passes on the message of an event. `id`: the request whose response an over-long event may be.
-pub(super) fn take(session: &Session, id: Option<u64>, event: Event) {
+pub(super) fn take(session: &Session, id: Option<u64>, event: SseEvent) {
     // No known revision uses other names.
     let is_message = event.name.as_deref().is_none_or(|name| name == "message");
     match event.data {

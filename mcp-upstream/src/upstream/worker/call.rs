@@ -22,7 +22,7 @@ use crate::engine::{CallFacts, Peer, Talks, UpstreamCall, UpstreamReply, Work, e
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::protocol::Method;
 use crate::session::CancelNotice;
-use crate::upstream::{CallContext, Prepared};
+use crate::upstream::{CallContext, PreparedRequest};
 
 /// Most characters of an unknown prompt's name in messages.
 const UNKNOWN_NAME_MAX: usize = 128;
@@ -33,8 +33,8 @@ impl WorkerUpstream {
         &self,
         cx: &CallContext<'_>,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
-        let Named { name, arguments } = Named::read(members)?;
+    ) -> Result<PreparedRequest, RequestError> {
+        let FunctionParams { name, arguments } = FunctionParams::read(members)?;
         let mut tools = cx.namespace.tools.iter();
         let declared = tools.find(|tool| *tool.name == *name);
         let operation = Operation::CallTool {
@@ -51,8 +51,8 @@ impl WorkerUpstream {
         &self,
         cx: &CallContext<'_>,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
-        let Named { name, arguments } = Named::read(members)?;
+    ) -> Result<PreparedRequest, RequestError> {
+        let FunctionParams { name, arguments } = FunctionParams::read(members)?;
         let Some(prompt) = cx.namespace.prompt(&name) else {
             let name: String = name.chars().take(UNKNOWN_NAME_MAX).collect();
             return Err(RequestError::InvalidParams(
@@ -72,7 +72,7 @@ impl WorkerUpstream {
         &self,
         cx: &CallContext<'_>,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let uri = string_member(members.get(Key::Uri), "params.uri")?;
         let namespace = &cx.namespace;
         let (uri, talks) = match namespace.resource(&uri) {
@@ -91,7 +91,7 @@ impl WorkerUpstream {
         &self,
         cx: &CallContext<'_>,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let fields: CompletionParams<'_> = jsonrpc::fields(members.params(), "params")?;
         if fields.reference.is_none() {
             return Err(RequestError::InvalidParams("params.ref is missing".into()));
@@ -115,7 +115,7 @@ impl WorkerUpstream {
         operation: Operation,
         members: &Members<'_>,
         talks: bool,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         jsonrpc::object(members.get(Key::Meta), "params._meta")?;
         // Progress comes only from functions that talk.
         let progress_token = match talks {
@@ -125,18 +125,18 @@ impl WorkerUpstream {
         let caller_facts = talks.then(|| facts::of(cx, progress_token.is_some()));
         let call = FunctionCall::new(&self.ports, cx, operation, caller_facts);
         let call = call.with_progress(progress_token);
-        Ok(Prepared::Call(Arc::new(call)))
+        Ok(PreparedRequest::Call(Arc::new(call)))
     }
 }
 
 /// The parameters of a tool's call or a prompt: a name and perhaps arguments.
-struct Named<'a> {
+struct FunctionParams<'a> {
     name: Cow<'a, str>,
     /// An object, if present.
     arguments: Option<&'a RawValue>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> FunctionParams<'a> {
     fn read(members: &Members<'a>) -> Result<Self, RequestError> {
         let name = string_member(members.get(Key::Name), "params.name")?;
         let arguments = members.get(Key::Arguments);
@@ -167,7 +167,7 @@ struct CompletionArgument<'a> {
 /// A call of a function. Its facts hold its subject and arguments.
 pub(crate) struct FunctionCall {
     facts: CallFacts,
-    kind: Kind,
+    kind: OperationKind,
     /// The client and its capabilities, as the worker's `caller` object; only for functions that take a context.
     caller_facts: Option<Bytes>,
     /// The maker of API keys that the caller asks for.
@@ -180,7 +180,7 @@ pub(crate) struct FunctionCall {
 
 /// The kind of an [`Operation`], apart from its subject and arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OperationKind {
     Tool,
     Resource,
     Prompt,
@@ -196,13 +196,15 @@ impl FunctionCall {
         caller_facts: Option<Bytes>,
     ) -> Self {
         let (kind, subject, arguments) = match operation {
-            Operation::CallTool { tool, arguments } => (Kind::Tool, tool, arguments),
-            Operation::ReadResource { uri } => (Kind::Resource, uri, Bytes::new()),
-            Operation::GetPrompt { prompt, arguments } => (Kind::Prompt, prompt, arguments),
-            Operation::Complete { params } => (Kind::Completion, Arc::default(), params),
+            Operation::CallTool { tool, arguments } => (OperationKind::Tool, tool, arguments),
+            Operation::ReadResource { uri } => (OperationKind::Resource, uri, Bytes::new()),
+            Operation::GetPrompt { prompt, arguments } => {
+                (OperationKind::Prompt, prompt, arguments)
+            }
+            Operation::Complete { params } => (OperationKind::Completion, Arc::default(), params),
         };
         let coerced = match kind {
-            Kind::Tool if cx.namespace.limits.coerce_arguments => {
+            OperationKind::Tool if cx.namespace.limits.coerce_arguments => {
                 let mut tools = cx.namespace.tools.iter();
                 let tool = tools.find(|tool| tool.name == subject);
                 tool.and_then(|tool| coerced(&tool.input_schema, &arguments))
@@ -246,21 +248,21 @@ impl FunctionCall {
         let arguments = self.coerced.as_ref().unwrap_or(&self.facts.arguments);
         let arguments = arguments.clone();
         match self.kind {
-            Kind::Tool => Operation::CallTool {
+            OperationKind::Tool => Operation::CallTool {
                 tool: subject,
                 arguments,
             },
-            Kind::Resource => Operation::ReadResource { uri: subject },
-            Kind::Prompt => Operation::GetPrompt {
+            OperationKind::Resource => Operation::ReadResource { uri: subject },
+            OperationKind::Prompt => Operation::GetPrompt {
                 prompt: subject,
                 arguments,
             },
-            Kind::Completion => Operation::Complete { params: arguments },
+            OperationKind::Completion => Operation::Complete { params: arguments },
         }
     }
 }
 
-impl Kind {
+impl OperationKind {
     /// The MCP method that runs the function.
     fn method(self) -> &'static str {
         match self {
@@ -282,7 +284,7 @@ impl UpstreamCall for FunctionCall {
 
     fn admit(&self) -> Result<(), CallError> {
         let namespace = &self.facts.namespace;
-        if self.kind == Kind::Tool {
+        if self.kind == OperationKind::Tool {
             let mut tools = namespace.tools.iter();
             let there = tools.any(|tool| tool.name == self.facts.subject);
             if !there {
@@ -317,7 +319,7 @@ impl UpstreamCall for FunctionCall {
     fn shown(&self, caller: &Caller, error: CallError) -> CallError {
         let (namespace, subject) = (&self.facts.namespace, &self.facts.subject);
         let error = match self.kind {
-            Kind::Tool => explained(error, caller, namespace, subject),
+            OperationKind::Tool => explained(error, caller, namespace, subject),
             _ => error,
         };
         fault::shown(error, caller, namespace, subject)

@@ -15,7 +15,7 @@ const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
 /// may be asked without events, but then it gets no log messages and no progress.
 pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     let progress = progress && cx.streams;
-    let mut facts = Facts::default();
+    let mut facts = FactsWriter::default();
     match &cx.client {
         Client::Session(session) => {
             facts.text("era", "legacy");
@@ -60,9 +60,9 @@ pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
 }
 
 #[derive(Default)]
-struct Facts(Vec<u8>);
+struct FactsWriter(Vec<u8>);
 
-impl Facts {
+impl FactsWriter {
     /// Adds a member whose value is JSON.
     fn raw(&mut self, key: &str, value: &[u8]) {
         self.0.push(if self.0.is_empty() { b'{' } else { b',' });

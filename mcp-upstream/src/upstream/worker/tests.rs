@@ -86,7 +86,7 @@ impl Fixture {
         streams: bool,
         method: &str,
         params: &Value,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let text = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"{method}","params":{params}}}"#);
         let body = Bytes::from(text);
         let text = std::str::from_utf8(&body).expect("text");
@@ -104,7 +104,7 @@ impl Fixture {
         method: &str,
         body: &Bytes,
         members: &Members<'_>,
-    ) -> Result<Prepared, RequestError> {
+    ) -> Result<PreparedRequest, RequestError> {
         let core = self.harness.service.core();
         let namespace = Arc::clone(&self.namespace);
         let cx = mcp::context(core, &self.caller, body, namespace, client, streams);
@@ -124,8 +124,8 @@ impl Fixture {
         params: Value,
     ) -> Result<Value, RequestError> {
         match self.prepare(client, true, method, &params).await? {
-            Prepared::Response(answer) => Ok(parsed(&answer)),
-            Prepared::Call(_) => panic!("{method} is a call"),
+            PreparedRequest::Response(answer) => Ok(parsed(&answer)),
+            PreparedRequest::Call(_) => panic!("{method} is a call"),
         }
     }
 
@@ -136,8 +136,8 @@ impl Fixture {
         params: Value,
     ) -> Result<Arc<dyn UpstreamCall>, RequestError> {
         match self.prepare(client, true, method, &params).await? {
-            Prepared::Call(call) => Ok(call),
-            Prepared::Response(_) => panic!("{method} is no call"),
+            PreparedRequest::Call(call) => Ok(call),
+            PreparedRequest::Response(_) => panic!("{method} is no call"),
         }
     }
 
@@ -481,7 +481,7 @@ async fn only_functions_with_a_context_are_told_who_calls() {
             let prepared = fixture
                 .prepare(client, streams, "tools/call", &params)
                 .await;
-            let Ok(Prepared::Call(call)) = prepared else {
+            let Ok(PreparedRequest::Call(call)) = prepared else {
                 panic!("a call");
             };
             let facts = call.facts();
@@ -560,7 +560,7 @@ async fn arguments_keep_their_spelling_and_a_small_part_of_a_large_body_is_copie
     let prepared = fixture
         .prepare_members(legacy(None), true, "tools/call", &body, &members)
         .await;
-    let Ok(Prepared::Call(call)) = prepared else {
+    let Ok(PreparedRequest::Call(call)) = prepared else {
         panic!("a call");
     };
     let arguments = &call.facts().arguments;

@@ -24,8 +24,8 @@ use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::testing::response;
 use crate::upstream::client::connector::{
-    Connection, ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, OpenAs, Opener,
-    SentRequest, ServerInfo, Unanswered,
+    ConnectionKey, Connector, Era, EraSupport, Inbound, Isolation, MissingResponse, OpenAs, Opener,
+    SentRequest, ServerConnection, ServerInfo,
 };
 use crate::upstream::health::ServerHealth;
 
@@ -102,7 +102,7 @@ impl Connector for Fake {
         _: &Namespace,
         key: &ConnectionKey,
         open: OpenAs,
-    ) -> Result<Arc<dyn Connection>, CallError> {
+    ) -> Result<Arc<dyn ServerConnection>, CallError> {
         if self.seen.down.load(Ordering::SeqCst) > 0 {
             return Err(CallError::new(CallErrorCode::WorkerUnavailable, "down"));
         }
@@ -294,7 +294,7 @@ impl Drop for Cancelled {
 }
 
 #[async_trait]
-impl Connection for FakeConnection {
+impl ServerConnection for FakeConnection {
     fn opening(&self) -> &ServerInfo {
         &self.opening
     }
@@ -418,7 +418,7 @@ fn error(error: Value) -> ResponseOutcome {
     ResponseOutcome::Error(error.to_string().into())
 }
 
-fn result(text: impl Into<Bytes>) -> Result<ResponseOutcome, Unanswered> {
+fn result(text: impl Into<Bytes>) -> Result<ResponseOutcome, MissingResponse> {
     Ok(ResponseOutcome::Result(text.into()))
 }
 
@@ -444,7 +444,7 @@ async fn answer(
     modern: bool,
     ear: Option<Arc<dyn Inbound>>,
     sink: Option<Arc<dyn NotificationSink>>,
-) -> Result<ResponseOutcome, Unanswered> {
+) -> Result<ResponseOutcome, MissingResponse> {
     // Only the name is read, since the arguments may be values that no type can hold.
     let name = || {
         let params = spans::raw(params.as_bytes())?;
@@ -496,7 +496,7 @@ async fn call(
     modern: bool,
     ear: Option<Arc<dyn Inbound>>,
     sink: Option<Arc<dyn NotificationSink>>,
-) -> Result<ResponseOutcome, Unanswered> {
+) -> Result<ResponseOutcome, MissingResponse> {
     match read["name"].as_str().unwrap_or_default() {
         "ask" if modern => {
             let raw: &RawValue = serde_json::from_str(params).expect("JSON");
