@@ -51,7 +51,7 @@ pub(crate) use tools::CALL_AGAIN;
 pub use tools::{KeyTools, ServerFacts};
 
 use self::core::CoreLink;
-use tool::{Entry, Progress, Time};
+use tool::{ManagementToolEntry, Progress, Time};
 
 /// The management server's instructions at the beginning of a conversation.
 const INSTRUCTIONS: &str = "Management of this ToolDock server: namespaces, tool files, Python packages, secrets. \
@@ -209,7 +209,7 @@ impl fmt::Debug for Management {
 /// Runs the calls of the management tools.
 pub(crate) struct SystemPort {
     management: Arc<Management>,
-    entries: Vec<Entry>,
+    entries: Vec<ManagementToolEntry>,
 }
 
 impl SystemPort {

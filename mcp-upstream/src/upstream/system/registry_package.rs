@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The registry's answer about a name.
 #[derive(Debug, PartialEq, Eq)]
-enum Known {
+enum RegistryAnswer {
     /// The registry does not know the name.
     Unknown,
     /// A package that npx or uvx runs.
@@ -51,21 +51,21 @@ pub(crate) async fn with_package(
     let found = serde_json::to_value(found).unwrap_or_default();
     let entries = found.as_array().map(Vec::as_slice).unwrap_or_default();
     let why = match known(entries, &name) {
-        Known::Unknown => return Ok(config),
-        Known::Package { package, kind } => {
+        RegistryAnswer::Unknown => return Ok(config),
+        RegistryAnswer::Package { package, kind } => {
             config["name"] = package.into();
             config["package_type"] = kind.into();
             return Ok(config);
         }
-        Known::Remote => {
+        RegistryAnswer::Remote => {
             "runs elsewhere and is reached over HTTP: the registry has no package of the server that could be started here. \
              Add the server's URL as a remote server instead: upstreams.remote in the gateway's own configuration"
                 .to_owned()
         }
-        Known::Other(Some(kind)) => format!(
+        RegistryAnswer::Other(Some(kind)) => format!(
             "is published as {kind} only, which the gateway does not start by itself. Add the server by its command instead"
         ),
-        Known::Other(None) => {
+        RegistryAnswer::Other(None) => {
             "has no package in the registry. Add the server by its command instead".to_owned()
         }
     };
@@ -81,7 +81,7 @@ fn asked(config: &Value) -> Option<&str> {
     (is_open && !name.starts_with('@')).then_some(name)
 }
 
-fn known(entries: &[Value], name: &str) -> Known {
+fn known(entries: &[Value], name: &str) -> RegistryAnswer {
     let is_it = |entry: &&Value| {
         let package = entry["package"].as_str();
         entry["name"] == name
@@ -89,21 +89,21 @@ fn known(entries: &[Value], name: &str) -> Known {
     };
     let mut found = entries.iter().filter(is_it).peekable();
     if found.peek().is_none() {
-        return Known::Unknown;
+        return RegistryAnswer::Unknown;
     }
-    let mut other = Known::Other(None);
+    let mut other = RegistryAnswer::Other(None);
     for entry in found {
         match (entry["package"].as_str(), entry["package_type"].as_str()) {
             (Some(package), Some(kind @ ("npm" | "pypi"))) => {
-                return Known::Package {
+                return RegistryAnswer::Package {
                     package: package.to_owned(),
                     kind: kind.to_owned(),
                 };
             }
             // If the registry gives no kind, the name of the package is used.
-            (Some(_), None) => return Known::Unknown,
-            (_, Some("remote")) => other = Known::Remote,
-            (_, Some(kind)) => other = Known::Other(Some(kind.to_owned())),
+            (Some(_), None) => return RegistryAnswer::Unknown,
+            (_, Some("remote")) => other = RegistryAnswer::Remote,
+            (_, Some(kind)) => other = RegistryAnswer::Other(Some(kind.to_owned())),
             (None, None) => {}
         }
     }
@@ -145,18 +145,18 @@ mod tests {
             entry("io.b/server", Some("@b/server"), Some("npm")),
             entry("a/plain", Some("plain"), None),
         ];
-        let package = |package: &str, kind: &str| Known::Package {
+        let package = |package: &str, kind: &str| RegistryAnswer::Package {
             package: package.into(),
             kind: kind.into(),
         };
         for (name, expected) in [
-            ("a/remote", Known::Remote),
-            ("a/image", Known::Other(Some("oci".into()))),
-            ("a/nothing", Known::Other(None)),
+            ("a/remote", RegistryAnswer::Remote),
+            ("a/image", RegistryAnswer::Other(Some("oci".into()))),
+            ("a/nothing", RegistryAnswer::Other(None)),
             ("a/both", package("both-mcp", "pypi")),
             ("b/server", package("@b/server", "npm")),
-            ("a/plain", Known::Unknown),
-            ("remote", Known::Unknown),
+            ("a/plain", RegistryAnswer::Unknown),
+            ("remote", RegistryAnswer::Unknown),
         ] {
             assert_eq!(known(&entries, name), expected, "{name}");
         }

@@ -144,17 +144,17 @@ impl Progress {
 }
 
 /// A running tool: a future of its JSON result.
-type Running = Pin<Box<dyn Future<Output = Result<Bytes, CallError>> + Send>>;
+type ToolFuture = Pin<Box<dyn Future<Output = Result<Bytes, CallError>> + Send>>;
 
 /// A row of the table.
-pub(super) struct Entry {
+pub(super) struct ManagementToolEntry {
     /// The declaration in lists.
     pub(super) declaration: Arc<Tool>,
     pub(super) time: Time,
-    pub(super) run: fn(Arc<Management>, Bytes, Progress) -> Running,
+    pub(super) run: fn(Arc<Management>, Bytes, Progress) -> ToolFuture,
 }
 
-impl Entry {
+impl ManagementToolEntry {
     /// Makes the row of a tool.
     pub(super) fn of<T: ManagementTool>() -> Self {
         let hints = T::HINTS;

@@ -17,13 +17,13 @@ use tooldock_workers::effect::Effect;
 pub use self::core::ServerFacts;
 pub(crate) use self::files::CALL_AGAIN;
 pub use self::tokens::KeyTools;
-use super::tool::{Entry, ManagementTool};
+use super::tool::{ManagementTool, ManagementToolEntry};
 
 macro_rules! tools {
     ($($tool:ty,)*) => {
         /// All tools, in the order of lists.
-        pub(super) fn all() -> Vec<Entry> {
-            vec![$(Entry::of::<$tool>(),)*]
+        pub(super) fn all() -> Vec<ManagementToolEntry> {
+            vec![$(ManagementToolEntry::of::<$tool>(),)*]
         }
 
         /// The effects of each tool.

@@ -17,7 +17,7 @@ use super::super::tool::{Hints, ManagementTool, Progress, Time};
 pub(in super::super) struct ReloadCore;
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-pub(in super::super) struct Reloaded {
+pub(in super::super) struct ReloadResult {
     reloaded: bool,
     /// All namespaces there are now.
     namespaces: Vec<String>,
@@ -27,14 +27,14 @@ pub(in super::super) struct Reloaded {
     deps_synced: Vec<String>,
     /// Namespaces that could not be brought up to date, and why. Their older version may go on serving.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    failed: Vec<Failed>,
+    failed: Vec<NamespaceFailure>,
     /// Other problems: files that were skipped, for example.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-struct Failed {
+struct NamespaceFailure {
     namespace: String,
     code: String,
     message: String,
@@ -48,7 +48,7 @@ struct Issue {
     message: String,
 }
 
-impl Reloaded {
+impl ReloadResult {
     /// The reason why the secrets are those of an earlier reload, if they are.
     pub(super) fn with_old_secrets(&self) -> Option<&str> {
         let mut failed = self.failed.iter();
@@ -68,13 +68,13 @@ impl ManagementTool for ReloadCore {
     const EFFECTS: &'static [Effect] = &[Effect::Reloads];
     const TIME: Time = Time::Long;
     type Parameters = Nothing;
-    type Outcome = Reloaded;
+    type Outcome = ReloadResult;
 
     async fn run(
         management: Arc<Management>,
         _: Nothing,
         progress: Progress,
-    ) -> Result<Reloaded, CallError> {
+    ) -> Result<ReloadResult, CallError> {
         progress.report(0, 1, "reloading the core");
         let reloaded = management.ask_core(CoreRequest::Reload).await;
         progress.report(1, 1, "reloaded");

@@ -32,7 +32,7 @@ pub(in super::super) struct ExplainParameters {
 
 /// An explanation, or the principals.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Explained {
+pub(in super::super) struct ExplainResult {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     explanation: Option<Explanation>,
     /// The principals there are, where the question named none.
@@ -52,13 +52,13 @@ impl ManagementTool for Explain {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsRights];
     type Parameters = ExplainParameters;
-    type Outcome = Explained;
+    type Outcome = ExplainResult;
 
     async fn run(
         management: Arc<Management>,
         parameters: ExplainParameters,
         _: Progress,
-    ) -> Result<Explained, CallError> {
+    ) -> Result<ExplainResult, CallError> {
         let question = match parameters {
             ExplainParameters {
                 principal: Some(who),
@@ -76,7 +76,7 @@ impl ManagementTool for Explain {
             } => {
                 let question = written(&json!({}))?;
                 let principals = management.ask_core(CoreRequest::Explain { question });
-                return Ok(Explained {
+                return Ok(ExplainResult {
                     explanation: None,
                     principals: Some(principals.await?),
                 });
@@ -88,7 +88,7 @@ impl ManagementTool for Explain {
             }
         };
         let explanation = management.ask_core(CoreRequest::Explain { question });
-        Ok(Explained {
+        Ok(ExplainResult {
             explanation: Some(explanation.await?),
             principals: None,
         })

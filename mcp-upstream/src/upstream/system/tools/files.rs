@@ -42,7 +42,7 @@ pub(in super::super) struct VersionOf {
 pub(in super::super) struct GetToolSource;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Source {
+pub(in super::super) struct ToolFileSource {
     filename: String,
     /// The code of the file.
     source: String,
@@ -57,7 +57,7 @@ impl ManagementTool for GetToolSource {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsCode];
     type Parameters = VersionOf;
-    type Outcome = Source;
+    type Outcome = ToolFileSource;
 
     async fn run(
         management: Arc<Management>,
@@ -66,12 +66,12 @@ impl ManagementTool for GetToolSource {
             filename: FileVersion(filename),
         }: VersionOf,
         _: Progress,
-    ) -> Result<Source, CallError> {
+    ) -> Result<ToolFileSource, CallError> {
         let source = management
             .workspace
             .tool_source(&namespace, &filename)
             .await?;
-        Ok(Source {
+        Ok(ToolFileSource {
             filename: filename.to_string(),
             source,
         })
@@ -82,7 +82,7 @@ impl ManagementTool for GetToolSource {
 pub(in super::super) struct DeleteTool;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Deleted {
+pub(in super::super) struct DeletedTool {
     deleted: bool,
     filename: String,
     /// The path of the removed code, relative to the namespace's folder.
@@ -98,7 +98,7 @@ impl ManagementTool for DeleteTool {
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesTools];
     type Parameters = FileOf;
-    type Outcome = Deleted;
+    type Outcome = DeletedTool;
 
     async fn run(
         management: Arc<Management>,
@@ -107,12 +107,12 @@ impl ManagementTool for DeleteTool {
             filename: File(filename),
         }: FileOf,
         _: Progress,
-    ) -> Result<Deleted, CallError> {
+    ) -> Result<DeletedTool, CallError> {
         let changed = management
             .workspace
             .delete_tool_file(&namespace, &filename)
             .await?;
-        Ok(Deleted {
+        Ok(DeletedTool {
             deleted: true,
             filename: filename.to_string(),
             previous_version: changed.previous,
@@ -124,7 +124,7 @@ impl ManagementTool for DeleteTool {
 pub(in super::super) struct ListTools;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Declared {
+pub(in super::super) struct DeclaredTool {
     name: String,
     description: String,
     /// The file that declares the tool.
@@ -139,7 +139,7 @@ impl ManagementTool for ListTools {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = InNamespace;
-    type Outcome = Vec<Declared>;
+    type Outcome = Vec<DeclaredTool>;
 
     async fn run(
         management: Arc<Management>,
@@ -147,7 +147,7 @@ impl ManagementTool for ListTools {
             namespace: Namespace(namespace),
         }: InNamespace,
         _: Progress,
-    ) -> Result<Vec<Declared>, CallError> {
+    ) -> Result<Vec<DeclaredTool>, CallError> {
         let inspected = match management.workspace.declared(&namespace).await {
             Ok(inspected) => inspected,
             Err(_) if is_without_files(&management, &namespace).await => {
@@ -161,7 +161,7 @@ impl ManagementTool for ListTools {
         let tools = inspected.into_iter().flat_map(|file| {
             let filename = file.filename;
             let servable = file.tools.into_iter().filter(|tool| tool.problem.is_none());
-            servable.map(move |tool| Declared {
+            servable.map(move |tool| DeclaredTool {
                 name: tool.name,
                 description: tool.description,
                 filename: filename.clone(),
@@ -201,7 +201,7 @@ pub(in super::super) struct Code {
 }
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(in super::super) struct Written {
+pub(in super::super) struct WriteReport {
     /// True if the file was written. If not, nothing was changed.
     written: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,7 +226,7 @@ pub(in super::super) struct Written {
     details: Option<String>,
 }
 
-impl Written {
+impl WriteReport {
     fn refused(error: impl Into<String>, details: impl Into<String>) -> Self {
         Self {
             error: Some(error.into()),
@@ -249,13 +249,13 @@ impl ManagementTool for WriteTool {
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;
-    type Outcome = Written;
+    type Outcome = WriteReport;
 
     async fn run(
         management: Arc<Management>,
         code: Code,
         _: Progress,
-    ) -> Result<Written, CallError> {
+    ) -> Result<WriteReport, CallError> {
         write(&management, code).await
     }
 }
@@ -268,18 +268,18 @@ impl ManagementTool for GenerateTool {
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;
-    type Outcome = Written;
+    type Outcome = WriteReport;
 
     async fn run(
         management: Arc<Management>,
         code: Code,
         _: Progress,
-    ) -> Result<Written, CallError> {
+    ) -> Result<WriteReport, CallError> {
         write(&management, code).await
     }
 }
 
-async fn write(management: &Management, code: Code) -> Result<Written, CallError> {
+async fn write(management: &Management, code: Code) -> Result<WriteReport, CallError> {
     let Code {
         namespace: Namespace(namespace),
         filename,
@@ -287,14 +287,14 @@ async fn write(management: &Management, code: Code) -> Result<Written, CallError
     } = code;
     let filename: ToolFileName = match filename.parse() {
         Ok(filename) => filename,
-        Err(error) => return Ok(Written::refused("Invalid filename", format!("{error}"))),
+        Err(error) => return Ok(WriteReport::refused("Invalid filename", format!("{error}"))),
     };
     if code.len() > TOOL_FILE_BYTES_MAX {
         let details = format!(
             "the code has {} bytes; {TOOL_FILE_BYTES_MAX} are allowed. Split it into several files",
             code.len()
         );
-        return Ok(Written::refused("Code is too large", details));
+        return Ok(WriteReport::refused("Code is too large", details));
     }
     management.workspace.exists(&namespace).await?;
     let file = (filename.to_string(), code);
@@ -307,20 +307,20 @@ async fn write(management: &Management, code: Code) -> Result<Written, CallError
     };
     if let Some(fault) = inspected.fault() {
         let details = format!("{}{CALL_AGAIN}", fault.details);
-        return Ok(Written::refused(fault.error, details));
+        return Ok(WriteReport::refused(fault.error, details));
     }
     let workspace = &management.workspace;
     let changed = workspace
         .write_tool_file(&namespace, &filename, file.1)
         .await?;
     let found = inspected.servable().map(|tool| tool.name.clone());
-    Ok(Written {
+    Ok(WriteReport {
         written: true,
         filename: Some(filename.to_string()),
         tools_found: Some(found.collect()),
         issues: inspected.issues(),
         unchanged: changed.unchanged,
         previous_version: changed.previous,
-        ..Written::default()
+        ..WriteReport::default()
     })
 }

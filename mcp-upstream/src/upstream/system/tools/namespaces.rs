@@ -23,7 +23,7 @@ const LOOKS_MAX: usize = 50;
 pub(in super::super) struct ListNamespaces;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Listed {
+pub(in super::super) struct NamespaceSummary {
     name: String,
     /// Tools that the core serves in it; of a namespace that is not served yet, those that its files declare.
     tool_count: usize,
@@ -45,20 +45,20 @@ impl ManagementTool for ListNamespaces {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = Nothing;
-    type Outcome = Vec<Listed>;
+    type Outcome = Vec<NamespaceSummary>;
 
     async fn run(
         management: Arc<Management>,
         _: Nothing,
         _: Progress,
-    ) -> Result<Vec<Listed>, CallError> {
+    ) -> Result<Vec<NamespaceSummary>, CallError> {
         let folders = management.workspace.namespaces().await?;
         // Without a core, only the folders are known.
         let served = management.ask_core::<Vec<CoreNamespace>>(CoreRequest::Namespaces);
         let served = served.await.unwrap_or_default().into_iter();
         let mut listed: BTreeMap<_, _> = served
             .map(|it| {
-                let listed = Listed {
+                let listed = NamespaceSummary {
                     name: it.name.clone(),
                     tool_count: it.tool_count,
                     has_requirements: it.has_requirements,
@@ -83,7 +83,7 @@ impl ManagementTool for ListNamespaces {
                 None => 0,
             };
             let secrets_status = status(&management, &folder).await?.to_owned();
-            let entry = Listed {
+            let entry = NamespaceSummary {
                 name: name.clone(),
                 tool_count,
                 has_requirements: folder.has_requirements,
@@ -119,7 +119,7 @@ async fn status(
 /// The name of a namespace as the only parameter.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in super::super) struct Named {
+pub(in super::super) struct NamespaceParameter {
     /// The namespace's name: 1 to 63 lowercase letters, digits, '-' or '_', beginning with a letter or digit.
     name: Namespace,
 }
@@ -128,7 +128,7 @@ pub(in super::super) struct Named {
 pub(in super::super) struct CreateNamespace;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Created {
+pub(in super::super) struct CreatedNamespace {
     created: bool,
     /// The folder of the namespace.
     path: String,
@@ -142,16 +142,16 @@ impl ManagementTool for CreateNamespace {
         reload_core.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::CreatesNamespaces];
-    type Parameters = Named;
-    type Outcome = Created;
+    type Parameters = NamespaceParameter;
+    type Outcome = CreatedNamespace;
 
     async fn run(
         management: Arc<Management>,
-        Named {
+        NamespaceParameter {
             name: Namespace(name),
-        }: Named,
+        }: NamespaceParameter,
         _: Progress,
-    ) -> Result<Created, CallError> {
+    ) -> Result<CreatedNamespace, CallError> {
         // A name that makes a secret's scope ambiguous is refused.
         if Scope::of(&name).is_none() {
             return Err(invalid(format!(
@@ -159,7 +159,7 @@ impl ManagementTool for CreateNamespace {
             )));
         }
         let path = management.workspace.create_namespace(&name).await?;
-        Ok(Created {
+        Ok(CreatedNamespace {
             created: true,
             path: path.display().to_string(),
         })
@@ -170,7 +170,7 @@ impl ManagementTool for CreateNamespace {
 pub(in super::super) struct DeleteNamespace;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Deleted {
+pub(in super::super) struct DeletedNamespace {
     deleted: bool,
     name: String,
 }
@@ -182,18 +182,18 @@ impl ManagementTool for DeleteNamespace {
         reload_core, until then the core goes on serving its tools.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesNamespaces];
-    type Parameters = Named;
-    type Outcome = Deleted;
+    type Parameters = NamespaceParameter;
+    type Outcome = DeletedNamespace;
 
     async fn run(
         management: Arc<Management>,
-        Named {
+        NamespaceParameter {
             name: Namespace(name),
-        }: Named,
+        }: NamespaceParameter,
         _: Progress,
-    ) -> Result<Deleted, CallError> {
+    ) -> Result<DeletedNamespace, CallError> {
         management.workspace.delete_namespace(&name).await?;
-        Ok(Deleted {
+        Ok(DeletedNamespace {
             deleted: true,
             name: name.to_string(),
         })

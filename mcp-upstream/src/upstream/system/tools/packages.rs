@@ -21,7 +21,7 @@ const FAILED: &str = "pip install failed";
 pub(in super::super) struct InstallRequirements;
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(in super::super) struct Installed {
+pub(in super::super) struct InstallReport {
     installed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
@@ -34,7 +34,7 @@ pub(in super::super) struct Installed {
     details: Option<String>,
 }
 
-impl Installed {
+impl InstallReport {
     fn failed(not: NotInstalled) -> Self {
         Self {
             error: Some(FAILED.to_owned()),
@@ -55,7 +55,7 @@ impl ManagementTool for InstallRequirements {
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = InNamespace;
-    type Outcome = Installed;
+    type Outcome = InstallReport;
 
     async fn run(
         management: Arc<Management>,
@@ -63,19 +63,19 @@ impl ManagementTool for InstallRequirements {
             namespace: Namespace(namespace),
         }: InNamespace,
         progress: Progress,
-    ) -> Result<Installed, CallError> {
+    ) -> Result<InstallReport, CallError> {
         let packages = management.workspace.requirements(&namespace).await?;
         progress.report(0, 1, "installing packages");
         let outcome = management.workspace.install(&namespace).await?;
         progress.report(1, 1, "done");
         Ok(match outcome {
-            Ok(()) => Installed {
+            Ok(()) => InstallReport {
                 installed: true,
                 namespace: Some(namespace.to_string()),
                 packages: Some(packages),
-                ..Installed::default()
+                ..InstallReport::default()
             },
-            Err(not) => Installed::failed(not),
+            Err(not) => InstallReport::failed(not),
         })
     }
 }
@@ -93,7 +93,7 @@ pub(in super::super) struct Addition {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Added {
+pub(in super::super) struct AddedPackage {
     added: bool,
     package: String,
     namespace: String,
@@ -115,7 +115,7 @@ impl ManagementTool for AddRequirement {
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Addition;
-    type Outcome = Added;
+    type Outcome = AddedPackage;
 
     async fn run(
         management: Arc<Management>,
@@ -124,14 +124,14 @@ impl ManagementTool for AddRequirement {
             package: Package(package),
         }: Addition,
         progress: Progress,
-    ) -> Result<Added, CallError> {
+    ) -> Result<AddedPackage, CallError> {
         progress.report(0, 1, "installing the package");
         let outcome = management.workspace.add_requirement(&namespace, &package);
         let outcome = outcome.await?;
         progress.report(1, 1, "done");
         let (package, namespace) = (package.to_string(), namespace.to_string());
         let not = outcome.err();
-        Ok(Added {
+        Ok(AddedPackage {
             added: not.is_none(),
             package,
             namespace,
@@ -193,13 +193,13 @@ impl ManagementTool for InstallPipPackages {
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Packages;
-    type Outcome = Installed;
+    type Outcome = InstallReport;
 
     async fn run(
         management: Arc<Management>,
         Packages { packages }: Packages,
         progress: Progress,
-    ) -> Result<Installed, CallError> {
+    ) -> Result<InstallReport, CallError> {
         if packages.is_empty() || packages.len() > PACKAGES_MAX {
             return Err(invalid(format!(
                 "packages: name 1 to {PACKAGES_MAX} packages. Nothing was changed"
@@ -210,12 +210,12 @@ impl ManagementTool for InstallPipPackages {
         let outcome = management.workspace.install_own(&packages).await;
         progress.report(1, 1, "done");
         Ok(match outcome {
-            Ok(()) => Installed {
+            Ok(()) => InstallReport {
                 installed: true,
                 packages: Some(packages.iter().map(ToString::to_string).collect()),
-                ..Installed::default()
+                ..InstallReport::default()
             },
-            Err(not) => Installed::failed(not),
+            Err(not) => InstallReport::failed(not),
         })
     }
 }

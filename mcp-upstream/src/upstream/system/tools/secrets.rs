@@ -21,7 +21,7 @@ use super::super::Management;
 use super::super::core::CoreRequest;
 use super::super::parameters::{InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
-use super::core::Reloaded;
+use super::core::ReloadResult;
 
 /// Time that the response to a removal waits for the reload: most reloads take a second, and one that installs packages takes
 /// minutes.
@@ -29,9 +29,9 @@ const RELOAD_WAIT: Duration = Duration::from_secs(20);
 
 /// A secret's name, checked.
 #[derive(Debug)]
-struct Key(String);
+struct SecretKey(String);
 
-impl<'de> Deserialize<'de> for Key {
+impl<'de> Deserialize<'de> for SecretKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let key = String::deserialize(deserializer)?;
         check_key(&key).map_err(D::Error::custom)?;
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-impl JsonSchema for Key {
+impl JsonSchema for SecretKey {
     fn schema_name() -> Cow<'static, str> {
         "Key".into()
     }
@@ -56,30 +56,30 @@ impl JsonSchema for Key {
 /// A secret.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in super::super) struct Named {
+pub(in super::super) struct SecretParameters {
     /// The secret's name, which is that of the environment variable tools read, for example GITHUB_TOKEN. Never a value.
-    key: Key,
+    key: SecretKey,
     /// The namespace that alone gets the secret; leave it out for a secret of all namespaces.
     #[serde(default)]
     namespace: Option<Namespace>,
     /// The principal whose personal value it is, for servers that list the key under `personal`: the name of a token, or
     /// key:NAME for an API key. Not together with namespace.
     #[serde(default)]
-    principal: Option<Principal>,
+    principal: Option<PrincipalParameter>,
 }
 
 /// A principal's name, checked.
 #[derive(Debug)]
-struct Principal(PrincipalName);
+struct PrincipalParameter(PrincipalName);
 
-impl<'de> Deserialize<'de> for Principal {
+impl<'de> Deserialize<'de> for PrincipalParameter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         name.parse().map(Self).map_err(D::Error::custom)
     }
 }
 
-impl JsonSchema for Principal {
+impl JsonSchema for PrincipalParameter {
     fn schema_name() -> Cow<'static, str> {
         "Principal".into()
     }
@@ -93,11 +93,11 @@ impl JsonSchema for Principal {
     }
 }
 
-impl Named {
+impl SecretParameters {
     fn scope(&self) -> Result<Scope, CallError> {
         let Some(Namespace(name)) = &self.namespace else {
             let personal = self.principal.as_ref();
-            return Ok(personal.map_or(Scope::Global, |Principal(name)| {
+            return Ok(personal.map_or(Scope::Global, |PrincipalParameter(name)| {
                 Scope::Principal(name.clone())
             }));
         };
@@ -118,7 +118,7 @@ impl Named {
 pub(in super::super) struct PrepareSecret;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Prepared {
+pub(in super::super) struct PreparedSecret {
     key: String,
     /// global, the namespace, or principal:NAME.
     scope: String,
@@ -138,20 +138,20 @@ impl ManagementTool for PrepareSecret {
         secret that is set already stays set.";
     const HINTS: Hints = Hints::ADDS;
     const EFFECTS: &'static [Effect] = &[Effect::AsksForSecrets];
-    type Parameters = Named;
-    type Outcome = Prepared;
+    type Parameters = SecretParameters;
+    type Outcome = PreparedSecret;
 
     async fn run(
         management: Arc<Management>,
-        named: Named,
+        named: SecretParameters,
         _: Progress,
-    ) -> Result<Prepared, CallError> {
+    ) -> Result<PreparedSecret, CallError> {
         let (scope, key) = (named.scope()?, named.key.0);
         let (wanted, place) = (key.clone(), scope.clone());
         with_names(&management, move |names| names.prepare(&wanted, &place)).await?;
         let secrets = &management.secrets;
         let container = &secrets.container;
-        Ok(Prepared {
+        Ok(PreparedSecret {
             command: format!(
                 "tooldock secrets set --key {key} --scope {}",
                 scope.shell_word()
@@ -180,7 +180,7 @@ pub(in super::super) struct Of {
 }
 
 #[derive(Debug, PartialEq, Serialize, JsonSchema)]
-pub(in super::super) struct Listed {
+pub(in super::super) struct ListedSecret {
     key: String,
     /// global, the namespace, or principal:NAME.
     scope: String,
@@ -197,15 +197,15 @@ impl ManagementTool for ListSecrets {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = Of;
-    type Outcome = Vec<Listed>;
+    type Outcome = Vec<ListedSecret>;
 
     async fn run(
         management: Arc<Management>,
         of: Of,
         _: Progress,
-    ) -> Result<Vec<Listed>, CallError> {
+    ) -> Result<Vec<ListedSecret>, CallError> {
         let all = with_names(&management, |names| names.list(None)).await?;
-        let mut listed = all.into_iter().map(|entry| Listed {
+        let mut listed = all.into_iter().map(|entry| ListedSecret {
             key: entry.key,
             scope: entry.scope,
             status: word(entry.status),
@@ -217,7 +217,7 @@ impl ManagementTool for ListSecrets {
         let declared = declared(&management, name).await?.unwrap_or_default();
         let scope = name.to_string();
         let global = Scope::Global.to_string();
-        let mut own: Vec<Listed> = listed
+        let mut own: Vec<ListedSecret> = listed
             .by_ref()
             .filter(|it| {
                 let is_declared = || declared.iter().any(|declared| declared.key == it.key);
@@ -226,7 +226,7 @@ impl ManagementTool for ListSecrets {
             .collect();
         for DeclaredSecret { key, .. } in declared {
             if !own.iter().any(|it| it.key == key) {
-                own.push(Listed {
+                own.push(ListedSecret {
                     key,
                     scope: scope.clone(),
                     status: "missing",
@@ -248,7 +248,7 @@ fn word(status: Status) -> &'static str {
 pub(in super::super) struct RemoveSecret;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Removed {
+pub(in super::super) struct RemovedSecret {
     removed: bool,
     key: String,
     /// global, the namespace, or principal:NAME.
@@ -266,14 +266,14 @@ impl ManagementTool for RemoveSecret {
         check_secrets(namespace) to see who needs it.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RemovesSecrets];
-    type Parameters = Named;
-    type Outcome = Removed;
+    type Parameters = SecretParameters;
+    type Outcome = RemovedSecret;
 
     async fn run(
         management: Arc<Management>,
-        named: Named,
+        named: SecretParameters,
         _: Progress,
-    ) -> Result<Removed, CallError> {
+    ) -> Result<RemovedSecret, CallError> {
         let (scope, key) = (named.scope()?, named.key.0);
         let (wanted, place) = (key.clone(), scope.clone());
         // A task of its own: a removal that has begun is finished, and the core is told to reload, even if the caller has left.
@@ -292,7 +292,7 @@ impl ManagementTool for RemoveSecret {
         let removed = removing.await;
         let not_reloaded =
             removed.map_err(|_| refused("The removal was interrupted; call list_secrets"))??;
-        Ok(Removed {
+        Ok(RemovedSecret {
             removed: true,
             key,
             scope: scope.to_string(),
@@ -304,7 +304,9 @@ impl ManagementTool for RemoveSecret {
 /// Tells the core to reload. The secret is removed even if the core cannot be reached now; the returned text then says how to
 /// proceed.
 async fn tell(management: Arc<Management>) -> Option<String> {
-    let told = management.ask_core::<Reloaded>(CoreRequest::Reload).await;
+    let told = management
+        .ask_core::<ReloadResult>(CoreRequest::Reload)
+        .await;
     let problem = match told {
         Ok(reloaded) => reloaded.with_old_secrets()?.to_owned(),
         Err(error) => error.message,
@@ -324,7 +326,7 @@ fn not_reloaded(problem: &str) -> String {
 pub(in super::super) struct CheckSecrets;
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Checked {
+pub(in super::super) struct SecretsReport {
     namespace: String,
     /// Secrets with a value.
     satisfied: Vec<String>,
@@ -342,7 +344,7 @@ impl ManagementTool for CheckSecrets {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = InNamespace;
-    type Outcome = Checked;
+    type Outcome = SecretsReport;
 
     async fn run(
         management: Arc<Management>,
@@ -350,7 +352,7 @@ impl ManagementTool for CheckSecrets {
             namespace: Namespace(name),
         }: InNamespace,
         _: Progress,
-    ) -> Result<Checked, CallError> {
+    ) -> Result<SecretsReport, CallError> {
         let Some(declared) = declared(&management, &name).await? else {
             management.workspace.exists(&name).await?;
             return Err(refused(format!(
@@ -359,7 +361,7 @@ impl ManagementTool for CheckSecrets {
         };
         let whose = name.clone();
         let check = with_names(&management, move |names| names.check(&whose, &declared)).await?;
-        Ok(Checked {
+        Ok(SecretsReport {
             namespace: name.to_string(),
             satisfied: check.satisfied,
             missing: check.missing,
@@ -408,7 +410,7 @@ mod tests {
     #[test]
     fn a_secret_is_everybodys_a_namespaces_or_a_principals() {
         let scope = |json: &str| {
-            let named: Named = serde_json::from_str(json).expect(json);
+            let named: SecretParameters = serde_json::from_str(json).expect(json);
             named.scope().map(|it| it.to_string())
         };
         let told = |json: &str| scope(json).expect(json);
@@ -418,6 +420,6 @@ mod tests {
         assert_eq!(told(personal), "principal:key:ada");
         assert!(scope(r#"{"key":"A","namespace":"n","principal":"ada"}"#).is_err());
         let nobody = r#"{"key":"A","principal":"anonymous"}"#;
-        assert!(serde_json::from_str::<Named>(nobody).is_err());
+        assert!(serde_json::from_str::<SecretParameters>(nobody).is_err());
     }
 }

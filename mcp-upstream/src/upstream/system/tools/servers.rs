@@ -75,7 +75,7 @@ pub(in super::super) struct NewServer {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Added {
+pub(in super::super) struct AddedServer {
     added: bool,
     name: String,
 }
@@ -92,7 +92,7 @@ impl ManagementTool for AddServer {
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Short;
     type Parameters = NewServer;
-    type Outcome = Added;
+    type Outcome = AddedServer;
 
     async fn run(
         management: Arc<Management>,
@@ -101,7 +101,7 @@ impl ManagementTool for AddServer {
             config,
         }: NewServer,
         _: Progress,
-    ) -> Result<Added, CallError> {
+    ) -> Result<AddedServer, CallError> {
         // Checked before the texts are searched.
         check_texts(&config).map_err(not_changed)?;
         if let Some(place) = mask::pasted(&config) {
@@ -121,7 +121,7 @@ impl ManagementTool for AddServer {
         let config = config.map_err(|message| invalid(format!("config.name: {message}")))?;
         let added = management.workspace.add_server(&name, config).await;
         added.map_err(not_changed)?;
-        Ok(Added {
+        Ok(AddedServer {
             added: true,
             name: name.to_string(),
         })
@@ -140,7 +140,7 @@ pub(in super::super) struct NamedServer {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Removed {
+pub(in super::super) struct RemovedServer {
     removed: bool,
     name: String,
 }
@@ -152,7 +152,7 @@ impl ManagementTool for RemoveServer {
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = NamedServer;
-    type Outcome = Removed;
+    type Outcome = RemovedServer;
 
     async fn run(
         management: Arc<Management>,
@@ -160,7 +160,7 @@ impl ManagementTool for RemoveServer {
             name: Namespace(name),
         }: NamedServer,
         _: Progress,
-    ) -> Result<Removed, CallError> {
+    ) -> Result<RemovedServer, CallError> {
         let removed = management.workspace.remove_server(&name).await;
         if matches!(removed, Err(ServerRefused::Unknown(_)))
             && management.workspace.exists(&name).await.is_ok()
@@ -170,7 +170,7 @@ impl ManagementTool for RemoveServer {
             )));
         }
         removed.map_err(not_changed)?;
-        Ok(Removed {
+        Ok(RemovedServer {
             removed: true,
             name: name.to_string(),
         })

@@ -43,7 +43,7 @@ fn object_or_null<'de, D: Deserializer<'de>>(
 }
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
-pub(in super::super) struct Tried {
+pub(in super::super) struct TrialReport {
     success: bool,
     /// The result of the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +68,7 @@ impl ManagementTool for TestTool {
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Trial;
-    type Outcome = Tried;
+    type Outcome = TrialReport;
 
     async fn run(
         management: Arc<Management>,
@@ -79,7 +79,7 @@ impl ManagementTool for TestTool {
             toolset,
         }: Trial,
         _: Progress,
-    ) -> Result<Tried, CallError> {
+    ) -> Result<TrialReport, CallError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if tool_name.is_empty() || tool_name.len() > NAME_MAX || !tool_name.chars().all(plain) {
             return Err(invalid(
@@ -102,10 +102,10 @@ impl ManagementTool for TestTool {
         let answer = management.answer_of(request).await?;
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         if answer.status.is_success() {
-            return Ok(Tried {
+            return Ok(TrialReport {
                 success: true,
                 result: Some(body),
-                ..Tried::default()
+                ..TrialReport::default()
             });
         }
         if body["error"]["code"] == "namespace_not_found" {
@@ -123,7 +123,7 @@ impl ManagementTool for TestTool {
 }
 
 /// A failure in the form of REST.
-fn failed(body: &Value) -> Tried {
+fn failed(body: &Value) -> TrialReport {
     let error = &body["error"];
     let code = error["code"].as_str().unwrap_or_default();
     let message = error["message"]
@@ -135,13 +135,13 @@ fn failed(body: &Value) -> Tried {
         }
         _ => "",
     };
-    Tried {
+    TrialReport {
         error: Some(match code {
             // The tool's own words.
             "internal_error" | "tool_error" => message.to_owned(),
             code => format!("{code}: {message}{hint}"),
         }),
         traceback: error["details"]["traceback"].as_str().map(str::to_owned),
-        ..Tried::default()
+        ..TrialReport::default()
     }
 }

@@ -25,7 +25,9 @@ use tooldock_workers::tool::Tool;
 use super::super::Management;
 use super::super::core::CoreRequest;
 use super::super::parameters::Nothing;
-use super::super::tool::{Entry, Hints, ManagementTool, Progress, invalid, read, refused, written};
+use super::super::tool::{
+    Hints, ManagementTool, ManagementToolEntry, Progress, invalid, read, refused, written,
+};
 
 /// Most keys in one list.
 const LISTED_MAX: usize = 500;
@@ -54,9 +56,9 @@ impl KeyTools {
     /// The tools as lists show them.
     pub fn declarations() -> [Arc<Tool>; 3] {
         [
-            Entry::of::<TokenCreate>().declaration,
-            Entry::of::<TokenList>().declaration,
-            Entry::of::<TokenRevoke>().declaration,
+            ManagementToolEntry::of::<TokenCreate>().declaration,
+            ManagementToolEntry::of::<TokenList>().declaration,
+            ManagementToolEntry::of::<TokenRevoke>().declaration,
         ]
     }
 
@@ -84,7 +86,7 @@ impl KeyTools {
                 Err(error) => Err(error),
             },
             TokenRevoke::NAME => match read(arguments) {
-                Ok(Revoked { id }) => self.revoke(id.0).await.and_then(|it| written(&it)),
+                Ok(RevokeParameters { id }) => self.revoke(id.0).await.and_then(|it| written(&it)),
                 Err(error) => Err(error),
             },
             _ => return None,
@@ -113,25 +115,25 @@ impl KeyTools {
         let made = made.await?;
         Ok(MadeToken {
             token: made.text.expose().to_owned(),
-            record: Token::of(&made.record),
+            record: KeySummary::of(&made.record),
             notes: Vec::new(),
         })
     }
 
-    async fn list(&self) -> Result<Tokens, CallError> {
+    async fn list(&self) -> Result<KeyList, CallError> {
         let mut records = self.with_store(KeyStore::list).await?;
         records.reverse();
         let left_out = records.len().saturating_sub(LISTED_MAX);
         records.truncate(LISTED_MAX);
-        Ok(Tokens {
-            tokens: records.iter().map(Token::of).collect(),
+        Ok(KeyList {
+            tokens: records.iter().map(KeySummary::of).collect(),
             left_out,
         })
     }
 
-    async fn revoke(&self, id: KeyId) -> Result<Token, CallError> {
+    async fn revoke(&self, id: KeyId) -> Result<KeySummary, CallError> {
         let record = self.with_store(move |store| store.revoke(id)).await?;
-        Ok(Token::of(&record))
+        Ok(KeySummary::of(&record))
     }
 
     /// Runs `ask` on the store, on a thread that may block. A change that has begun is finished, even if the caller has left.
@@ -206,7 +208,7 @@ impl WantedToken {
 
 /// A key, as it is shown.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Token {
+pub(in super::super) struct KeySummary {
     /// The key's public id.
     id: String,
     name: String,
@@ -226,7 +228,7 @@ pub(in super::super) struct Token {
     revoked: Option<String>,
 }
 
-impl Token {
+impl KeySummary {
     fn of(record: &KeyRecord) -> Self {
         let time = |at: SystemTime| format_rfc3339_seconds(at).to_string();
         Self {
@@ -253,7 +255,7 @@ pub(in super::super) struct MadeToken {
     /// The key itself, shown this once.
     token: String,
     #[serde(flatten)]
-    record: Token,
+    record: KeySummary,
     /// The reason why the key opens no tool, and a change that would open some. Absent if it opens a tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
@@ -261,9 +263,9 @@ pub(in super::super) struct MadeToken {
 
 /// The list of keys.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct Tokens {
+pub(in super::super) struct KeyList {
     /// Newest first.
-    tokens: Vec<Token>,
+    tokens: Vec<KeySummary>,
     /// Number of older keys that the list leaves out.
     left_out: usize,
 }
@@ -297,7 +299,7 @@ impl JsonSchema for Id {
 /// The key to revoke.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in super::super) struct Revoked {
+pub(in super::super) struct RevokeParameters {
     /// The key's id, as token_list shows it. Never the key itself.
     id: Id,
 }
@@ -345,13 +347,13 @@ impl ManagementTool for TokenList {
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = Nothing;
-    type Outcome = Tokens;
+    type Outcome = KeyList;
 
     async fn run(
         management: Arc<Management>,
         _: Nothing,
         _: Progress,
-    ) -> Result<Tokens, CallError> {
+    ) -> Result<KeyList, CallError> {
         management.key_tools().list().await
     }
 }
@@ -365,14 +367,14 @@ impl ManagementTool for TokenRevoke {
         their streams end. This cannot be undone: ask the user first. After calling: token_list shows the key as revoked.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
-    type Parameters = Revoked;
-    type Outcome = Token;
+    type Parameters = RevokeParameters;
+    type Outcome = KeySummary;
 
     async fn run(
         management: Arc<Management>,
-        Revoked { id }: Revoked,
+        RevokeParameters { id }: RevokeParameters,
         _: Progress,
-    ) -> Result<Token, CallError> {
+    ) -> Result<KeySummary, CallError> {
         management.key_tools().revoke(id.0).await
     }
 }
