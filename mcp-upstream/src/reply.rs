@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
 use crate::replicas::ReplicaId;
-pub use crate::session::Unclaimed;
+pub use crate::session::UnclaimedSession;
 pub use crate::stream::Subscription;
 
 /// `application/json`.
@@ -73,14 +73,14 @@ pub enum Reply {
         /// The whole body; may be empty.
         body: Bytes,
     },
-    /// Like [`Reply::Full`], and names a new session. Its writer must report the delivery ([`Unclaimed::delivered`]).
+    /// Like [`Reply::Full`], and names a new session. Its writer must report the delivery ([`UnclaimedSession::delivered`]).
     Opening {
         /// Status and headers.
         head: Head,
         /// The whole body.
         body: Bytes,
         /// Ends the session unless the client learns of it.
-        session: Unclaimed,
+        session: UnclaimedSession,
     },
     /// An answer of unknown length, or too large to buffer.
     Body {

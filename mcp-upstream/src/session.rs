@@ -58,16 +58,16 @@ pub use crate::seal::{SessionId, SessionKey};
 use crate::stream::OwnedStreams;
 pub use affinity::{Affinity, UPSTREAM_ID_MAX};
 pub use client::ClientFacts;
-pub(crate) use in_flight::{CancelNotice, InFlight};
+pub(crate) use in_flight::{CancelNotice, InFlightCalls};
 use last_use::LastUse;
 pub use patch::{PatchRefused, SessionPatch};
-use readers::Released;
+use readers::ReleasedSessions;
 pub use record::{Home, SessionRecord};
 use subscriptions::Subscriptions;
 pub use table::SessionTable;
 pub use toolset::Toolset;
 pub(crate) use unclaimed::EndSession;
-pub use unclaimed::Unclaimed;
+pub use unclaimed::UnclaimedSession;
 
 /// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub struct Session {
     state: AtomicU8,
     became_ready: Notify,
     last_use: LastUse,
-    in_flight: InFlight,
+    in_flight: InFlightCalls,
     negotiated: OnceLock<ProtocolVersion>,
     client: OnceLock<Box<ClientFacts>>,
     log_level: AtomicU8,
@@ -155,7 +155,7 @@ pub struct Session {
     upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
     /// True when the table has set the session aside because of its streams, and waits until the last reader leaves.
     set_aside: AtomicBool,
-    released: OnceLock<Arc<Released>>,
+    released: OnceLock<Arc<ReleasedSessions>>,
     /// The weight that the table has recorded for the session.
     booked: AtomicUsize,
 }
@@ -181,7 +181,7 @@ impl Session {
             state: AtomicU8::new(SessionState::New as u8),
             became_ready: Notify::new(),
             last_use: LastUse::new(now),
-            in_flight: InFlight::default(),
+            in_flight: InFlightCalls::default(),
             negotiated: OnceLock::new(),
             client: OnceLock::new(),
             log_level: AtomicU8::new(LogLevel::Info as u8),
@@ -351,7 +351,7 @@ impl Session {
     }
 
     /// The running calls of the session.
-    pub(crate) fn in_flight(&self) -> &InFlight {
+    pub(crate) fn in_flight(&self) -> &InFlightCalls {
         &self.in_flight
     }
 

@@ -63,7 +63,7 @@ mod window;
 pub use limit::{StreamGuard, StreamLimiter};
 pub use log::{EventLog, ResumeError, StreamKind};
 pub use metrics::StreamMetrics;
-pub(crate) use owned::Found;
+pub(crate) use owned::StreamLookup;
 pub use owned::{OwnedStreams, StreamCounts, StreamOwner, StreamReaders};
 pub use pulse::Pulse;
 pub use store::{EventStore, StoreError};
@@ -71,8 +71,8 @@ pub use subscription::Subscription;
 
 use ledger::Share;
 pub(crate) use ledger::in_memory;
-use pulse::Place;
-use window::{Bounds, Trimmed, Window};
+use pulse::PulseSlot;
+use window::{Bounds, TrimOutcome, Window};
 
 /// The most that a passing stream may hold unread beyond its newest event: 1024 events, 16 MiB.
 const PASSING: Bounds = Bounds {
@@ -88,23 +88,23 @@ const PASSING_SPARED: usize = 64 * 1024;
 pub struct Stream {
     number: u32,
     pulse: Arc<Pulse>,
-    place: Place,
+    place: PulseSlot,
     /// The session of the stream; `None` for a stream without one.
     session: Option<Weak<dyn StreamReaders>>,
     /// The account of the memory of the principal's streams. `None` for a stream that keeps no event that was read.
     share: Option<Arc<Share>>,
     /// Short critical sections; the lock is never held across an await.
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     /// Notified when the reader leaves, or catches up with a writer that waits for it.
     moved: Notify,
 }
 
-struct State {
+struct StreamState {
     window: Window,
     /// Events that are being stored.
-    staged: staged::Queue,
+    staged: staged::StagedEvents,
     role: Role,
-    phase: Phase,
+    phase: StreamPhase,
     /// The number of the current reader.
     reader: u32,
     attached: bool,
@@ -140,7 +140,7 @@ pub(crate) enum Role {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StreamPhase {
     /// Events may be added.
     Open,
     /// No events are added; the present ones can be read.
@@ -230,14 +230,14 @@ impl Stream {
         Self {
             number,
             pulse: Arc::clone(pulse),
-            place: Place::none(),
+            place: PulseSlot::none(),
             session,
             share,
-            state: Mutex::new(State {
+            state: Mutex::new(StreamState {
                 window: Window::after(sequence),
-                staged: staged::Queue::default(),
+                staged: staged::StagedEvents::default(),
                 role,
-                phase: Phase::Open,
+                phase: StreamPhase::Open,
                 reader: 0,
                 attached: false,
                 cut: false,
@@ -264,17 +264,17 @@ impl Stream {
             return false;
         }
         let mut state = self.lock();
-        if state.phase != Phase::Open {
+        if state.phase != StreamPhase::Open {
             return false;
         }
         let before = state.window.cost();
         state.window.push(0, frame, Instant::now());
-        let mut slow = state.window.trim(PASSING, true) == Trimmed::ReaderTooSlow;
+        let mut slow = state.window.trim(PASSING, true) == TrimOutcome::ReaderTooSlow;
         let after = state.window.cost();
         self.account(before, after);
         slow |= after > PASSING_SPARED && self.pulse.passing_exceeded();
         if slow {
-            state.phase = Phase::Closed;
+            state.phase = StreamPhase::Closed;
             state.window.clear();
             self.account(after, 0);
         }
@@ -300,8 +300,8 @@ impl Stream {
     pub fn finish(&self) {
         let waker = {
             let mut state = self.lock();
-            if state.phase == Phase::Open {
-                state.phase = Phase::Finished;
+            if state.phase == StreamPhase::Open {
+                state.phase = StreamPhase::Finished;
             }
             state.waker.take()
         };
@@ -313,8 +313,8 @@ impl Stream {
     pub(crate) fn break_off(&self) {
         let waker = {
             let mut state = self.lock();
-            if state.phase == Phase::Open {
-                state.phase = Phase::Finished;
+            if state.phase == StreamPhase::Open {
+                state.phase = StreamPhase::Finished;
                 state.broken = true;
             }
             state.waker.take()
@@ -324,7 +324,7 @@ impl Stream {
 
     /// Returns true if further events would be neither read nor kept.
     pub fn is_over(&self) -> bool {
-        self.lock().phase != Phase::Open
+        self.lock().phase != StreamPhase::Open
     }
 
     /// Resolves when a passing stream has lost its reader, or has ended because its reader was too slow. Waits while there is no
@@ -335,7 +335,7 @@ impl Stream {
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
-            if self.lock().phase == Phase::Closed {
+            if self.lock().phase == StreamPhase::Closed {
                 return;
             }
             moved.await;
@@ -384,7 +384,7 @@ impl Stream {
     fn attach(
         self: &Arc<Self>,
         slots: &mut pulse::Slots,
-        state: &mut State,
+        state: &mut StreamState,
     ) -> (Subscription, Option<Waker>) {
         state.reader = state.reader.wrapping_add(1);
         state.wrote = self.pulse.now();
@@ -423,7 +423,7 @@ impl Stream {
         self.pulse.metrics().open(state.role).dec();
         let passing = self.share.is_none();
         if passing {
-            state.phase = Phase::Closed;
+            state.phase = StreamPhase::Closed;
             let before = state.window.cost();
             state.window.clear();
             self.account(before, 0);
@@ -443,15 +443,15 @@ impl Stream {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl StreamState {
     /// Returns true if a reader is attached and goes on reading.
     fn is_read(&self) -> bool {
-        self.attached && !self.cut && self.ending == Ending::No && self.phase == Phase::Open
+        self.attached && !self.cut && self.ending == Ending::No && self.phase == StreamPhase::Open
     }
 }
 

@@ -14,7 +14,7 @@ use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
 use crate::reply::Reply;
 use crate::scopes;
-use crate::session::{CancelNotice, InFlight, Session};
+use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::upstream::CallContext;
 
 /// Runs a call and answers its request: as JSON, or as a stream if the call may send messages before its response.
@@ -63,7 +63,7 @@ async fn quiet_in_session(
 ) -> CallOutcome {
     let (handle, registration) = AbortHandle::new_pair();
     let notice = Arc::clone(call) as Arc<dyn CancelNotice>;
-    let entry = InFlight::enter(session, id, handle, notice);
+    let entry = InFlightCalls::enter(session, id, handle, notice);
     let (core, call) = (Arc::clone(core), Arc::clone(call));
     let caller = cx.caller.clone();
     Detached::new(async move {

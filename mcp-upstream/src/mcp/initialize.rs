@@ -16,7 +16,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::{Head, Reply};
 use crate::session::client;
 use crate::session::{
-    Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, Unclaimed,
+    Binding, ClientFacts, PatchRefused, Session, SessionPatch, SessionTransport, UnclaimedSession,
 };
 use crate::upstream::CallContext;
 
@@ -73,7 +73,7 @@ pub(super) async fn answer(
     };
     let session = create_session(core, binding, Some(asked.client)).await?;
     // If the client leaves before it has its answer, its session is removed.
-    let unclaimed = Unclaimed::new(Arc::clone(core) as _, &session);
+    let unclaimed = UnclaimedSession::new(Arc::clone(core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {
         Ok(body) => body,

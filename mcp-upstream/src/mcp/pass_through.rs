@@ -34,7 +34,7 @@ use crate::metrics::UpstreamMetrics;
 use crate::protocol::method::TOOLS_CALL;
 use crate::protocol::{Era, Method as Name, ProtocolVersion, is_misspelt_call};
 use crate::reply::{Head, Reply};
-use crate::session::{Binding, Session, SessionPatch, SessionTransport, Unclaimed};
+use crate::session::{Binding, Session, SessionPatch, SessionTransport, UnclaimedSession};
 use crate::stream::frame;
 use crate::upstream::client::RequestSubject;
 use crate::upstream::http::port::HttpClient;
@@ -397,7 +397,7 @@ async fn open_session(
         transport: SessionTransport::Streamable,
     };
     let session = create_session(up.core, binding, Some(asked.client)).await?;
-    let unclaimed = Unclaimed::new(Arc::clone(up.core) as _, &session);
+    let unclaimed = UnclaimedSession::new(Arc::clone(up.core) as _, &session);
     up.settle(&session, place).await?;
     let value =
         HeaderValue::from_str(session.id().as_str()).expect("a session id is visible ASCII");

@@ -13,19 +13,19 @@ use super::{Session, SessionState};
 
 /// The running calls by request id, each with the handle that stops it.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight {
+pub(crate) struct InFlightCalls {
     /// A handful of entries: a list is smaller than a map. Guards plain data; the lock is never held across an await.
-    calls: Mutex<Calls>,
+    calls: Mutex<CallRegistry>,
 }
 
 #[derive(Debug, Default)]
-struct Calls {
+struct CallRegistry {
     next: u64,
-    running: Vec<Running>,
+    running: Vec<InFlightEntry>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct InFlightEntry {
     number: u64,
     /// The request's id, raw JSON.
     id: Box<str>,
@@ -65,7 +65,7 @@ pub(crate) struct InFlightCall {
     number: u64,
 }
 
-impl InFlight {
+impl InFlightCalls {
     /// Registers a call under the raw JSON of its request id. A second call under the same id is accepted; cancelling stops the
     /// newest.
     pub(crate) fn enter(
@@ -81,7 +81,7 @@ impl InFlight {
         if session.state() == SessionState::Closed {
             handle.abort();
         }
-        calls.running.push(Running {
+        calls.running.push(InFlightEntry {
             number,
             id: id.into(),
             handle,
@@ -127,7 +127,7 @@ impl InFlight {
         self.lock().running.is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Calls> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CallRegistry> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,9 +11,9 @@ use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 
 /// The sessions that the table can check again. Holds each at most once per time it was set aside.
 #[derive(Debug, Default)]
-pub(super) struct Released(Mutex<Vec<SessionId>>);
+pub(super) struct ReleasedSessions(Mutex<Vec<SessionId>>);
 
-impl Released {
+impl ReleasedSessions {
     pub(super) fn put(&self, id: SessionId) {
         self.lock().push(id);
     }
@@ -29,7 +29,7 @@ impl Released {
 
 impl Session {
     /// Sets the session aside while one of its streams has a reader. Returns `false` if none has.
-    pub(super) fn set_aside(&self, released: &Arc<Released>) -> bool {
+    pub(super) fn set_aside(&self, released: &Arc<ReleasedSessions>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
         // A reader that leaves now either sees the mark or was subtracted before this.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
 
 use super::patch::{PatchRefused, SessionPatch};
-use super::readers::Released;
+use super::readers::ReleasedSessions;
 use super::store::SessionStore;
 use super::{Binding, ClientFacts, Home, Session, SessionId, SessionKey};
 use crate::replicas::{ReplicaId, Replicas};
@@ -44,7 +44,7 @@ pub struct SessionTable {
     index: Mutex<Index>,
     limits: TableLimits,
     key: SessionKey,
-    released: Arc<Released>,
+    released: Arc<ReleasedSessions>,
     /// What their streams keep.
     events: Arc<EventLog>,
     /// Where they are recorded, if they are to outlive this process.

@@ -69,7 +69,7 @@ async fn closing_ends_everything_a_session_has() {
     let (question, _told) = crate::interaction::tests::round(&wait);
     session.ask(&question).expect("a request");
     let (call, _registration) = futures_util::future::AbortHandle::new_pair();
-    let _entry = InFlight::enter(&session, "1", call.clone(), Arc::new(in_flight::NoNotice));
+    let _entry = InFlightCalls::enter(&session, "1", call.clone(), Arc::new(in_flight::NoNotice));
     session.close();
     assert_eq!(events.next().await, None);
     assert!(!question.is_open());

@@ -13,9 +13,9 @@ pub(crate) trait EndSession: Send + Sync {
 
 /// A new session on its way to its client, with the answer that names it. If dropped before the answer was written, it ends the
 /// session, which no client could ever use.
-pub struct Unclaimed(Option<(Arc<dyn EndSession>, Arc<Session>)>);
+pub struct UnclaimedSession(Option<(Arc<dyn EndSession>, Arc<Session>)>);
 
-impl Unclaimed {
+impl UnclaimedSession {
     pub(crate) fn new(owner: Arc<dyn EndSession>, session: &Arc<Session>) -> Self {
         Self(Some((owner, Arc::clone(session))))
     }
@@ -26,7 +26,7 @@ impl Unclaimed {
     }
 }
 
-impl Drop for Unclaimed {
+impl Drop for UnclaimedSession {
     fn drop(&mut self) {
         if let Some((owner, session)) = self.0.take() {
             owner.end_without_waiting(session);
@@ -34,7 +34,7 @@ impl Drop for Unclaimed {
     }
 }
 
-impl fmt::Debug for Unclaimed {
+impl fmt::Debug for UnclaimedSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Unclaimed")
     }

@@ -21,7 +21,7 @@ use crate::session::{
 };
 use crate::stores::Stores;
 use crate::stream::StreamCounts;
-use crate::stream::store::{Appended, EventKind, StoredEvent, StreamRef};
+use crate::stream::store::{AppendOutcome, EventKind, StoredEvent, StreamRef};
 
 /// A store to be tested.
 pub(crate) struct Made {
@@ -235,7 +235,7 @@ impl ReplicaStore {
         }
     }
 
-    async fn append(&self, stream: StreamRef<'_>, sequence: u64) -> Appended {
+    async fn append(&self, stream: StreamRef<'_>, sequence: u64) -> AppendOutcome {
         let event = message(sequence, "{}");
         let appended = self.stores.events.append(stream, &event).await;
         appended.expect("works")
@@ -532,13 +532,13 @@ fact!(events_are_taken_from_the_home_of_a_session_alone, |store| {
         session: &record.id,
         number: 2,
     };
-    assert_eq!(one.append(stream, 1).await, Appended::Kept);
-    assert_eq!(two.append(stream, 2).await, Appended::Foreign);
+    assert_eq!(one.append(stream, 1).await, AppendOutcome::Kept);
+    assert_eq!(two.append(stream, 2).await, AppendOutcome::Foreign);
     let sessions = &two.stores.sessions;
     let claimed = sessions.claim(&record.id, two.home(1), record.home).await;
     assert!(claimed.expect("works").is_some());
-    assert_eq!(one.append(stream, 2).await, Appended::Foreign);
-    assert_eq!(two.append(stream, 3).await, Appended::Kept);
+    assert_eq!(one.append(stream, 2).await, AppendOutcome::Foreign);
+    assert_eq!(two.append(stream, 3).await, AppendOutcome::Kept);
     let (read, _) = store.read(&record.id, 2, 256).await;
     assert_eq!(read, ["1 {}", "3 {}"]);
 });

@@ -23,7 +23,7 @@ use crate::replicas::ReplicaId;
 use crate::session::config::SessionsConfig;
 use crate::session::store::SessionStore;
 use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
-use crate::stream::store::{Appended, Replay, StoredEvent, StreamRef};
+use crate::stream::store::{AppendOutcome, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError, in_memory};
 
 mod directory;
@@ -196,7 +196,7 @@ impl EventStore for DiskStore {
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         let (stream, event) = (events::StreamKey::of(stream), event.clone());
         let replica = self.replica;
         self.writer
@@ -206,10 +206,10 @@ impl EventStore for DiskStore {
                     None => None,
                 };
                 if home.is_some() && home != replica {
-                    return Ok(Appended::Foreign);
+                    return Ok(AppendOutcome::Foreign);
                 }
                 events::append(connection, growth, stream, event)?;
-                Ok(Appended::Kept)
+                Ok(AppendOutcome::Kept)
             })
             .await
     }

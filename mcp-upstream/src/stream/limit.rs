@@ -10,13 +10,13 @@ use dashmap::mapref::entry::Entry;
 /// with open streams.
 #[derive(Debug, Clone)]
 pub struct StreamLimiter {
-    open: Arc<DashMap<Arc<str>, Open>>,
-    per_principal: Open,
+    open: Arc<DashMap<Arc<str>, StreamUsage>>,
+    per_principal: StreamUsage,
 }
 
 /// A number of streams, and the bytes that they hold beside their events.
 #[derive(Debug, Clone, Copy, Default)]
-struct Open {
+struct StreamUsage {
     streams: usize,
     bytes: usize,
 }
@@ -38,7 +38,7 @@ impl StreamLimiter {
     pub fn new(per_principal: usize, bytes_per_principal: usize) -> Self {
         Self {
             open: Arc::default(),
-            per_principal: Open {
+            per_principal: StreamUsage {
                 streams: per_principal,
                 bytes: bytes_per_principal,
             },

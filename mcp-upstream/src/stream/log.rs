@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use super::config::EventLogConfig;
 use super::frame::{self, EventId};
 use super::ledger::{Ledger, in_memory};
-use super::staged::Staged;
-use super::store::{Appended, EventKind, EventStore, StoreError, StoredEvent, StreamRef};
-use super::{Found, Pulse, Stream, StreamMetrics, StreamOwner, Subscription};
+use super::staged::StagingGuard;
+use super::store::{AppendOutcome, EventKind, EventStore, StoreError, StoredEvent, StreamRef};
+use super::{Pulse, Stream, StreamLookup, StreamMetrics, StreamOwner, Subscription};
 use crate::seal::SessionId;
 
 mod restore;
@@ -115,7 +115,7 @@ impl EventLog {
         &self,
         store: &dyn EventStore,
         session: &SessionId,
-        staged: &Staged,
+        staged: &StagingGuard,
         message: &[u8],
     ) {
         let event = StoredEvent {
@@ -123,14 +123,14 @@ impl EventLog {
             kind: EventKind::Message(String::from_utf8_lossy(message).into_owned()),
         };
         let stored = store.append(staged.stream(session), &event).await;
-        if self.noted(stored) == Some(Appended::Foreign) {
+        if self.noted(stored) == Some(AppendOutcome::Foreign) {
             staged.disown(message);
         }
     }
 
     /// The outcome of an append. A failing store takes nothing from connected clients; a line is logged when it begins to fail,
     /// and when it works again.
-    fn noted(&self, stored: Result<Appended, StoreError>) -> Option<Appended> {
+    fn noted(&self, stored: Result<AppendOutcome, StoreError>) -> Option<AppendOutcome> {
         let fails = stored.is_err();
         if self.fails.load(Ordering::Relaxed) != fails
             && self.fails.swap(fails, Ordering::Relaxed) != fails
@@ -342,20 +342,20 @@ impl EventLog {
     ) -> Result<Subscription, ResumeError> {
         let id = EventId::parse(last_event_id).ok_or(ResumeError::Malformed)?;
         let found = match session.streams().find(id.stream) {
-            Found::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
-                Some(stream) => Found::Kept(stream),
+            StreamLookup::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
+                Some(stream) => StreamLookup::Kept(stream),
                 // Its sequences come from another process.
-                None => Found::Earlier(kind),
+                None => StreamLookup::Earlier(kind),
             },
             found => found,
         };
         let (stream, forgotten) = match found {
-            Found::Kept(stream) => (stream, false),
-            Found::Never => return Err(ResumeError::Unknown),
-            Found::Forgotten(_) if id.sequence > self.ledger.newest_sequence() => {
+            StreamLookup::Kept(stream) => (stream, false),
+            StreamLookup::Never => return Err(ResumeError::Unknown),
+            StreamLookup::Forgotten(_) if id.sequence > self.ledger.newest_sequence() => {
                 return Err(ResumeError::Unknown);
             }
-            Found::Forgotten(kind) | Found::Earlier(kind) => {
+            StreamLookup::Forgotten(kind) | StreamLookup::Earlier(kind) => {
                 let stream = match kind {
                     StreamKind::General => self.stream(session, kind, false)?,
                     StreamKind::Request | StreamKind::Sse => Stream::detached(&self.pulse),

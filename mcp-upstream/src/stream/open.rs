@@ -47,17 +47,17 @@ pub(crate) struct OpenStream {
 pub(crate) struct OpenStreams {
     /// Plain data; the lock is never held across an await. Bounded by connections: each entry belongs to an answer that is being
     /// sent.
-    open: Arc<Mutex<Numbered>>,
+    open: Arc<Mutex<NumberedStreams>>,
 }
 
 #[derive(Default)]
-struct Numbered {
+struct NumberedStreams {
     last: u64,
     streams: BTreeMap<u64, (OpenStream, Weak<Stream>)>,
 }
 
 /// Removes a stream from the list when dropped.
-pub(crate) struct Listed {
+pub(crate) struct OpenStreamGuard {
     open: OpenStreams,
     number: u64,
 }
@@ -70,7 +70,7 @@ impl OpenStreams {
         namespace: &NamespaceName,
         principal: Option<&Arc<str>>,
         stream: &Arc<Stream>,
-    ) -> Listed {
+    ) -> OpenStreamGuard {
         let entry = OpenStream {
             kind,
             namespace: namespace.clone(),
@@ -81,7 +81,7 @@ impl OpenStreams {
         open.last += 1;
         let number = open.last;
         open.streams.insert(number, (entry, Arc::downgrade(stream)));
-        Listed {
+        OpenStreamGuard {
             open: self.clone(),
             number,
         }
@@ -111,12 +111,12 @@ impl OpenStreams {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Numbered> {
+    fn lock(&self) -> MutexGuard<'_, NumberedStreams> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Listed {
+impl Drop for OpenStreamGuard {
     fn drop(&mut self) {
         let removed = self.open.lock().streams.remove(&self.number);
         // Outside the lock: the entry may hold the last reference to a name.

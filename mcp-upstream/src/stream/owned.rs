@@ -109,7 +109,7 @@ impl StreamCounts {
 
 /// The result of looking up a stream number.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum StreamLookup {
     /// A stream that is still kept.
     Kept(Arc<Stream>),
     /// A stream that was forgotten.
@@ -167,16 +167,16 @@ impl OwnedStreams {
     }
 
     /// Finds the stream with this number.
-    pub(crate) fn find(&self, number: u32) -> Found {
+    pub(crate) fn find(&self, number: u32) -> StreamLookup {
         let list = self.lock();
         let kept = list.streams.iter().find(|it| it.number() == number);
         if let Some(stream) = kept.filter(|_| number != 0) {
-            return Found::Kept(Arc::clone(stream));
+            return StreamLookup::Kept(Arc::clone(stream));
         }
         match (list.earlier.kind(number), list.counts.kind(number)) {
-            (Some(kind), _) => Found::Earlier(kind),
-            (None, Some(kind)) => Found::Forgotten(kind),
-            (None, None) => Found::Never,
+            (Some(kind), _) => StreamLookup::Earlier(kind),
+            (None, Some(kind)) => StreamLookup::Forgotten(kind),
+            (None, None) => StreamLookup::Never,
         }
     }
 

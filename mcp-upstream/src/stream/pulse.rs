@@ -46,7 +46,7 @@ pub(super) struct Slots {
 
 /// A stream's position in the slots. Read and written under the slots' lock alone.
 #[derive(Debug)]
-pub(super) struct Place(AtomicU32);
+pub(super) struct PulseSlot(AtomicU32);
 
 impl Pulse {
     /// A timer that keeps no idle stream silent for longer than `keepalive`, once it is run.
@@ -173,8 +173,8 @@ impl Slots {
     }
 
     pub(super) fn leave(&mut self, stream: &Arc<Stream>) {
-        let place = stream.place.0.swap(Place::NONE, Ordering::Relaxed);
-        if place != Place::NONE {
+        let place = stream.place.0.swap(PulseSlot::NONE, Ordering::Relaxed);
+        if place != PulseSlot::NONE {
             let slot = &mut self.streams[(place % SLOTS) as usize];
             let left = slot.try_remove((place >> SLOT_BITS) as usize);
             if slot.is_empty() {
@@ -186,7 +186,7 @@ impl Slots {
     }
 }
 
-impl Place {
+impl PulseSlot {
     const NONE: u32 = u32::MAX;
 
     pub(super) fn none() -> Self {

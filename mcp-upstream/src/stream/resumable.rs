@@ -11,8 +11,10 @@ use super::StreamReaders;
 use super::frame::{self, EventId};
 use super::ledger::Share;
 use super::store::{EventKind, Replay};
-use super::window::{Trimmed, Window};
-use super::{Ending, Phase, Pulse, Role, State, Stream, StreamKind, Subscription, wake};
+use super::window::{TrimOutcome, Window};
+use super::{
+    Ending, Pulse, Role, Stream, StreamKind, StreamPhase, StreamState, Subscription, wake,
+};
 
 /// The state of a stream after events were removed from it.
 pub(super) struct Left {
@@ -117,13 +119,13 @@ impl Stream {
     /// Returns true if the stream is kept only for a client that may come back.
     pub(crate) fn is_parked(&self) -> bool {
         let state = self.lock();
-        !state.attached && (state.phase != Phase::Open || state.role == Role::General)
+        !state.attached && (state.phase != StreamPhase::Open || state.role == Role::General)
     }
 
     /// Returns true if the stream is kept only for a client that may come back, and has had its last event.
     pub(crate) fn is_left(&self) -> bool {
         let state = self.lock();
-        !state.attached && state.phase != Phase::Open
+        !state.attached && state.phase != StreamPhase::Open
     }
 
     /// The stream's part of the total, in bytes.
@@ -159,7 +161,7 @@ impl Stream {
             return false;
         };
         let state = self.lock();
-        if state.phase != Phase::Open {
+        if state.phase != StreamPhase::Open {
             return false;
         }
         if sequence > state.window.newest() {
@@ -175,7 +177,7 @@ impl Stream {
     /// Adds events, newer than the present ones, to a kept stream.
     pub(super) fn show(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, StreamState>,
         events: impl IntoIterator<Item = (u64, Bytes)>,
     ) {
         let Some(share) = &self.share else {
@@ -187,7 +189,7 @@ impl Stream {
         let (mut slow, mut newest) = (false, 0);
         for (sequence, framed) in events {
             state.window.push(sequence, framed, now);
-            slow |= state.window.trim(ledger.bounds(), reading) == Trimmed::ReaderTooSlow;
+            slow |= state.window.trim(ledger.bounds(), reading) == TrimOutcome::ReaderTooSlow;
             newest = sequence;
         }
         state.cut |= slow;
@@ -246,7 +248,7 @@ impl Stream {
         self.account(before, state.window.cost());
         let oldest = state.window.oldest().map(|(sequence, _)| sequence);
         state.listed = oldest.is_some();
-        let useless = oldest.is_none() && state.phase != Phase::Open && !state.attached;
+        let useless = oldest.is_none() && state.phase != StreamPhase::Open && !state.attached;
         // A reader that had not read the removed events cannot go on as if nothing were missing.
         slow &= state.attached && !state.cut;
         state.cut |= slow;
@@ -262,7 +264,7 @@ impl Stream {
     /// Ends the stream with its session: nothing more can be read.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
-        state.phase = Phase::Closed;
+        state.phase = StreamPhase::Closed;
         state.priming = None;
         state.staged.clear();
         let before = state.window.cost();

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::store::StreamRef;
-use super::{Phase, Stream, frame};
+use super::{Stream, StreamPhase, frame};
 use crate::seal::SessionId;
 
 /// The events of a stream that are not shown yet. Allocated only while there are any.
 #[derive(Debug, Default)]
-pub(super) struct Queue(Option<Box<Waiters>>);
+pub(super) struct StagedEvents(Option<Box<Waiters>>);
 
 /// Boxed as a whole, since most streams have none.
 #[derive(Debug, Default)]
 struct Waiters {
-    events: VecDeque<Waiting>,
+    events: VecDeque<StagedEntry>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct StagedEntry {
     sequence: u64,
     frame: Bytes,
     settled: bool,
@@ -29,12 +29,12 @@ struct Waiting {
 
 /// An event that is being stored. It is shown when this is dropped, even if storing it failed: a connected client gets its answer
 /// without the store, too.
-pub(super) struct Staged {
+pub(super) struct StagingGuard {
     stream: Arc<Stream>,
     sequence: u64,
 }
 
-impl Queue {
+impl StagedEvents {
     /// The newest event in the queue.
     fn newest(&self) -> Option<u64> {
         let waiting = self.0.as_ref()?.events.back()?;
@@ -85,10 +85,10 @@ impl Queue {
 
 impl Stream {
     /// Queues a message of a kept stream, with this sequence unless another event has overtaken it. `None` if the stream is over.
-    pub(super) fn stage(self: &Arc<Self>, sequence: u64, message: &[u8]) -> Option<Staged> {
+    pub(super) fn stage(self: &Arc<Self>, sequence: u64, message: &[u8]) -> Option<StagingGuard> {
         let share = self.share.as_ref()?;
         let mut state = self.lock();
-        if state.phase != Phase::Open {
+        if state.phase != StreamPhase::Open {
             return None;
         }
         let newest = state.staged.newest().unwrap_or(0);
@@ -98,20 +98,20 @@ impl Stream {
         };
         let frame = frame::message(Some(self.event_id(sequence)), message);
         let waiting = state.staged.0.get_or_insert_default();
-        waiting.events.push_back(Waiting {
+        waiting.events.push_back(StagedEntry {
             sequence,
             frame,
             settled: false,
         });
         drop(state);
-        Some(Staged {
+        Some(StagingGuard {
             stream: Arc::clone(self),
             sequence,
         })
     }
 }
 
-impl Staged {
+impl StagingGuard {
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -133,12 +133,12 @@ impl Staged {
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagingGuard {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         let shown = state.staged.settle(self.sequence);
         // A closed stream is not read. A finished stream got these events before.
-        if state.phase == Phase::Closed || shown.is_empty() {
+        if state.phase == StreamPhase::Closed || shown.is_empty() {
             return;
         }
         let events = shown.len() as u64;

@@ -52,7 +52,7 @@ pub struct Replay {
 
 /// The answer of a store to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// The event was stored.
     Kept,
     /// Another replica has claimed the session, and assigns its sequences now.
@@ -72,7 +72,7 @@ pub trait EventStore: Send + Sync {
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
-    ) -> Result<Appended, StoreError>;
+    ) -> Result<AppendOutcome, StoreError>;
 
     /// The opening and the newest messages of a stream, at most `max`. Empty if the stream is unknown.
     ///

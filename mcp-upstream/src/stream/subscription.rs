@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
-use super::{Ending, Phase, State, Stream, frame};
+use super::{Ending, Stream, StreamPhase, StreamState, frame};
 
 /// Reads a stream. Dropping it detaches the reader.
 pub struct Subscription {
@@ -36,11 +36,11 @@ impl Subscription {
     /// [`Subscription::next`] as a poll function.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.stream.lock();
-        if state.reader != self.reader || state.cut || state.phase == Phase::Closed {
+        if state.reader != self.reader || state.cut || state.phase == StreamPhase::Closed {
             return Poll::Ready(None);
         }
         match self.stream.next_chunk(&mut state) {
-            Next::Chunk(chunk) => {
+            SubscriptionStep::Chunk(chunk) => {
                 state.wrote = self.stream.pulse.now();
                 state.comment = false;
                 let paced = std::mem::take(&mut state.paced);
@@ -50,8 +50,8 @@ impl Subscription {
                 }
                 Poll::Ready(Some(chunk))
             }
-            Next::End => Poll::Ready(None),
-            Next::Wait => {
+            SubscriptionStep::End => Poll::Ready(None),
+            SubscriptionStep::Wait => {
                 match &mut state.waker {
                     Some(waker) => waker.clone_from(context.waker()),
                     none => *none = Some(context.waker().clone()),
@@ -62,20 +62,20 @@ impl Subscription {
     }
 }
 
-enum Next {
+enum SubscriptionStep {
     Chunk(Bytes),
     End,
     Wait,
 }
 
 impl Stream {
-    fn next_chunk(&self, state: &mut State) -> Next {
+    fn next_chunk(&self, state: &mut StreamState) -> SubscriptionStep {
         if state.ending == Ending::Said {
             // Events after the farewell are left for the next reader.
-            return Next::End;
+            return SubscriptionStep::End;
         }
         if let Some(priming) = state.priming.take() {
-            return Next::Chunk(frame::priming(self.event_id(priming.get())));
+            return SubscriptionStep::Chunk(frame::priming(self.event_id(priming.get())));
         }
         let event = if self.share.is_some() {
             state.window.read()
@@ -86,20 +86,20 @@ impl Stream {
             event
         };
         if let Some(event) = event {
-            return Next::Chunk(event);
+            return SubscriptionStep::Chunk(event);
         }
-        if state.phase == Phase::Finished {
-            return Next::End;
+        if state.phase == StreamPhase::Finished {
+            return SubscriptionStep::End;
         }
         if state.ending == Ending::Wanted {
             state.ending = Ending::Said;
             let farewell = state.farewell.as_deref().cloned();
-            return Next::Chunk(farewell.unwrap_or_else(|| self.place.farewell()));
+            return SubscriptionStep::Chunk(farewell.unwrap_or_else(|| self.place.farewell()));
         }
         if state.comment {
-            return Next::Chunk(Bytes::from_static(frame::PING));
+            return SubscriptionStep::Chunk(Bytes::from_static(frame::PING));
         }
-        Next::Wait
+        SubscriptionStep::Wait
     }
 }
 

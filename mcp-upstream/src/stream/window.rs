@@ -31,7 +31,7 @@ impl Bounds {
 /// Framed events in order. Holds no memory of its own while it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    events: VecDeque<Event>,
+    events: VecDeque<WindowEvent>,
     bytes: usize,
     /// The number of events at the front that the reader has read.
     read: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Window {
 }
 
 #[derive(Debug)]
-struct Event {
+struct WindowEvent {
     sequence: u64,
     frame: Bytes,
     at: Instant,
@@ -50,7 +50,7 @@ struct Event {
 
 /// The result of trimming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trimmed {
+pub(crate) enum TrimOutcome {
     /// The window is within its bounds, or only its newest unread event exceeds them.
     Within,
     /// The reader has left more unread than the bounds allow; events that it had not read are gone.
@@ -99,7 +99,7 @@ impl Window {
     pub(crate) fn push(&mut self, sequence: u64, frame: Bytes, at: Instant) {
         self.bytes += frame.len();
         self.newest = sequence;
-        self.events.push_back(Event {
+        self.events.push_back(WindowEvent {
             sequence,
             frame,
             at,
@@ -151,15 +151,15 @@ impl Window {
 
     /// Removes the oldest events until the window is within its bounds. The newest event stays however large it is. With a
     /// reader, events that it has not read stay as long as they are within the bounds without the newest one.
-    pub(crate) fn trim(&mut self, bounds: Bounds, reading: bool) -> Trimmed {
-        let mut trimmed = Trimmed::Within;
+    pub(crate) fn trim(&mut self, bounds: Bounds, reading: bool) -> TrimOutcome {
+        let mut trimmed = TrimOutcome::Within;
         while self.events.len() > 1 && !self.within(bounds, self.events.len(), self.bytes) {
-            if reading && self.read == 0 && trimmed == Trimmed::Within {
+            if reading && self.read == 0 && trimmed == TrimOutcome::Within {
                 let newest = self.events.back().map_or(0, |event| event.frame.len());
                 if self.within(bounds, self.events.len() - 1, self.bytes - newest) {
                     break;
                 }
-                trimmed = Trimmed::ReaderTooSlow;
+                trimmed = TrimOutcome::ReaderTooSlow;
             }
             self.evict();
         }
@@ -209,28 +209,28 @@ mod tests {
     #[test]
     fn without_a_reader_the_oldest_go_first() {
         let mut window = filled(&[1, 1, 1, 1, 1]);
-        assert_eq!(window.trim(BOUNDS, false), Trimmed::Within);
+        assert_eq!(window.trim(BOUNDS, false), TrimOutcome::Within);
         assert_eq!(sequences(&window), [103, 104, 105]);
         let mut window = filled(&[4, 4, 4]);
-        assert_eq!(window.trim(BOUNDS, false), Trimmed::Within);
+        assert_eq!(window.trim(BOUNDS, false), TrimOutcome::Within);
         assert_eq!(sequences(&window), [102, 103]);
         let mut window = filled(&[1, 50]);
-        assert_eq!(window.trim(BOUNDS, false), Trimmed::Within);
+        assert_eq!(window.trim(BOUNDS, false), TrimOutcome::Within);
         assert_eq!(sequences(&window), [102]);
     }
 
     #[test]
     fn what_a_reader_has_not_taken_stays_while_only_the_newest_is_too_much() {
         let mut window = filled(&[5, 5, 50]);
-        assert_eq!(window.trim(BOUNDS, true), Trimmed::Within);
+        assert_eq!(window.trim(BOUNDS, true), TrimOutcome::Within);
         assert_eq!(sequences(&window), [101, 102, 103]);
         window.push(104, Bytes::from_static(b"x"), Instant::now());
-        assert_eq!(window.trim(BOUNDS, true), Trimmed::ReaderTooSlow);
+        assert_eq!(window.trim(BOUNDS, true), TrimOutcome::ReaderTooSlow);
         assert_eq!(sequences(&window), [104]);
         let mut window = filled(&[1, 1, 1, 1]);
-        assert_eq!(window.trim(BOUNDS, true), Trimmed::Within);
+        assert_eq!(window.trim(BOUNDS, true), TrimOutcome::Within);
         window.read();
-        assert_eq!(window.trim(BOUNDS, true), Trimmed::Within);
+        assert_eq!(window.trim(BOUNDS, true), TrimOutcome::Within);
         assert_eq!(sequences(&window), [102, 103, 104]);
     }
 

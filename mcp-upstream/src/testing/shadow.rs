@@ -15,7 +15,7 @@ use super::Harness;
 use crate::session::store::SessionStore;
 use crate::session::{Home, SessionId, SessionPatch, SessionRecord};
 use crate::stores::Stores;
-use crate::stream::store::{Appended, EventKind, Replay, StoredEvent, StreamRef};
+use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 
 #[derive(Default)]
@@ -193,12 +193,12 @@ impl EventStore for Shadow {
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         self.works().await?;
         let mut events = self.events.lock().expect("not poisoned");
         let key = (stream.session.as_str().to_owned(), stream.number);
         events.entry(key).or_default().push(written(event));
-        Ok(Appended::Kept)
+        Ok(AppendOutcome::Kept)
     }
 
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError> {

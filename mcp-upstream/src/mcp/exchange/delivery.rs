@@ -13,7 +13,7 @@ use crate::interaction::{self, EventSender, Interaction, PeerEvent};
 use crate::jsonrpc::RequestError;
 use crate::mcp::driver::{CallDriver, Next};
 use crate::mcp::{Core, call};
-use crate::session::{CancelNotice, InFlight, Session};
+use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::upstream::CallContext;
 
 /// A running call. In a session it can be cancelled by its id; dropping it cancels it in any case.
@@ -107,7 +107,7 @@ fn work(
     let format = cx.result_format();
     let (handle, registration) = AbortHandle::new_pair();
     let entry = cx.session().map(|session| {
-        InFlight::enter(
+        InFlightCalls::enter(
             session,
             id,
             handle,

@@ -20,7 +20,7 @@ use crate::engine::{CallSecrets, PassedCall, timed_out};
 use crate::protocol::Era;
 use crate::reply::Reply;
 use crate::session::in_flight::InFlightCall;
-use crate::session::{CancelNotice, InFlight, Session, SessionState};
+use crate::session::{CancelNotice, InFlightCalls, Session, SessionState};
 use crate::upstream::http::port::Departure;
 
 /// A message that was passed on.
@@ -113,7 +113,7 @@ impl Stay {
         let departure = Departure::default();
         let notice = Arc::new(PassedOn(departure.clone()));
         Self {
-            entry: InFlight::enter(session, id, handle, notice),
+            entry: InFlightCalls::enter(session, id, handle, notice),
             ended: Abortable::new(pending(), registration),
             departure,
         }

@@ -184,7 +184,7 @@ async fn removal_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_table_of_sessions_all_in_use_still_makes_room() {
-    use crate::session::InFlight;
+    use crate::session::InFlightCalls;
     use futures_util::future::AbortHandle;
     let store = store(2, 2);
     let start = Instant::now();
@@ -192,7 +192,7 @@ async fn a_table_of_sessions_all_in_use_still_makes_room() {
     let mut sessions = Vec::new();
     for second in 0..4 {
         let session = open(&store, "a", start + Duration::from_secs(second)).await;
-        calls.push(InFlight::enter(
+        calls.push(InFlightCalls::enter(
             &session,
             "1",
             AbortHandle::new_pair().0,

@@ -19,7 +19,7 @@ use redis::Script;
 
 use super::{RedisStore, millis};
 use crate::seal::SessionId;
-use crate::stream::store::{Appended, EventKind, Replay, StoredEvent, StreamRef};
+use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 
 /// Streams of one kind that a session may have stored: those of the newest requests, and the newest general ones. An
@@ -45,11 +45,11 @@ impl EventStore for RedisStore {
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         match &event.kind {
             EventKind::Opened { .. } => {
                 self.keep_opening(stream, event).await?;
-                Ok(Appended::Kept)
+                Ok(AppendOutcome::Kept)
             }
             EventKind::Message(message) => self.keep(stream, event.sequence, message).await,
         }
@@ -125,7 +125,7 @@ impl RedisStore {
         stream: StreamRef<'_>,
         sequence: u64,
         message: &str,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         let keys = self.keys.of(stream.session.as_str());
         let mut append = APPEND.key(keys.streams());
         append
@@ -145,8 +145,8 @@ impl RedisStore {
             .link
             .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
         match appended.await? {
-            FOREIGN => Ok(Appended::Foreign),
-            _ => Ok(Appended::Kept),
+            FOREIGN => Ok(AppendOutcome::Foreign),
+            _ => Ok(AppendOutcome::Kept),
         }
     }
 }

@@ -20,18 +20,18 @@ pub(in crate::stream) struct Share {
     ledger: Arc<Ledger>,
     bytes: AtomicUsize,
     /// Locked when a stream gets its first event or loses its oldest. Never together with a stream's lock.
-    entries: Mutex<Entries>,
+    entries: Mutex<ShareEntries>,
 }
 
 #[derive(Debug, Default)]
-struct Entries {
-    oldest_first: BinaryHeap<Entry>,
+struct ShareEntries {
+    oldest_first: BinaryHeap<ShareEntry>,
     /// The approximate number of entries whose streams are gone.
     dead: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ShareEntry {
     sequence: u64,
     stream: Weak<Stream>,
 }
@@ -68,7 +68,7 @@ impl Share {
 
     /// Lists a stream that held nothing before an event with this sequence or a newer one.
     pub(in crate::stream) fn list(&self, sequence: u64, stream: &Arc<Stream>) {
-        self.entries().oldest_first.push(Entry {
+        self.entries().oldest_first.push(ShareEntry {
             sequence,
             stream: Arc::downgrade(stream),
         });
@@ -136,7 +136,7 @@ impl Share {
         self.entries().oldest_first.len()
     }
 
-    fn oldest(&self) -> Option<Entry> {
+    fn oldest(&self) -> Option<ShareEntry> {
         let mut entries = self.entries();
         let entry = entries.oldest_first.pop()?;
         if entry.stream.strong_count() == 0 {
@@ -145,28 +145,28 @@ impl Share {
         Some(entry)
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, ShareEntries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ord for Entry {
+impl Ord for ShareEntry {
     /// The greatest entry is the one with the smallest sequence, since the heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Order {
         other.sequence.cmp(&self.sequence)
     }
 }
 
-impl PartialOrd for Entry {
+impl PartialOrd for ShareEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Order> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for ShareEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Order::Equal
     }
 }
 
-impl Eq for Entry {}
+impl Eq for ShareEntry {}

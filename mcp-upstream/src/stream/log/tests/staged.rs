@@ -8,21 +8,21 @@ use futures_util::poll;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::stream::store::{Appended, Replay};
+use crate::stream::store::{AppendOutcome, Replay};
 
 /// A store that answers when the test tells it to. Openings are answered at once.
 #[derive(Default)]
 struct Slow {
-    writes: Mutex<VecDeque<oneshot::Sender<Appended>>>,
+    writes: Mutex<VecDeque<oneshot::Sender<AppendOutcome>>>,
 }
 
 impl Slow {
     /// Answers an open write, counted from the oldest.
     fn answer(&self, which: usize) {
-        self.answer_as(which, Appended::Kept);
+        self.answer_as(which, AppendOutcome::Kept);
     }
 
-    fn answer_as(&self, which: usize, appended: Appended) {
+    fn answer_as(&self, which: usize, appended: AppendOutcome) {
         let write = self.writes.lock().expect("not poisoned").remove(which);
         write
             .expect("an open write")
@@ -33,9 +33,13 @@ impl Slow {
 
 #[async_trait]
 impl EventStore for Slow {
-    async fn append(&self, _: StreamRef<'_>, event: &StoredEvent) -> Result<Appended, StoreError> {
+    async fn append(
+        &self,
+        _: StreamRef<'_>,
+        event: &StoredEvent,
+    ) -> Result<AppendOutcome, StoreError> {
         if let EventKind::Opened { .. } = event.kind {
-            return Ok(Appended::Kept);
+            return Ok(AppendOutcome::Kept);
         }
         let (answer, answered) = oneshot::channel();
         self.writes.lock().expect("not poisoned").push_back(answer);
@@ -105,7 +109,7 @@ async fn an_event_of_a_session_that_another_replica_has_is_shown_without_an_id_o
         let mut reader = stream.read();
         let mut foreign = Box::pin(put(&log, &session, &stream, "1"));
         assert!(poll!(&mut foreign).is_pending());
-        store.answer_as(0, Appended::Foreign);
+        store.answer_as(0, AppendOutcome::Foreign);
         foreign.await;
         let events = ready(&mut reader).0;
         assert_eq!(data(&events), shown);

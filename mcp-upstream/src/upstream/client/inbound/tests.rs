@@ -52,7 +52,7 @@ async fn a_client_is_away_without_request_stream_and_question() {
     assert_eq!(ears.away_since(later), Some(left));
 
     let (call, _registration) = futures_util::future::AbortHandle::new_pair();
-    let entry = crate::session::InFlight::enter(
+    let entry = crate::session::InFlightCalls::enter(
         &session,
         "1",
         call,
