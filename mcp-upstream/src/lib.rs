@@ -56,7 +56,7 @@ pub use pages::Pages;
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};
 pub use surface::relay::{FrameLimits, Guest, Relay};
-pub use surface::stdio::Ended;
+pub use surface::stdio::ConversationEnd;
 pub use upstream::http::port as http_client;
 pub use upstream::system as management;
 

@@ -30,9 +30,9 @@ pub(crate) mod tools;
 pub(crate) mod vault;
 
 /// The reply to a request that fails before its handler starts. Boxed: it travels in the error side of results.
-struct Refused(Box<Reply>);
+struct EarlyReply(Box<Reply>);
 
-impl Refused {
+impl EarlyReply {
     fn new(status: StatusCode, code: &'static str, message: &str) -> Self {
         Self(Box::new(error::rest_plain(status, code, message)))
     }
@@ -51,9 +51,9 @@ struct InNamespace {
 }
 
 impl InNamespace {
-    fn of(core: &Core, caller: Caller) -> Result<Self, Refused> {
+    fn of(core: &Core, caller: Caller) -> Result<Self, EarlyReply> {
         let Some(name) = caller.namespace.clone() else {
-            return Err(Refused::new(
+            return Err(EarlyReply::new(
                 StatusCode::BAD_REQUEST,
                 "namespace_required",
                 "The request names no namespace: send the header X-Namespace, or use a path below /namespaces/<name>/tools",
@@ -63,9 +63,9 @@ impl InNamespace {
             Some(namespace) => Ok(Self { caller, namespace }),
             None if core.registry.awaits(&name) => {
                 let refused = error::rest_starting(&startup::starting(&name));
-                Err(Refused(Box::new(refused)))
+                Err(EarlyReply(Box::new(refused)))
             }
-            None => Err(Refused(Box::new(unknown_namespace(name.as_str())))),
+            None => Err(EarlyReply(Box::new(unknown_namespace(name.as_str())))),
         }
     }
 
@@ -75,7 +75,7 @@ impl InNamespace {
     }
 
     /// Finds the namespace of a tool and the tool's name there. A request for all namespaces searches all of them.
-    async fn of_tool(mut self, core: &Core, name: &str) -> Result<(Self, Box<str>), Refused> {
+    async fn of_tool(mut self, core: &Core, name: &str) -> Result<(Self, Box<str>), EarlyReply> {
         if !self.is_global() {
             return Ok((self, name.into()));
         }
@@ -86,7 +86,7 @@ impl InNamespace {
                 &not_shown(&self.caller, &self.namespace, name),
                 &self.caller,
             );
-            return Err(Refused(Box::new(unknown)));
+            return Err(EarlyReply(Box::new(unknown)));
         };
         self.caller.namespace = Some(namespace.name.clone());
         self.namespace = namespace;

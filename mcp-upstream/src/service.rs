@@ -40,7 +40,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reload::ReloadControl;
 use crate::replicas::Replicas;
 use crate::reply::Reply;
-use crate::rest::openapi::{Addresses, Asked};
+use crate::rest::openapi::{Addresses, DocumentRequest};
 use crate::seal::SessionKey;
 use crate::session::SessionTable;
 use crate::session::config::SessionsConfig;
@@ -51,7 +51,7 @@ use crate::stream::open::OpenStreams;
 use crate::stream::{EventLog, Pulse, StreamLimiter, in_memory};
 use crate::supervise::supervise;
 use crate::surface::relay::{self, Relay};
-use crate::surface::stdio::{self, Ended};
+use crate::surface::stdio::{self, ConversationEnd};
 use crate::upstream::aggregate::AggregateUpstream;
 use crate::upstream::client::connector::Connector;
 use crate::upstream::client::pools::PooledConnector;
@@ -413,7 +413,7 @@ impl Service {
                     false => Addresses::Header,
                 };
                 Box::pin(async move {
-                    let asked = Asked {
+                    let asked = DocumentRequest {
                         query: query.as_deref(),
                         addresses,
                         shape,
@@ -459,7 +459,7 @@ impl Service {
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
         stop: impl Future<Output = ()>,
-    ) -> Ended {
+    ) -> ConversationEnd {
         stdio::serve(Arc::clone(&self.core), caller, input, output, stop).await
     }
 

@@ -35,8 +35,8 @@ mod tools;
 mod trail;
 mod upload;
 
-use answer::{Answer, Failure};
-use request::Request;
+use answer::{Answer, WebFailure};
+use request::ApiRequest;
 
 /// The parts of a request that the handlers read, beside its method, query and body.
 #[derive(Debug, Clone)]
@@ -133,7 +133,7 @@ pub(crate) async fn handle(
     body: Bytes,
     web: WebRequest,
 ) -> Reply {
-    let request = Request::new(&caller, method, query, body, web);
+    let request = ApiRequest::new(&caller, method, query, body, web);
     let answered = match request {
         Ok(request) => route(core, &caller, &request).await,
         Err(failure) => Err(failure),
@@ -142,7 +142,7 @@ pub(crate) async fn handle(
 }
 
 /// Makes requests about namespaces wait while the gateway starts, as REST does.
-async fn await_start(core: &Core, segments: &[&str]) -> Result<(), Failure> {
+async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
     let registry = &core.registry;
     if !registry.startup().is_running() {
         return Ok(());
@@ -158,10 +158,10 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), Failure> {
         },
         _ => None,
     };
-    starting.map_or(Ok(()), |failed| Err(Failure::starting(&failed)))
+    starting.map_or(Ok(()), |failed| Err(WebFailure::starting(&failed)))
 }
 
-async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let segments: Vec<&str> = request.segments.iter().map(String::as_str).collect();
     let method = request.method.as_str();
     check(caller, done_by(method, &segments)?)?;
@@ -231,14 +231,14 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
         ("GET", ["streams"]) => sessions::streams(core, request),
         ("DELETE", ["streams", id]) => sessions::end_stream(core, caller, id),
         // Every row of the table has its arm: a test requests each.
-        _ => Err(Failure::not_found("not_found", NO_PATH)),
+        _ => Err(WebFailure::not_found("not_found", NO_PATH)),
     }
 }
 
 const NO_PATH: &str = "The API has nothing at this path.";
 
 /// The effects of a request. 405 if the path takes another method, else 404.
-fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
+fn done_by(method: &str, segments: &[&str]) -> Result<Does, WebFailure> {
     let fits = |pattern: &str| {
         let mut parts = pattern.split('/');
         let all = segments.iter().all(|segment| {
@@ -249,7 +249,7 @@ fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
         all && parts.next().is_none()
     };
     let Some((pattern, ..)) = PATHS.iter().find(|(pattern, ..)| fits(pattern)) else {
-        return Err(Failure::not_found("not_found", NO_PATH));
+        return Err(WebFailure::not_found("not_found", NO_PATH));
     };
     let rows = PATHS.iter().filter(|(other, ..)| other == pattern);
     if let Some((_, _, does)) = rows.clone().find(|(_, known, _)| *known == method) {
@@ -258,11 +258,11 @@ fn done_by(method: &str, segments: &[&str]) -> Result<Does, Failure> {
     let known: Vec<_> = rows.map(|(_, known, _)| *known).collect();
     let allow = known.join(", ");
     let message = format!("/api/{pattern} does not know the method {method}; it knows {allow}.");
-    Err(Failure::method(message, &allow))
+    Err(WebFailure::method(message, &allow))
 }
 
 /// Refuses a caller whose credential does not cover the effects of the path.
-fn check(caller: &Caller, does: Does) -> Result<(), Failure> {
+fn check(caller: &Caller, does: Does) -> Result<(), WebFailure> {
     let Some(grant) = &caller.grant else {
         return Ok(());
     };
@@ -271,7 +271,7 @@ fn check(caller: &Caller, does: Does) -> Result<(), Failure> {
         Same(tool) => match Management::EFFECTS.check(scope, tool) {
             Ok(()) => return Ok(()),
             Err(Missing::Name) => {
-                return Err(Failure::out_of_scope(format!(
+                return Err(WebFailure::out_of_scope(format!(
                     "The credential's scopes do not open {tool}, the management tool that does the same"
                 )));
             }
@@ -281,7 +281,7 @@ fn check(caller: &Caller, does: Does) -> Result<(), Failure> {
     };
     match lacks {
         None => Ok(()),
-        Some(effect) => Err(Failure::out_of_scope(format!(
+        Some(effect) => Err(WebFailure::out_of_scope(format!(
             "The credential's scopes do not open this, which {}: it needs {}",
             effect.words(),
             effect.needed()

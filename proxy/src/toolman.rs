@@ -24,7 +24,7 @@ use tooldock_upstream::profile::Profile;
 use tooldock_upstream::replicas::Replicas;
 use tooldock_upstream::session::SessionKey;
 use tooldock_upstream::session::config::SessionsConfig;
-use tooldock_upstream::{Ended, Service, ServiceParts};
+use tooldock_upstream::{ConversationEnd, Service, ServiceParts};
 use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver, Surroundings};
 use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::budget::Budget;
@@ -114,7 +114,7 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
         let ended = service.serve_lines(caller, input, output, stop).await;
         tracing::info!("stopping: {}", why(ended));
         let servers = service.end_servers(SERVERS_END);
-        if ended == Ended::Stopped {
+        if ended == ConversationEnd::Stopped {
             servers.await;
             return;
         }
@@ -138,11 +138,11 @@ fn own(pipe: impl AsFd) -> anyhow::Result<File> {
     Ok(File::from_std(pipe.into()))
 }
 
-fn why(ended: Ended) -> &'static str {
+fn why(ended: ConversationEnd) -> &'static str {
     match ended {
-        Ended::InputClosed => "the client has closed standard input",
-        Ended::OutputClosed => "the client reads no more",
-        Ended::Stopped => "told to",
+        ConversationEnd::InputClosed => "the client has closed standard input",
+        ConversationEnd::OutputClosed => "the client reads no more",
+        ConversationEnd::Stopped => "told to",
     }
 }
 

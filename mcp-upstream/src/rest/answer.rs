@@ -31,7 +31,7 @@ pub(super) async fn value_of(
         UpstreamReply::Result(result) => value(&result)?,
         UpstreamReply::Response(response) => match response.outcome() {
             ResponseOutcome::Result(result) => value(&result)?,
-            ResponseOutcome::Error(error) => Err(failure::Failed::with(&error)),
+            ResponseOutcome::Error(error) => Err(failure::ServerFailure::with(&error)),
         },
     };
     let failed = match failed {
@@ -64,7 +64,7 @@ fn bare(reply: ToolReply) -> Bytes {
 /// # Errors
 ///
 /// If it is not the result of a tool (`CallToolResult`).
-fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
+fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallError> {
     let odd = |what: &str| {
         let message = format!("The server's answer is no result of a tool: {what}");
         CallError::new(CallErrorCode::UpstreamError, message)
@@ -79,7 +79,7 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::Failed>, CallError> {
     let blocks = blocks.ok_or_else(|| odd("its content is no list"))?;
     match spans::member(object, "isError").map(RawValue::get) {
         None | Some("false" | "null") => {}
-        Some("true") => return Ok(Err(failure::Failed::saying(object, &blocks))),
+        Some("true") => return Ok(Err(failure::ServerFailure::saying(object, &blocks))),
         Some(_) => return Err(odd("its isError is neither true nor false")),
     }
     if let Some(value) = spans::member(object, "structuredContent") {

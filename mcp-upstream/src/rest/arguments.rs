@@ -4,16 +4,16 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use super::Refused;
+use super::EarlyReply;
 pub(super) use crate::catalogue::arguments::are_required;
 use crate::jsonrpc::{self, RequestError};
 
 /// The arguments of a call. An empty body counts as `{}` (RST-10), and so does white space for a tool that needs no arguments.
-pub(super) fn of(body: Bytes) -> Result<Bytes, Refused> {
+pub(super) fn of(body: Bytes) -> Result<Bytes, EarlyReply> {
     if body.trim_ascii().is_empty() {
         return Ok(Bytes::from_static(b"{}"));
     }
-    let invalid = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
+    let invalid = |reason: &str| EarlyReply::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
     let text = jsonrpc::text(&body).map_err(|failure| match failure {
         RequestError::Parse(reason) | RequestError::Shape(reason) => invalid(&reason),
         _ => invalid("the body is no JSON"),
@@ -22,7 +22,7 @@ pub(super) fn of(body: Bytes) -> Result<Bytes, Refused> {
     if raw.get().starts_with('{') {
         Ok(body.slice_ref(raw.get().as_bytes()))
     } else {
-        Err(Refused::new(
+        Err(EarlyReply::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "invalid_arguments",
             "The body must be a JSON object: it is the tool's arguments",
@@ -36,8 +36,8 @@ pub(super) fn is_blank(body: &[u8]) -> bool {
 }
 
 /// The refusal of a blank body if arguments are required: a client that lost them on the way should learn of it.
-pub(super) fn blank() -> Refused {
-    Refused::new(
+pub(super) fn blank() -> EarlyReply {
+    EarlyReply::new(
         StatusCode::BAD_REQUEST,
         "invalid_json",
         "The body holds white space alone, but the tool needs arguments: send them as a JSON object",

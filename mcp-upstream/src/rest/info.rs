@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tooldock_workers::registry::Namespace;
 
-use super::{InNamespace, Refused, json as reply, tool_count};
+use super::{EarlyReply, InNamespace, json as reply, tool_count};
 use crate::caller::Caller;
 use crate::error;
 use crate::mcp::Core;
@@ -36,7 +36,7 @@ pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     }
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
-        Err(Refused(refused)) => return *refused,
+        Err(EarlyReply(refused)) => return *refused,
     };
     let (caller, namespace) = (&scope.caller, &scope.namespace);
     let upstream = core.upstreams.of(namespace);

@@ -34,11 +34,11 @@ mod responses;
 mod schema;
 
 use effort::Effort;
-use responses::{Fails, Sent};
-use schema::Hoisted;
+use responses::{Fails, ValueForm};
+use schema::HoistedSchema;
 
 #[derive(Deserialize)]
-struct Scope {
+struct DocumentQuery {
     namespace: Option<String>,
     view: Option<View>,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Addresses {
 }
 
 /// The parameters of a request for a document.
-pub(crate) struct Asked<'a> {
+pub(crate) struct DocumentRequest<'a> {
     pub(crate) query: Option<&'a str>,
     pub(crate) addresses: Addresses,
     pub(crate) shape: RestShape,
@@ -71,9 +71,9 @@ pub(crate) struct Asked<'a> {
 
 /// Answers with the document of the request's namespace, or of the namespace in the query, for clients that cannot send the
 /// header (RST-17).
-pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> Reply {
+pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentRequest<'_>) -> Reply {
     let query = asked.query.unwrap_or_default();
-    let Ok(scope) = serde_urlencoded::from_str::<Scope>(query) else {
+    let Ok(scope) = serde_urlencoded::from_str::<DocumentQuery>(query) else {
         return error::rest_plain(
             StatusCode::BAD_REQUEST,
             "invalid_request",
@@ -94,7 +94,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
             Ok(tools) => {
                 let sent = tools
                     .iter()
-                    .map(|it| Sent::by(core.upstreams.of(it.namespace)));
+                    .map(|it| ValueForm::by(core.upstreams.of(it.namespace)));
                 let sent = sent.collect();
                 let layout = Layout::new(caller, None, &asked, scope.view);
                 answered(caller, move || of_all(&tools, sent, &layout).into()).await
@@ -111,7 +111,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: Asked<'_>) -> 
     let upstream = core.upstreams.of(&namespace);
     match upstream.listed(&namespace, caller).get().await {
         Ok(list) => {
-            let sent = Sent::by(upstream);
+            let sent = ValueForm::by(upstream);
             let access = Access::of(caller);
             let form = layout.fingerprint(&namespace);
             if let Some(document) = list.document(&form, access.view(&namespace)) {
@@ -146,11 +146,11 @@ fn of_one(
     namespace: &Namespace,
     list: &ToolList,
     access: &Access,
-    sent: Sent,
+    sent: ValueForm,
     layout: &Layout,
 ) -> Vec<u8> {
     let tools = access.view(namespace).tools(list);
-    let tools = tools.map(|entry| Described {
+    let tools = tools.map(|entry| DocumentTool {
         name: entry.name(),
         entry,
         sent,
@@ -163,8 +163,8 @@ fn of_one(
 }
 
 /// The document of all namespaces at once. `sent` holds the form of each tool's values.
-fn of_all(tools: &GlobalTools, sent: Vec<Sent>, layout: &Layout) -> Vec<u8> {
-    let tools = tools.iter().zip(sent).map(|(tool, sent)| Described {
+fn of_all(tools: &GlobalTools, sent: Vec<ValueForm>, layout: &Layout) -> Vec<u8> {
+    let tools = tools.iter().zip(sent).map(|(tool, sent)| DocumentTool {
         name: tool.name,
         entry: tool.entry,
         sent,
@@ -173,11 +173,11 @@ fn of_all(tools: &GlobalTools, sent: Vec<Sent>, layout: &Layout) -> Vec<u8> {
 }
 
 /// A tool in the document.
-struct Described<'a> {
+struct DocumentTool<'a> {
     /// The name in the paths.
     name: &'a str,
     entry: &'a ToolEntry,
-    sent: Sent,
+    sent: ValueForm,
 }
 
 /// The parts of the document that depend on the request.
@@ -212,7 +212,7 @@ impl Layout {
     fn new(
         caller: &Caller,
         namespace: Option<&Namespace>,
-        asked: &Asked<'_>,
+        asked: &DocumentRequest<'_>,
         view: Option<View>,
     ) -> Self {
         let profile = &caller.profile;
@@ -250,7 +250,11 @@ impl Layout {
     }
 }
 
-fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described<'_>>) -> Vec<u8> {
+fn describe(
+    namespace: Option<&Namespace>,
+    layout: &Layout,
+    tools: Vec<DocumentTool<'_>>,
+) -> Vec<u8> {
     let mut effort = Effort::default();
     let mut paths = match layout.view {
         View::Tools => Map::new(),
@@ -293,7 +297,7 @@ fn describe(namespace: Option<&Namespace>, layout: &Layout, tools: Vec<Described
 }
 
 /// The namespace's description, with the tools that no path can name.
-fn description(namespace: Option<&Namespace>, uncallable: &[Described<'_>]) -> String {
+fn description(namespace: Option<&Namespace>, uncallable: &[DocumentTool<'_>]) -> String {
     const NAMED_MAX: usize = 10;
     let own = namespace.map_or("The tools of all namespaces", |it| &it.description);
     if uncallable.is_empty() {
@@ -313,13 +317,13 @@ fn description(namespace: Option<&Namespace>, uncallable: &[Described<'_>]) -> S
 }
 
 fn tool_operation(
-    tool: &Described<'_>,
+    tool: &DocumentTool<'_>,
     operation: &str,
     path: &str,
     layout: &Layout,
     (schemas, effort): (&mut Map<String, Value>, &mut Effort),
 ) -> Value {
-    let Described { name, entry, sent } = *tool;
+    let DocumentTool { name, entry, sent } = *tool;
     // In the older forms the value is a member of the answer.
     let (answer, within) = match layout.shape {
         RestShape::V1 | RestShape::Vault => ("responses/200", "/properties/result"),
@@ -331,7 +335,7 @@ fn tool_operation(
             "#/paths/{}/post/{part}/content/application~1json/schema{within}",
             pointer(path)
         );
-        let Hoisted {
+        let HoistedSchema {
             schema,
             definitions,
         } = schema::hoist(raw, &pointer, &format!("{operation}_{kind}"), effort);

@@ -92,7 +92,7 @@ struct Issue<'a> {
 
 /// The details that a caller gets.
 #[derive(Clone, Copy)]
-enum Told<'a> {
+enum HealthDetail<'a> {
     /// Only the status of the process.
     Status,
     /// The namespaces that the caller may use.
@@ -101,7 +101,7 @@ enum Told<'a> {
     All,
 }
 
-impl<'a> Told<'a> {
+impl<'a> HealthDetail<'a> {
     fn to(caller: &'a Caller) -> Self {
         if caller.status_only {
             Self::Status
@@ -150,7 +150,7 @@ impl<'a> Told<'a> {
 pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let healthy = caller.profile.rest_shape.healthy();
-    let Some(namespaces) = Told::to(caller).of(&snapshot) else {
+    let Some(namespaces) = HealthDetail::to(caller).of(&snapshot) else {
         return super::json(&json!({ "status": healthy }));
     };
     super::json(&json!({
@@ -166,12 +166,12 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
 /// Answers `/ready`: new traffic is welcome once the first scan is done and unless the process is draining. A failing namespace
 /// does not make the others unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
-    let told = Told::to(caller);
+    let told = HealthDetail::to(caller);
     // Read before the snapshot, so that a namespace published in between is not left out. Reads the disk, which a stranger's
     // probe must not cause.
     let coming = match told {
-        Told::Status => Vec::new(),
-        Told::Own(_) | Told::All => core.registry.awaited(),
+        HealthDetail::Status => Vec::new(),
+        HealthDetail::Own(_) | HealthDetail::All => core.registry.awaited(),
     };
     let snapshot = core.registry.snapshot();
     let (status, word) = if core.health.is_ready() && core.registry.startup().is_scanned() {
@@ -208,7 +208,7 @@ pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
                     "message": issue.message,
                 })
             });
-            let all = matches!(told, Told::All);
+            let all = matches!(told, HealthDetail::All);
             let ignored = core.registry.ignored();
             let ignored = ignored.iter().filter(|_| all).map(|(name, issue)| {
                 json!({
@@ -295,7 +295,7 @@ impl From<BackendState> for BackendDetail {
     }
 }
 
-fn detail<'a>(core: &Core, namespace: &'a Namespace, told: Told<'_>) -> Detail<'a> {
+fn detail<'a>(core: &Core, namespace: &'a Namespace, told: HealthDetail<'_>) -> Detail<'a> {
     let condition = Condition::of(core, namespace);
     let backends = condition.backends.into_iter();
     let members = condition.members.into_iter();

@@ -13,7 +13,7 @@ use crate::profile::RestShape;
 use crate::reply::Reply;
 
 /// A tool in a list.
-pub(super) struct Listed<'a> {
+pub(super) struct ShapedTool<'a> {
     /// The tool's name in this list.
     pub(super) name: &'a str,
     pub(super) namespace: &'a Namespace,
@@ -62,7 +62,7 @@ struct IndexedTool<'a> {
 }
 
 /// A list of tools. `namespace` is their namespace; `None` for all namespaces at once.
-pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[Listed<'_>]) -> Reply {
+pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[ShapedTool<'_>]) -> Reply {
     match shape {
         RestShape::V2 => {
             let tools = tools.iter().map(|tool| Tool {
@@ -107,7 +107,7 @@ pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[Listed<'_
 }
 
 /// A list of tools in the form of Tool Vault (EX-31).
-pub(super) fn index(tools: &[Listed<'_>]) -> Reply {
+pub(super) fn index(tools: &[ShapedTool<'_>]) -> Reply {
     #[derive(Serialize)]
     struct Index<'a> {
         tools: Vec<IndexedTool<'a>>,

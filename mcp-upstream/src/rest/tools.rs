@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 use tooldock_workers::error::CallError;
 use tooldock_workers::hidden::HiddenValues;
 
-use super::shape::{self, Listed};
-use super::{InNamespace, Refused, answer, arguments, vault};
+use super::shape::{self, ShapedTool};
+use super::{EarlyReply, InNamespace, answer, arguments, vault};
 use crate::caller::Caller;
 use crate::engine::not_shown;
 use crate::error;
@@ -25,7 +25,7 @@ const VAULT_CALL: &str = "call";
 pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     if scope.is_global() {
         let snapshot = core.registry.snapshot();
@@ -33,7 +33,7 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
             Ok(tools) => {
                 let tools: Vec<_> = tools
                     .iter()
-                    .map(|tool| Listed {
+                    .map(|tool| ShapedTool {
                         name: tool.name,
                         namespace: tool.namespace,
                         entry: tool.entry,
@@ -50,7 +50,7 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
         Ok(list) => {
             let tools = scope.view().tools(&list);
             let tools: Vec<_> = tools
-                .map(|entry| Listed {
+                .map(|entry| ShapedTool {
                     name: entry.name(),
                     namespace,
                     entry,
@@ -66,11 +66,11 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
 pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     let (scope, name) = match scope.of_tool(core, name).await {
         Ok(found) => found,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     let namespace = &scope.namespace;
     match input_schema(core.upstreams.of(namespace), &scope, &name).await {
@@ -107,7 +107,7 @@ pub(crate) async fn call(
 ) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     // A tool of that name takes precedence over Tool Vault's generic call (K-22).
     if name == VAULT_CALL && !is_there(core, &scope, name).await {
@@ -115,12 +115,12 @@ pub(crate) async fn call(
     }
     let (scope, own) = match scope.of_tool(core, name).await {
         Ok(found) => found,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     let upstream = core.upstreams.of(&scope.namespace);
     let arguments = match read(upstream, &scope, &own, body).await {
         Ok(arguments) => arguments,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     run(core, scope, &own, name, arguments, shape).await
 }
@@ -188,7 +188,7 @@ pub(super) async fn run_named(
 ) -> Reply {
     let (scope, own) = match scope.of_tool(core, name).await {
         Ok(found) => found,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     run(core, scope, &own, name, arguments, RestShape::Vault).await
 }
@@ -215,7 +215,7 @@ async fn read(
     scope: &InNamespace,
     name: &str,
     body: Bytes,
-) -> Result<Bytes, Refused> {
+) -> Result<Bytes, EarlyReply> {
     if arguments::is_blank(&body) && needs_arguments(upstream, scope, name).await {
         return Err(arguments::blank());
     }

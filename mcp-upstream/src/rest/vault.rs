@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{InNamespace, Refused, tools};
+use super::{EarlyReply, InNamespace, tools};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, RequestError};
 use crate::mcp::Core;
@@ -26,17 +26,17 @@ pub(crate) async fn index(core: &Core, caller: Caller) -> Reply {
 pub(crate) async fn call(core: &Core, caller: Caller, body: Bytes) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     let (name, arguments) = match read(&body) {
         Ok(call) => call,
-        Err(Refused(reply)) => return *reply,
+        Err(EarlyReply(reply)) => return *reply,
     };
     tools::run_named(core, scope, &name, arguments).await
 }
 
 #[derive(Deserialize)]
-struct Call<'a> {
+struct VaultCall<'a> {
     #[serde(borrow)]
     name: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -44,15 +44,15 @@ struct Call<'a> {
 }
 
 /// The name and the arguments, a JSON object, of a call.
-fn read(body: &Bytes) -> Result<(String, Bytes), Refused> {
-    let not_json = |reason: &str| Refused::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
+fn read(body: &Bytes) -> Result<(String, Bytes), EarlyReply> {
+    let not_json = |reason: &str| EarlyReply::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
     let text = jsonrpc::text(body).map_err(|failure| match failure {
         RequestError::Parse(reason) | RequestError::Shape(reason) => not_json(&reason),
         _ => not_json("the body is no JSON"),
     })?;
     let raw: &RawValue =
         serde_json::from_str(text).map_err(|error| not_json(&error.to_string()))?;
-    let call: Call<'_> = serde_json::from_str(raw.get())
+    let call: VaultCall<'_> = serde_json::from_str(raw.get())
         .ok()
         .filter(|_| raw.get().starts_with('{'))
         .ok_or_else(|| {
@@ -74,7 +74,7 @@ fn read(body: &Bytes) -> Result<(String, Bytes), Refused> {
 }
 
 /// The object for a list of names and values.
-fn listed(list: &str) -> Result<String, Refused> {
+fn listed(list: &str) -> Result<String, EarlyReply> {
     #[derive(Deserialize)]
     struct Argument<'a> {
         #[serde(borrow)]
@@ -100,8 +100,8 @@ fn listed(list: &str) -> Result<String, Refused> {
     Ok(format!("{{{}}}", members.join(",")))
 }
 
-fn invalid(message: &str) -> Refused {
-    Refused::new(
+fn invalid(message: &str) -> EarlyReply {
+    EarlyReply::new(
         StatusCode::UNPROCESSABLE_ENTITY,
         "invalid_arguments",
         message,
@@ -117,7 +117,7 @@ mod tests {
             Ok((name, arguments)) => {
                 Ok((name, String::from_utf8(arguments.to_vec()).expect("UTF-8")))
             }
-            Err(Refused(reply)) => Err(reply.head().status.as_u16()),
+            Err(EarlyReply(reply)) => Err(reply.head().status.as_u16()),
         }
     }
 

@@ -21,12 +21,12 @@ pub(super) struct Room {
 pub(super) struct Requests {
     room: Room,
     tasks: JoinSet<()>,
-    running: HashMap<task::Id, Running>,
+    running: HashMap<task::Id, RequestEntry>,
     bytes: usize,
     begun: u64,
 }
 
-struct Running {
+struct RequestEntry {
     /// The id, raw JSON; `None` for a batch, which has no single id.
     id: Option<Box<str>>,
     /// The position among all requests of the client.
@@ -74,7 +74,7 @@ impl Requests {
         self.begun += 1;
         self.bytes += bytes;
         let handle = self.tasks.spawn(work);
-        let running = Running {
+        let running = RequestEntry {
             id,
             number: self.begun,
             listens,

@@ -42,7 +42,7 @@ mod conversation;
 mod incoming;
 
 use conversation::Conversation;
-use incoming::Incoming;
+use incoming::LineKind;
 
 /// The longest message of the client, in bytes. A longer one is answered with an error and skipped.
 const LINE_MAX: usize = 16 * 1024 * 1024;
@@ -60,7 +60,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The reason why a conversation over pipes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ConversationEnd {
     /// The client closed its end, and has the answers to its requests.
     InputClosed,
     /// The client stopped reading.
@@ -76,11 +76,11 @@ pub(crate) async fn serve(
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl AsyncWrite + Send + Unpin + 'static,
     stop: impl Future<Output = ()>,
-) -> Ended {
+) -> ConversationEnd {
     let (outbox, lines) = Outbox::new();
     let writer = tokio::spawn(outbox::write(lines, output, None));
     let reading = read(input);
-    let mut connection = Connection {
+    let mut connection = PipeConnection {
         conversation: Arc::new(Conversation::new(core, caller, outbox)),
         requests: Requests::within(ROOM),
         general: None,
@@ -94,12 +94,12 @@ pub(crate) async fn serve(
 }
 
 /// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
-struct Reading {
+struct ClientLines {
     lines: mpsc::Receiver<ServerLine>,
     task: JoinHandle<()>,
 }
 
-fn read(input: impl AsyncRead + Send + Unpin + 'static) -> Reading {
+fn read(input: impl AsyncRead + Send + Unpin + 'static) -> ClientLines {
     let (sender, lines) = mpsc::channel(1);
     let mut read = ServerLines::new(input, |size| size <= LINE_MAX, ENDLESS);
     let task = tokio::spawn(async move {
@@ -109,23 +109,23 @@ fn read(input: impl AsyncRead + Send + Unpin + 'static) -> Reading {
             }
         }
     });
-    Reading { lines, task }
+    ClientLines { lines, task }
 }
 
 /// A client with its running requests.
-struct Connection {
+struct PipeConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
     /// Passes on server notifications outside of answers, in the session of the legacy era.
     general: Option<JoinHandle<()>>,
 }
 
-impl Connection {
+impl PipeConnection {
     async fn run(
         &mut self,
         mut lines: mpsc::Receiver<ServerLine>,
         stop: impl Future<Output = ()>,
-    ) -> Ended {
+    ) -> ConversationEnd {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
@@ -135,8 +135,8 @@ impl Connection {
             // - the client's next message
             let line = tokio::select! {
                 biased;
-                () = &mut stop => return Ended::Stopped,
-                () = outbox.closed() => return Ended::OutputClosed,
+                () = &mut stop => return ConversationEnd::Stopped,
+                () = outbox.closed() => return ConversationEnd::OutputClosed,
                 () = self.requests.settle_one(&outbox) => continue,
                 line = lines.recv() => line,
             };
@@ -144,17 +144,17 @@ impl Connection {
             // A full outbox stops reading here, and with it the client.
             tokio::select! {
                 biased;
-                () = &mut stop => return Ended::Stopped,
-                () = outbox.closed() => return Ended::OutputClosed,
+                () = &mut stop => return ConversationEnd::Stopped,
+                () = outbox.closed() => return ConversationEnd::OutputClosed,
                 () = self.take(line) => {}
             }
         }
         self.stop_listening();
         tokio::select! {
             biased;
-            () = &mut stop => Ended::Stopped,
-            () = outbox.closed() => Ended::OutputClosed,
-            () = self.last_answers(&outbox) => Ended::InputClosed,
+            () = &mut stop => ConversationEnd::Stopped,
+            () = outbox.closed() => ConversationEnd::OutputClosed,
+            () = self.last_answers(&outbox) => ConversationEnd::InputClosed,
         }
     }
 
@@ -185,19 +185,19 @@ impl Connection {
                 return self.conversation.say(refused.into()).await;
             }
         };
-        match Incoming::of(&line) {
-            Incoming::Initialize(id) => self.conversation.initialize(&id, line).await,
-            Incoming::Cancelled(id) => {
+        match LineKind::of(&line) {
+            LineKind::Initialize(id) => self.conversation.initialize(&id, line).await,
+            LineKind::Cancelled(id) => {
                 // The calls of the session get the client's own message before they are dropped.
                 self.conversation.notice(line).await;
                 self.requests.cancel(&id);
             }
-            Incoming::OneWay => {
+            LineKind::OneWay => {
                 self.listen().await;
                 self.conversation.notice(line).await;
             }
-            Incoming::Modern { id, listens } => self.begin(Some(id), listens, line, None).await,
-            Incoming::Legacy { id, method } => {
+            LineKind::Modern { id, listens } => self.begin(Some(id), listens, line, None).await,
+            LineKind::Legacy { id, method } => {
                 self.listen().await;
                 let session = self.conversation.session();
                 if session.is_none() && method.as_deref().is_some_and(|it| it != "ping") {

@@ -15,8 +15,8 @@ use time::{Date, OffsetDateTime};
 use tokio::time::MissedTickBehavior;
 use tooldock_workers::regular_file;
 
-use super::answer::{Answer, Failure, json_of};
-use super::request::Request;
+use super::answer::{Answer, WebFailure, json_of};
+use super::request::ApiRequest;
 use super::streams;
 use crate::caller::Caller;
 use crate::mcp::Core;
@@ -43,14 +43,14 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(request: &Request) -> Result<Self, Failure> {
+    fn of(request: &ApiRequest) -> Result<Self, WebFailure> {
         let text = |name| request.parameter(name).map(str::to_owned);
         let time = |name| match request.parameter(name) {
             None => Ok(None),
             Some(text) => OffsetDateTime::parse(text, &Rfc3339)
                 .map(Some)
                 .map_err(|_| {
-                    Failure::invalid(
+                    WebFailure::invalid(
                         name,
                         format!("{name} must be a time such as 2026-11-23T20:15:00Z"),
                     )
@@ -99,12 +99,12 @@ impl Filter {
 
 /// A position in the log: the day of a file, and the offset in bytes from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct LogPosition {
     day: Date,
     offset: u64,
 }
 
-impl Place {
+impl LogPosition {
     fn parse(text: &str) -> Option<Self> {
         let (day, offset) = text.rsplit_once('-')?;
         Some(Self {
@@ -114,7 +114,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for LogPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}-{}", self.day, self.offset)
     }
@@ -133,31 +133,32 @@ fn file_of(folder: &Path, day: Date) -> PathBuf {
     folder.join(format!("{day}.jsonl"))
 }
 
-fn folder(core: &Core) -> Result<PathBuf, Failure> {
+fn folder(core: &Core) -> Result<PathBuf, WebFailure> {
     let facts = core
         .web
         .as_deref()
-        .ok_or_else(Failure::without_management)?;
+        .ok_or_else(WebFailure::without_management)?;
     Ok(facts.logs.clone())
 }
 
 /// Reads files on a thread where blocking is allowed.
 async fn reading<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> Result<T, Failure> {
+) -> Result<T, WebFailure> {
     let done = tokio::task::spawn_blocking(read).await;
-    let done = done
-        .map_err(|_| Failure::refused("The look into the audit log was interrupted; try again"))?;
-    done.map_err(|error| Failure::refused(format!("The audit log cannot be read: {error}")))
+    let done = done.map_err(|_| {
+        WebFailure::refused("The look into the audit log was interrupted; try again")
+    })?;
+    done.map_err(|error| WebFailure::refused(format!("The audit log cannot be read: {error}")))
 }
 
-pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
+pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let filter = Filter::of(request)?;
     let limit = request.limit()?;
     let before = match request.parameter("cursor") {
         None => None,
-        Some(text) => Some(Place::parse(text).ok_or_else(|| {
-            Failure::invalid("cursor", "cursor must be next_cursor of the page before")
+        Some(text) => Some(LogPosition::parse(text).ok_or_else(|| {
+            WebFailure::invalid("cursor", "cursor must be next_cursor of the page before")
         })?),
     };
     let folder = folder(core)?;
@@ -173,10 +174,10 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
 /// The records before a position, newest first, and the position of the next page.
 fn page(
     folder: &Path,
-    before: Option<Place>,
+    before: Option<LogPosition>,
     filter: &Filter,
     limit: usize,
-) -> io::Result<(Vec<Value>, Option<Place>)> {
+) -> io::Result<(Vec<Value>, Option<LogPosition>)> {
     let mut days = days(folder)?;
     days.retain(|day| before.is_none_or(|before| *day <= before.day));
     let mut found = Vec::new();
@@ -194,7 +195,7 @@ fn page(
         };
         while end > 0 {
             if looked >= LOOK_MAX {
-                return Ok((found, Some(Place { day, offset: end })));
+                return Ok((found, Some(LogPosition { day, offset: end })));
             }
             let begin = end.saturating_sub(CHUNK);
             let chunk = bytes(&mut file, begin, end - begin)?;
@@ -213,7 +214,7 @@ fn page(
             while line_end > first {
                 let text = chunk[first..line_end].trim_ascii_end();
                 let line = first + memchr::memrchr(b'\n', text).map_or(0, |at| at + 1);
-                let place = Place {
+                let place = LogPosition {
                     day,
                     offset: begin + line as u64,
                 };
@@ -257,7 +258,7 @@ fn days(folder: &Path) -> io::Result<Vec<Date>> {
     Ok(days)
 }
 
-fn record(line: &[u8], place: Place) -> Option<Value> {
+fn record(line: &[u8], place: LogPosition) -> Option<Value> {
     let mut record: Value = serde_json::from_slice(line).ok()?;
     record
         .as_object_mut()?
@@ -266,8 +267,8 @@ fn record(line: &[u8], place: Place) -> Option<Value> {
 }
 
 pub(super) async fn one(core: &Arc<Core>, id: &str) -> Answer {
-    let place =
-        Place::parse(id).ok_or_else(|| Failure::invalid("id", "id must be that of a record"))?;
+    let place = LogPosition::parse(id)
+        .ok_or_else(|| WebFailure::invalid("id", "id must be that of a record"))?;
     let folder = folder(core)?;
     let found = reading(move || {
         let mut file = match regular_file::open(&file_of(&folder, place.day)) {
@@ -287,14 +288,14 @@ pub(super) async fn one(core: &Arc<Core>, id: &str) -> Answer {
     });
     match found.await? {
         Some(record) => json_of(&record),
-        None => Err(Failure::not_found(
+        None => Err(WebFailure::not_found(
             "record_not_found",
             "The audit log has no such record; it may be past the days that are kept",
         )),
     }
 }
 
-pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let filter = Filter::of(request)?;
     let folder = folder(core)?;
     streams::open(core, caller, move |stream| async move {
@@ -324,14 +325,14 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &Request) -> An
 }
 
 /// The records since a position, and the new end of the log. Without a position there are no records yet.
-fn newer(folder: &Path, from: Option<Place>) -> io::Result<(Vec<Value>, Place)> {
+fn newer(folder: &Path, from: Option<LogPosition>) -> io::Result<(Vec<Value>, LogPosition)> {
     const AT_ONCE: u64 = 4 * 1024 * 1024;
     let today = OffsetDateTime::now_utc().date();
     let Some(mut place) = from else {
         let length = fs::metadata(file_of(folder, today)).map_or(0, |it| it.len());
         return Ok((
             Vec::new(),
-            Place {
+            LogPosition {
                 day: today,
                 offset: length,
             },
@@ -354,7 +355,7 @@ fn newer(folder: &Path, from: Option<Place>) -> io::Result<(Vec<Value>, Place)> 
         }
     }
     if place.day < today {
-        place = Place {
+        place = LogPosition {
             day: today,
             offset: 0,
         };
@@ -395,7 +396,7 @@ mod tests {
             let (records, next) =
                 page(folder.path(), cursor, &Filter::default(), 500).expect("read");
             all.extend(records);
-            cursor = next.map(|next| Place::parse(&next.to_string()).expect("a place"));
+            cursor = next.map(|next| LogPosition::parse(&next.to_string()).expect("a place"));
             if cursor.is_none() {
                 break;
             }
@@ -435,7 +436,7 @@ mod tests {
             "2026-11-23-1/..",
             "",
         ] {
-            assert_eq!(Place::parse(text), None, "{text}");
+            assert_eq!(LogPosition::parse(text), None, "{text}");
         }
     }
 

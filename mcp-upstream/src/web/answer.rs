@@ -13,16 +13,16 @@ use crate::error;
 use crate::reply::{Head, Reply};
 
 /// The result of a handler.
-pub(super) type Answer = Result<Reply, Failure>;
+pub(super) type Answer = Result<Reply, WebFailure>;
 
 /// The reason why a request failed.
 ///
 /// Boxed: failures are rare, and every handler's result would be as large.
 #[derive(Debug)]
-pub(super) struct Failure(Box<Told>);
+pub(super) struct WebFailure(Box<FailureParts>);
 
 #[derive(Debug)]
-struct Told {
+struct FailureParts {
     status: StatusCode,
     code: String,
     message: String,
@@ -30,9 +30,9 @@ struct Told {
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-impl Failure {
+impl WebFailure {
     pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        Self(Box::new(Told {
+        Self(Box::new(FailureParts {
             status,
             code: code.to_owned(),
             message: message.into(),
@@ -128,7 +128,7 @@ impl Failure {
 
     /// The body in the form of an event.
     pub(super) fn body(&self) -> Value {
-        let Told {
+        let FailureParts {
             code,
             message,
             details,
@@ -149,7 +149,7 @@ impl Failure {
     }
 }
 
-impl From<NotDone> for Failure {
+impl From<NotDone> for WebFailure {
     fn from(error: NotDone) -> Self {
         Self::refused(capitalised(error.to_string()))
     }
@@ -171,7 +171,7 @@ pub(super) fn json_of(value: &impl Serialize) -> Answer {
 /// A JSON body with this status.
 pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(value).map_err(|error| {
-        Failure::new(
+        WebFailure::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal_error",
             error.to_string(),
@@ -182,7 +182,7 @@ pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer 
 
 /// The reply with the headers of all API answers: it must not be cached, and its media type must not be guessed.
 pub(super) fn sealed(answer: Answer) -> Reply {
-    let mut reply = answer.unwrap_or_else(Failure::reply);
+    let mut reply = answer.unwrap_or_else(WebFailure::reply);
     let add = |head: &mut Head| {
         head.headers.retain(|(name, _)| *name != CACHE_CONTROL);
         head.headers.extend([

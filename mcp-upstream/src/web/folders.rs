@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tooldock_workers::names::NamespaceName;
 
-use super::answer::{Answer, Failure, json_of, with_status};
-use super::request::{Request, namespace};
+use super::answer::{Answer, WebFailure, json_of, with_status};
+use super::request::{ApiRequest, namespace};
 use super::tools::{call, management, reload_soon};
 use crate::caller::Caller;
 use crate::mcp::Core;
@@ -16,7 +16,7 @@ use crate::mcp::Core;
 /// The most unserved folders whose files are inspected for one list.
 const LOOKS_MAX: usize = 50;
 
-pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let workspace = Arc::clone(&management(core)?.workspace);
     let wanted = request.wanted();
     let folders = workspace.namespaces().await?;
@@ -46,7 +46,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -
 }
 
 /// The tools that the files of a folder declare.
-async fn declared(core: &Arc<Core>, name: &NamespaceName) -> Result<Vec<String>, Failure> {
+async fn declared(core: &Arc<Core>, name: &NamespaceName) -> Result<Vec<String>, WebFailure> {
     let management = management(core)?;
     let (workspace, name) = (Arc::clone(&management.workspace), name.clone());
     let files = management.on_control(async move { workspace.declared(&name).await });
@@ -55,8 +55,8 @@ async fn declared(core: &Arc<Core>, name: &NamespaceName) -> Result<Vec<String>,
     Ok(tools.map(|tool| tool.name).collect())
 }
 
-pub(super) fn interrupted() -> Failure {
-    Failure::refused("The look into the files was interrupted; try again")
+pub(super) fn interrupted() -> WebFailure {
+    WebFailure::refused("The look into the files was interrupted; try again")
 }
 
 fn entry(caller: &Caller, name: &NamespaceName, tools: &[String]) -> Value {
@@ -73,13 +73,13 @@ struct New {
     name: String,
 }
 
-pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let New { name } = request.json()?;
     let name = namespace(&name)?;
     if management(core)?.workspace.exists(&name).await.is_ok()
         || core.registry.namespace(name.as_str()).is_some()
     {
-        return Err(Failure::exists(format!(
+        return Err(WebFailure::exists(format!(
             "There is a namespace {name} already; choose another name"
         )));
     }
@@ -91,7 +91,7 @@ pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &Request)
 pub(super) async fn delete(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
 ) -> Answer {
     let name = namespace(name)?;
@@ -99,7 +99,7 @@ pub(super) async fn delete(
     let count = files.files.len();
     let forced = matches!(request.parameter("force"), Some("true" | "1"));
     if count > 0 && !forced {
-        return Err(Failure::new(
+        return Err(WebFailure::new(
             StatusCode::BAD_REQUEST,
             "not_empty",
             format!("{name} has {count} tool files; delete them first, or send ?force=true"),
@@ -119,16 +119,16 @@ pub(super) async fn delete(
 pub(super) async fn files_of(
     core: &Core,
     name: &NamespaceName,
-) -> Result<tooldock_workers::manage::ToolFiles, Failure> {
+) -> Result<tooldock_workers::manage::ToolFiles, WebFailure> {
     exists(core, name).await?;
     Ok(management(core)?.workspace.files(name).await?)
 }
 
 /// 404 unless the namespace has a folder.
-pub(super) async fn exists(core: &Core, name: &NamespaceName) -> Result<(), Failure> {
+pub(super) async fn exists(core: &Core, name: &NamespaceName) -> Result<(), WebFailure> {
     let found = management(core)?.workspace.exists(name).await;
     found.map_err(|error| {
-        Failure::not_found(
+        WebFailure::not_found(
             "namespace_not_found",
             super::answer::capitalised(error.to_string()),
         )

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tooldock_workers::registry::{Issue, Namespace, UpstreamKind};
 
-use super::answer::{Answer, Failure, json_of};
-use super::request::Request;
+use super::answer::{Answer, WebFailure, json_of};
+use super::request::ApiRequest;
 use crate::caller::Caller;
 use crate::catalogue::{ToolEntry, View};
 use crate::error;
@@ -15,7 +15,7 @@ use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
 use crate::rest::condition::Condition;
 
-pub(super) fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();
     let snapshot = core.registry.snapshot();
     let figures = core.figures.now(&core.metrics);
@@ -32,13 +32,13 @@ pub(super) fn one(core: &Arc<Core>, caller: &Caller, name: &str) -> Answer {
 }
 
 /// A namespace that is served and that the caller may use.
-fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, Failure> {
+fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, WebFailure> {
     let name = super::request::namespace(name)?;
     let found = core.registry.namespace(name.as_str());
     let found = found.filter(|namespace| caller.may_use(namespace));
     found.ok_or_else(|| {
         let message = format!("No namespace {name} is served; a new one is served after a reload");
-        Failure::not_found("namespace_not_found", message)
+        WebFailure::not_found("namespace_not_found", message)
     })
 }
 
@@ -150,7 +150,7 @@ pub(super) fn hint(code: &str) -> &'static str {
 pub(super) async fn tools(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
 ) -> Answer {
     let namespace = found(core, caller, name)?;
@@ -177,13 +177,13 @@ pub(super) async fn tools(
 pub(super) async fn tool(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
 ) -> Answer {
     let namespace = found(core, caller, name)?;
     let wanted = request
         .parameter("name")
-        .ok_or_else(|| Failure::invalid("name", "Name the tool: ?name=<tool>"))?;
+        .ok_or_else(|| WebFailure::invalid("name", "Name the tool: ?name=<tool>"))?;
     let list = core.upstreams.of(&namespace).listed(&namespace, caller);
     let list = match list.get().await {
         Ok(list) => list,
@@ -191,7 +191,7 @@ pub(super) async fn tool(
     };
     match View::of(caller, &namespace).tool(&list, wanted) {
         Some(tool) => json_of(&told(tool, true)),
-        None => Err(Failure::not_found(
+        None => Err(WebFailure::not_found(
             "tool_not_found",
             format!("The namespace {} has no tool of that name", namespace.name),
         )),

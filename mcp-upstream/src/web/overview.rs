@@ -10,7 +10,7 @@ use tooldock_workers::registry::Snapshot;
 
 use super::answer::{Answer, json_of};
 use super::namespaces::shown;
-use super::request::Request;
+use super::request::ApiRequest;
 use super::streams;
 use crate::caller::Caller;
 use crate::mcp::Core;
@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The most namespaces in a stream of the overview.
 const NAMESPACES_MAX: usize = 500;
 
-pub(super) fn me(core: &Core, caller: &Caller, request: &Request) -> Answer {
+pub(super) fn me(core: &Core, caller: &Caller, request: &ApiRequest) -> Answer {
     let url = &caller.profile.public_url;
     let prefix = &caller.profile.path_prefix;
     json_of(&json!({
@@ -89,7 +89,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller) -> Answer {
     streams::open(core, caller, move |stream| async move {
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last = Told::default();
+        let mut last = SentOverview::default();
         loop {
             tick.tick().await;
             let Some(event) = last.changes(&fed, &told) else {
@@ -104,12 +104,12 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller) -> Answer {
 
 /// The state that a stream has sent.
 #[derive(Default)]
-struct Told {
+struct SentOverview {
     dashboard: Option<Value>,
     namespaces: BTreeMap<String, Value>,
 }
 
-impl Told {
+impl SentOverview {
     /// The changes since the last event; `None` if there are none.
     fn changes(&mut self, core: &Core, caller: &Caller) -> Option<Value> {
         let snapshot = core.registry.snapshot();

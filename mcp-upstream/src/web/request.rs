@@ -8,7 +8,7 @@ use tooldock_workers::manage::ToolFileName;
 use tooldock_workers::names::NamespaceName;
 
 use super::WebRequest;
-use super::answer::{Answer, Failure, json_of};
+use super::answer::{Answer, WebFailure, json_of};
 use crate::caller::Caller;
 
 /// The default number of entries on a page, and the maximum.
@@ -18,7 +18,7 @@ const PAGE_MAX: usize = 500;
 const PARAMETERS_MAX: usize = 32;
 
 /// An admitted request of the API.
-pub(super) struct Request {
+pub(super) struct ApiRequest {
     pub(super) method: Method,
     /// The segments of the path after `/api/`, decoded.
     pub(super) segments: Vec<String>,
@@ -30,19 +30,19 @@ pub(super) struct Request {
     pub(super) is_private: bool,
 }
 
-impl Request {
+impl ApiRequest {
     pub(super) fn new(
         caller: &Caller,
         method: Method,
         query: Option<String>,
         body: Bytes,
         web: WebRequest,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, WebFailure> {
         let path = web.path.strip_prefix("/api/").unwrap_or_default();
         let segments = path.split('/').map(decoded).collect();
         let parameters = serde_urlencoded::from_str(query.as_deref().unwrap_or_default());
         let mut parameters: Vec<(String, String)> = parameters.map_err(|error| {
-            Failure::invalid("query", format!("The query cannot be read: {error}"))
+            WebFailure::invalid("query", format!("The query cannot be read: {error}"))
         })?;
         parameters.truncate(PARAMETERS_MAX);
         // A proxy on this machine that forwards for others names the client, or the public address uses TLS.
@@ -75,7 +75,7 @@ impl Request {
     }
 
     /// The number of entries on a page.
-    pub(super) fn limit(&self) -> Result<usize, Failure> {
+    pub(super) fn limit(&self) -> Result<usize, WebFailure> {
         let Some(text) = self.parameter("limit") else {
             return Ok(PAGE);
         };
@@ -84,7 +84,7 @@ impl Request {
             .ok()
             .filter(|limit| (1..=PAGE_MAX).contains(limit));
         limit.ok_or_else(|| {
-            Failure::invalid(
+            WebFailure::invalid(
                 "limit",
                 format!("limit must be a number from 1 to {PAGE_MAX}"),
             )
@@ -97,7 +97,7 @@ impl Request {
         let from = match self.parameter("cursor") {
             None => 0,
             Some(text) => text.parse::<usize>().map_err(|_| {
-                Failure::invalid("cursor", "cursor must be next_cursor of the page before")
+                WebFailure::invalid("cursor", "cursor must be next_cursor of the page before")
             })?,
         };
         let total = all.len();
@@ -116,7 +116,7 @@ impl Request {
     }
 
     /// The body as JSON.
-    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, WebFailure> {
         let kind = self
             .content_type
             .split(';')
@@ -124,7 +124,7 @@ impl Request {
             .unwrap_or_default()
             .trim();
         if !kind.eq_ignore_ascii_case("application/json") {
-            return Err(Failure::new(
+            return Err(WebFailure::new(
                 http::StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported_media_type",
                 "The body has to be JSON; send `Content-Type: application/json`.",
@@ -133,7 +133,7 @@ impl Request {
         let mut reader = serde_json::Deserializer::from_slice(&self.body);
         serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let field = error.path().to_string();
-            Failure::invalid(&field, format!("The body is not as it has to be: {error}"))
+            WebFailure::invalid(&field, format!("The body is not as it has to be: {error}"))
         })
     }
 }
@@ -160,13 +160,13 @@ fn decoded(segment: &str) -> String {
 }
 
 /// Parses a namespace's name.
-pub(super) fn namespace(text: &str) -> Result<NamespaceName, Failure> {
+pub(super) fn namespace(text: &str) -> Result<NamespaceName, WebFailure> {
     text.parse()
-        .map_err(|error| Failure::invalid("namespace", format!("{error}")))
+        .map_err(|error| WebFailure::invalid("namespace", format!("{error}")))
 }
 
 /// Parses a tool file's name.
-pub(super) fn file(text: &str) -> Result<ToolFileName, Failure> {
+pub(super) fn file(text: &str) -> Result<ToolFileName, WebFailure> {
     text.parse()
-        .map_err(|error| Failure::invalid("filename", format!("{error}")))
+        .map_err(|error| WebFailure::invalid("filename", format!("{error}")))
 }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 use tooldock_workers::secrets::{Scope, Secret, SecretNames, SecretsError, Status};
 
-use super::answer::{Answer, Failure, capitalised, json_of};
-use super::request::Request;
+use super::answer::{Answer, WebFailure, capitalised, json_of};
+use super::request::ApiRequest;
 use super::tools::{call, management, reload_soon};
 use super::trail;
 use crate::caller::Caller;
@@ -19,15 +19,15 @@ use crate::mcp::Core;
 async fn ask<T: Send + 'static>(
     core: &Core,
     ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,
-) -> Result<T, Failure> {
+) -> Result<T, WebFailure> {
     let names = management(core)?.secret_names();
     let asked = tokio::task::spawn_blocking(move || ask(&names)).await;
     let asked =
-        asked.map_err(|_| Failure::refused("The secrets store was interrupted; try again"))?;
-    asked.map_err(|error| Failure::refused(capitalised(error.to_string())))
+        asked.map_err(|_| WebFailure::refused("The secrets store was interrupted; try again"))?;
+    asked.map_err(|error| WebFailure::refused(capitalised(error.to_string())))
 }
 
-pub(super) async fn list(core: &Arc<Core>, request: &Request) -> Answer {
+pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();
     let folders = management(core)?.workspace.namespaces().await?;
     let entries = ask(core, |names| names.list(None)).await?;
@@ -95,18 +95,18 @@ impl fmt::Debug for New {
     }
 }
 
-fn scope(text: &str) -> Result<Scope, Failure> {
+fn scope(text: &str) -> Result<Scope, WebFailure> {
     text.parse().map_err(|error| {
-        Failure::invalid(
+        WebFailure::invalid(
             "scope",
             format!("scope is global, a namespace or principal:NAME: {error}"),
         )
     })
 }
 
-pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     if !request.is_private {
-        return Err(Failure::new(
+        return Err(WebFailure::new(
             http::StatusCode::FORBIDDEN,
             "insecure_connection",
             "A value may be sent over TLS or from this machine only: use https, or `tooldock secrets set` on the server.",
@@ -114,7 +114,7 @@ pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &Request) ->
     }
     // The error of an unreadable body is not passed on, since it would quote the body.
     let New { key, scope: whose, value } = serde_json::from_slice(&request.body).map_err(|_| {
-        Failure::invalid("body", r#"The body has to be JSON with the texts "key", "scope" and "value", and nothing else"#)
+        WebFailure::invalid("body", r#"The body has to be JSON with the texts "key", "scope" and "value", and nothing else"#)
     })?;
     let whose = scope(&whose)?;
     let value = Secret::new(value);
@@ -136,7 +136,7 @@ pub(super) async fn remove(
     let listed = whose.clone();
     let known = ask(core, move |names| names.list(Some(&listed))).await?;
     if !known.iter().any(|it| it.key == key) {
-        return Err(Failure::not_found(
+        return Err(WebFailure::not_found(
             "secret_not_found",
             "There is no such secret; the list shows those there are",
         ));

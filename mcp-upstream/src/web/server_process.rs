@@ -8,8 +8,8 @@ use tokio::time::sleep;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
-use super::answer::{Answer, Failure, capitalised, json_of};
-use super::request::Request;
+use super::answer::{Answer, WebFailure, capitalised, json_of};
+use super::request::ApiRequest;
 use super::servers::{one, server_id};
 use super::tools::management;
 use super::{streams, trail};
@@ -23,7 +23,7 @@ const LINES: usize = 100;
 const GATHERING: Duration = Duration::from_millis(100);
 
 /// The server with this name, if it is served.
-async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, Failure> {
+async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
     let name = server_id(id)?;
     let found = core.registry.namespace(name.as_str());
     if let Some(namespace) = found.filter(|it| it.is_server()) {
@@ -32,16 +32,16 @@ async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, Failure> {
     let managed = management(core)?.workspace.servers().await?;
     Err(match managed.iter().find(|it| it.name == name) {
         Some(entry) if !entry.enabled => {
-            Failure::refused(format!("The server {name} is disabled; enable it first"))
+            WebFailure::refused(format!("The server {name} is disabled; enable it first"))
         }
-        Some(_) => Failure::refused(format!(
+        Some(_) => WebFailure::refused(format!(
             "The server {name} is not served yet; reload to see why"
         )),
-        None => Failure::not_found("server_not_found", format!("There is no server {name}")),
+        None => WebFailure::not_found("server_not_found", format!("There is no server {name}")),
     })
 }
 
-async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, Failure> {
+async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, WebFailure> {
     let namespace = served(core, id).await?;
     let output = core.upstreams.of(&namespace).output(&namespace);
     output.ok_or_else(|| {
@@ -52,21 +52,21 @@ async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, Failure> {
             }
             _ => "is not served any more",
         };
-        Failure::refused(format!("The server {} {what}", namespace.name))
+        WebFailure::refused(format!("The server {} {what}", namespace.name))
     })
 }
 
 /// A number in the query; `None` if absent.
-fn number(request: &Request, name: &str) -> Result<Option<u64>, Failure> {
+fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     let Some(text) = request.parameter(name) else {
         return Ok(None);
     };
     let number = text.parse().map(Some);
-    number.map_err(|_| Failure::invalid(name, format!("{name} must be the number of a line")))
+    number.map_err(|_| WebFailure::invalid(name, format!("{name} must be the number of a line")))
 }
 
 /// The last lines, oldest first.
-pub(super) async fn stderr(core: &Arc<Core>, request: &Request, id: &str) -> Answer {
+pub(super) async fn stderr(core: &Arc<Core>, request: &ApiRequest, id: &str) -> Answer {
     let limit = match request.parameter("limit") {
         None => LINES,
         Some(_) => request.limit()?,
@@ -84,7 +84,7 @@ pub(super) async fn stderr(core: &Arc<Core>, request: &Request, id: &str) -> Ans
 pub(super) async fn events(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     id: &str,
 ) -> Answer {
     let lines = output(core, id).await?;
@@ -115,15 +115,15 @@ pub(super) async fn restart(core: &Arc<Core>, caller: &Caller, id: &str) -> Answ
     json_of(&one(core, caller, &restarted?.name).await?)
 }
 
-async fn restarted(core: &Core, id: &str) -> Result<Arc<Namespace>, Failure> {
+async fn restarted(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
     let namespace = served(core, id).await?;
     if matches!(namespace.upstream, UpstreamKind::Aggregate(_)) {
-        return Err(Failure::refused(format!(
+        return Err(WebFailure::refused(format!(
             "The server {} stands for several servers, which are restarted one by one",
             namespace.name
         )));
     }
     let restarted = core.upstreams.of(&namespace).restart(&namespace);
-    restarted.map_err(|error| Failure::refused(capitalised(error.message)))?;
+    restarted.map_err(|error| WebFailure::refused(capitalised(error.message)))?;
     Ok(namespace)
 }

@@ -10,9 +10,9 @@ use tooldock_workers::manage::{ManagedServer, ServerRefused};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
-use super::answer::{Answer, Failure, capitalised, json_of, with_status};
+use super::answer::{Answer, WebFailure, capitalised, json_of, with_status};
 use super::namespaces::hint;
-use super::request::Request;
+use super::request::ApiRequest;
 use super::tools::{call, management, reload_soon};
 use super::trail;
 use crate::caller::Caller;
@@ -21,7 +21,7 @@ use crate::rest;
 use crate::rest::condition::Condition;
 use crate::upstream::system::with_package;
 
-pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();
     let managed = management(core)?.workspace.servers().await?;
     let mut managed: BTreeMap<_, _> = managed
@@ -90,22 +90,22 @@ fn shown(
     })
 }
 
-pub(super) fn server_id(text: &str) -> Result<NamespaceName, Failure> {
+pub(super) fn server_id(text: &str) -> Result<NamespaceName, WebFailure> {
     text.parse()
-        .map_err(|error| Failure::invalid("server_id", format!("{error}")))
+        .map_err(|error| WebFailure::invalid("server_id", format!("{error}")))
 }
 
-fn refused(error: ServerRefused) -> Failure {
+fn refused(error: ServerRefused) -> WebFailure {
     let message = capitalised(error.to_string());
     match error {
         ServerRefused::Exists(_) | ServerRefused::Folder(_) | ServerRefused::Taken(_) => {
-            Failure::exists(message)
+            WebFailure::exists(message)
         }
-        ServerRefused::Unknown(_) => Failure::not_found("server_not_found", message),
+        ServerRefused::Unknown(_) => WebFailure::not_found("server_not_found", message),
         ServerRefused::Invalid { key, message } => {
-            Failure::invalid(&format!("config.{key}"), format!("config.{key}: {message}"))
+            WebFailure::invalid(&format!("config.{key}"), format!("config.{key}: {message}"))
         }
-        ServerRefused::NotDone(_) => Failure::refused(message),
+        ServerRefused::NotDone(_) => WebFailure::refused(message),
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn one(
     core: &Arc<Core>,
     caller: &Caller,
     name: &NamespaceName,
-) -> Result<Value, Failure> {
+) -> Result<Value, WebFailure> {
     let managed = management(core)?.workspace.servers().await?;
     let entry = managed.iter().find(|it| it.name == *name);
     let served = core.registry.namespace(name.as_str());
@@ -128,14 +128,14 @@ struct New {
     config: Value,
 }
 
-pub(super) async fn add(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) async fn add(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let New {
         server_id: id,
         config,
     } = request.json()?;
     let name = server_id(&id)?;
     if !config.is_object() {
-        return Err(Failure::invalid(
+        return Err(WebFailure::invalid(
             "config",
             "config must be an object of keys",
         ));
@@ -143,13 +143,13 @@ pub(super) async fn add(core: &Arc<Core>, caller: &Caller, request: &Request) ->
     let management = management(core)?;
     let workspace = &management.workspace;
     if core.registry.namespace(name.as_str()).is_some() {
-        return Err(Failure::exists(format!(
+        return Err(WebFailure::exists(format!(
             "There is a namespace {name} already; choose another name"
         )));
     }
     let added = match with_package(management, config).await {
         Ok(config) => workspace.add_server(&name, config).await.map_err(refused),
-        Err(message) => Err(Failure::invalid("config.name", message)),
+        Err(message) => Err(WebFailure::invalid("config.name", message)),
     };
     trail::note(core, caller, "add_server", &added);
     added?;
@@ -164,10 +164,10 @@ struct Change {
 }
 
 /// 400 for a served server that is configured elsewhere.
-fn elsewhere(core: &Core, name: &NamespaceName, failure: Failure) -> Failure {
+fn elsewhere(core: &Core, name: &NamespaceName, failure: WebFailure) -> WebFailure {
     let served = core.registry.namespace(name.as_str());
     match failure.code() == "server_not_found" && served.is_some_and(|it| it.is_server()) {
-        true => Failure::refused(format!(
+        true => WebFailure::refused(format!(
             "The server {name} stands in the gateway's own configuration, and is changed there"
         )),
         false => failure,
@@ -177,7 +177,7 @@ fn elsewhere(core: &Core, name: &NamespaceName, failure: Failure) -> Failure {
 pub(super) async fn change(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     id: &str,
 ) -> Answer {
     let name = server_id(id)?;
@@ -201,10 +201,10 @@ pub(super) async fn remove(core: &Arc<Core>, caller: &Caller, id: &str) -> Answe
     json_of(&json!({"success": true, "server_id": name}))
 }
 
-pub(super) async fn search(core: &Arc<Core>, caller: &Caller, request: &Request) -> Answer {
+pub(super) async fn search(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let query = request
         .parameter("q")
-        .ok_or_else(|| Failure::invalid("q", "Name a word of the server's name: ?q=github"))?;
+        .ok_or_else(|| WebFailure::invalid("q", "Name a word of the server's name: ?q=github"))?;
     let found = call(core, caller, "search_registry", &json!({ "query": query })).await?;
     let servers = found.as_array().cloned().unwrap_or_default();
     json_of(&json!({"total": servers.len(), "servers": servers}))

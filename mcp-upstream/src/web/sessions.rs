@@ -5,14 +5,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::{Answer, Failure, json_of};
-use super::request::Request;
+use super::answer::{Answer, WebFailure, json_of};
+use super::request::ApiRequest;
 use super::trail;
 use crate::caller::Caller;
 use crate::mcp::{Core, forget_session};
 use crate::session::Session;
 
-pub(super) fn list(core: &Arc<Core>, request: &Request) -> Answer {
+pub(super) fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let now = Instant::now();
     let mut sessions = core.sessions.all();
     sessions.sort_by_cached_key(|session| std::cmp::Reverse(session.used_at(now)));
@@ -40,21 +40,22 @@ fn shown(session: &Session, now: Instant) -> Value {
 pub(super) async fn end(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     let mut all = core.sessions.all().into_iter();
     let found = all.find(|session| &**session.tag() == id).ok_or_else(|| {
-        Failure::not_found(
+        WebFailure::not_found(
             "session_not_found",
             "There is no such session; it may have ended",
         )
     })?;
     let ended = forget_session(core, &found).await;
-    let ended = ended
-        .map_err(|_| Failure::refused("The session store cannot be written; the session goes on"));
+    let ended = ended.map_err(|_| {
+        WebFailure::refused("The session store cannot be written; the session goes on")
+    });
     trail::note(core, caller, "end_session", &ended);
     ended?;
     json_of(&json!({ "success": true }))
 }
 
 /// The open streams without a session.
-pub(super) fn streams(core: &Arc<Core>, request: &Request) -> Answer {
+pub(super) fn streams(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let now = Instant::now();
     let all = core.open_streams.all().into_iter();
     let all = all.map(|(number, stream)| {
@@ -73,7 +74,7 @@ pub(super) fn end_stream(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer 
     let number = id.parse().ok();
     let ended = match number.is_some_and(|number| core.open_streams.end(number)) {
         true => Ok(()),
-        false => Err(Failure::not_found(
+        false => Err(WebFailure::not_found(
             "stream_not_found",
             "There is no such stream; it may have ended",
         )),

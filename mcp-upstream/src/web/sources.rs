@@ -12,9 +12,9 @@ use time::format_description::well_known::Rfc3339;
 use tooldock_workers::manage::{Inspected, TOOL_FILE_BYTES_MAX, ToolFileName, ToolFileVersion};
 use tooldock_workers::names::NamespaceName;
 
-use super::answer::{Answer, Failure, json_of, with_status};
+use super::answer::{Answer, WebFailure, json_of, with_status};
 use super::folders::{exists, files_of, interrupted};
-use super::request::{Request, file, namespace};
+use super::request::{ApiRequest, file, namespace};
 use super::tools::{call, management, reload_soon};
 use super::{diff, streams, upload};
 use crate::caller::Caller;
@@ -27,7 +27,7 @@ pub(super) fn rfc3339(at: SystemTime) -> String {
         .unwrap_or_default()
 }
 
-pub(super) async fn list(core: &Arc<Core>, request: &Request, name: &str) -> Answer {
+pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest, name: &str) -> Answer {
     let name = namespace(name)?;
     let files = files_of(core, &name).await?;
     let management = management(core)?;
@@ -70,7 +70,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &Request, name: &str) -> Ans
 pub(super) async fn upload(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
 ) -> Answer {
     let name = namespace(name)?;
@@ -96,7 +96,7 @@ async fn write(
         let place = place(details);
         let message =
             format!("{error}: {details}. Nothing was written: mend the file and send it again.");
-        return Err(Failure::new(StatusCode::BAD_REQUEST, "invalid_tool", message).with(json!({
+        return Err(WebFailure::new(StatusCode::BAD_REQUEST, "invalid_tool", message).with(json!({
             "valid": false, "error": error, "details": details, "line": place.0, "column": place.1,
         })));
     }
@@ -129,7 +129,7 @@ fn place(details: &str) -> (Option<u32>, Option<u32>) {
     (number("line "), number("column "))
 }
 
-pub(super) async fn validate(core: &Arc<Core>, request: &Request, name: &str) -> Answer {
+pub(super) async fn validate(core: &Arc<Core>, request: &ApiRequest, name: &str) -> Answer {
     let name = namespace(name)?;
     exists(core, &name).await?;
     let upload::Upload { filename, content } = request.json()?;
@@ -177,7 +177,7 @@ async fn source(
     name: &NamespaceName,
     file: &ToolFileName,
     version: Option<u64>,
-) -> Result<Option<String>, Failure> {
+) -> Result<Option<String>, WebFailure> {
     exists(core, name).await?;
     Ok(management(core)?
         .workspace
@@ -191,15 +191,15 @@ async fn source(
         .await?)
 }
 
-fn no_file(name: &NamespaceName, file: &ToolFileName) -> Failure {
+fn no_file(name: &NamespaceName, file: &ToolFileName) -> WebFailure {
     let message = format!("The namespace {name} has no file {file}");
-    Failure::not_found("file_not_found", message)
+    WebFailure::not_found("file_not_found", message)
 }
 
-fn no_version(file: &ToolFileName, version: u64) -> Failure {
+fn no_version(file: &ToolFileName, version: u64) -> WebFailure {
     let message =
         format!("There is no version {version} of {file}; its history names those there are");
-    Failure::not_found("version_not_found", message)
+    WebFailure::not_found("version_not_found", message)
 }
 
 pub(super) async fn read(core: &Arc<Core>, name: &str, filename: &str) -> Answer {
@@ -247,9 +247,9 @@ pub(super) async fn history(core: &Arc<Core>, name: &str, filename: &str) -> Ans
     json_of(&json!({"filename": file.as_str(), "total": versions.len(), "versions": versions}))
 }
 
-fn number(text: &str) -> Result<u64, Failure> {
+fn number(text: &str) -> Result<u64, WebFailure> {
     text.parse().map_err(|_| {
-        Failure::invalid(
+        WebFailure::invalid(
             "version",
             "version must be a number from the file's history",
         )
@@ -265,7 +265,7 @@ pub(super) async fn version(core: &Arc<Core>, name: &str, filename: &str, versio
 
 pub(super) async fn diff(
     core: &Arc<Core>,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
     filename: &str,
 ) -> Answer {
@@ -282,7 +282,7 @@ pub(super) async fn diff(
                 found.ok_or_else(|| no_version(&file, version))?
             }
         };
-        Ok::<_, Failure>((said.to_owned(), text))
+        Ok::<_, WebFailure>((said.to_owned(), text))
     };
     let (from, old) = side("from").await?;
     let (to, new) = side("to").await?;
@@ -301,7 +301,7 @@ struct Rollback {
 pub(super) async fn rollback(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
     filename: &str,
 ) -> Answer {
@@ -334,7 +334,7 @@ struct Requirement {
 pub(super) async fn add_requirement(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
 ) -> Answer {
     let name = namespace(name)?;
@@ -347,7 +347,7 @@ pub(super) async fn add_requirement(
 pub(super) async fn install(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &str,
 ) -> Answer {
     let name = namespace(name)?;
@@ -368,7 +368,7 @@ pub(super) async fn install(
 async fn installed(
     core: &Arc<Core>,
     caller: &Caller,
-    request: &Request,
+    request: &ApiRequest,
     name: &NamespaceName,
     tool: &'static str,
     arguments: Value,

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::answer::{Answer, Failure};
+use super::answer::{Answer, WebFailure};
 use crate::caller::Caller;
 use crate::mcp::exchange::events_head;
 use crate::mcp::{Core, stream_place};
@@ -14,9 +14,9 @@ use crate::reply::{Guards, Reply};
 use crate::stream::{Stream, frame};
 
 /// Takes the events of a stream from its task.
-pub(super) struct Events(Arc<Stream>);
+pub(super) struct StreamEvents(Arc<Stream>);
 
-impl Events {
+impl StreamEvents {
     /// Adds an event to the stream. Returns `false` if its reader is gone.
     pub(super) fn event(&self, name: &'static str, data: &Value) -> bool {
         self.0.push(frame::named(name, &data.to_string()))
@@ -36,10 +36,10 @@ impl Drop for Feeding {
 pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
     core: &Arc<Core>,
     caller: &Caller,
-    feed: impl FnOnce(Events) -> F,
+    feed: impl FnOnce(StreamEvents) -> F,
 ) -> Answer {
     let place = stream_place(core, caller, 0).map_err(|_| {
-        Failure::new(
+        WebFailure::new(
             StatusCode::TOO_MANY_REQUESTS,
             "stream_limit",
             "You have as many streams open as are allowed; close one, and try again in a moment.",
@@ -47,7 +47,7 @@ pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
     })?;
     let stream = Stream::listening(&core.pulse);
     let finishing = stream.finish_on_drop();
-    let events = Events(Arc::clone(&stream));
+    let events = StreamEvents(Arc::clone(&stream));
     let feeding = feed(events);
     let task = tokio::spawn(async move {
         let _finishing = finishing;

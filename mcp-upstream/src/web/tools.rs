@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tooldock_workers::names::NamespaceName;
 
-use super::answer::{Answer, Failure};
+use super::answer::{Answer, WebFailure};
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::profile::RestShape;
@@ -22,7 +22,7 @@ pub(super) async fn call(
     caller: &Caller,
     tool: &str,
     arguments: &Value,
-) -> Result<Value, Failure> {
+) -> Result<Value, WebFailure> {
     let caller = Caller {
         namespace: Some(NamespaceName::system()),
         ..caller.clone()
@@ -30,23 +30,23 @@ pub(super) async fn call(
     let arguments = Bytes::from(arguments.to_string());
     let reply = rest::tools::call(core, caller, tool, arguments, RestShape::V2).await;
     let Reply::Full { head, body } = reply else {
-        return Err(Failure::without_management());
+        return Err(WebFailure::without_management());
     };
     if head.status != StatusCode::OK {
         let mut headers = head.headers.into_iter();
         let retry: Option<HeaderValue> = headers
             .find(|(name, _)| *name == RETRY_AFTER)
             .map(|(_, value)| value);
-        return Err(Failure::of_tool(head.status, &body, retry));
+        return Err(WebFailure::of_tool(head.status, &body, retry));
     }
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
 /// The management of this process.
-pub(super) fn management(core: &Core) -> Result<&Arc<Management>, Failure> {
+pub(super) fn management(core: &Core) -> Result<&Arc<Management>, WebFailure> {
     core.management
         .as_ref()
-        .ok_or_else(Failure::without_management)
+        .ok_or_else(WebFailure::without_management)
 }
 
 /// Reloads, and answers with the report.

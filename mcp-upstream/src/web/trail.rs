@@ -4,14 +4,19 @@ use std::time::{Duration, SystemTime};
 
 use tooldock_workers::names::NamespaceName;
 
-use super::answer::Failure;
+use super::answer::WebFailure;
 use crate::audit::{AuditRecord, Transport};
 use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::protocol::method::TOOLS_CALL;
 
 /// Records that a caller did something, or that it was refused.
-pub(super) fn note<T>(core: &Core, caller: &Caller, operation: &str, outcome: &Result<T, Failure>) {
+pub(super) fn note<T>(
+    core: &Core,
+    caller: &Caller,
+    operation: &str,
+    outcome: &Result<T, WebFailure>,
+) {
     let (status, http_status) = match outcome {
         Ok(_) => ("ok", 200),
         Err(_) => ("tool_error", 400),

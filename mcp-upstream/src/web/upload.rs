@@ -6,8 +6,8 @@ use multer::{Constraints, Multipart, SizeLimit};
 use serde::Deserialize;
 use tooldock_workers::manage::TOOL_FILE_BYTES_MAX;
 
-use super::answer::Failure;
-use super::request::Request;
+use super::answer::WebFailure;
+use super::request::ApiRequest;
 
 /// An uploaded file.
 #[derive(Debug, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct Upload {
 }
 
 /// Reads the upload.
-pub(super) async fn read(request: &Request) -> Result<Upload, Failure> {
+pub(super) async fn read(request: &ApiRequest) -> Result<Upload, WebFailure> {
     let Ok(boundary) = multer::parse_boundary(&request.content_type) else {
         return request.json();
     };
@@ -29,7 +29,7 @@ pub(super) async fn read(request: &Request) -> Result<Upload, Failure> {
     let constraints = Constraints::new().size_limit(limits);
     let mut form = Multipart::with_constraints(body, boundary, constraints);
     let broken = |error: multer::Error| {
-        Failure::invalid("body", format!("The form cannot be read: {error}"))
+        WebFailure::invalid("body", format!("The form cannot be read: {error}"))
     };
     while let Some(field) = form.next_field().await.map_err(broken)? {
         if field.name() != Some("file") {
@@ -38,8 +38,8 @@ pub(super) async fn read(request: &Request) -> Result<Upload, Failure> {
         let filename = field.file_name().unwrap_or_default().to_owned();
         let bytes = field.bytes().await.map_err(broken)?;
         let content = String::from_utf8(bytes.to_vec())
-            .map_err(|_| Failure::invalid("file", format!("{filename:?} is not UTF-8 text")))?;
+            .map_err(|_| WebFailure::invalid("file", format!("{filename:?} is not UTF-8 text")))?;
         return Ok(Upload { filename, content });
     }
-    Err(Failure::invalid("file", "The form has no field `file`"))
+    Err(WebFailure::invalid("file", "The form has no field `file`"))
 }

@@ -23,7 +23,7 @@ use crate::protocol::code;
 
 /// A call that failed at the server.
 #[derive(Debug)]
-pub(super) struct Failed {
+pub(super) struct ServerFailure {
     message: String,
     details: Option<Box<RawValue>>,
     /// The code if the server answered with an error; 0 if the error has no code.
@@ -32,7 +32,7 @@ pub(super) struct Failed {
     sent_code: Option<String>,
 }
 
-impl Failed {
+impl ServerFailure {
     /// Reads a JSON-RPC error.
     pub(super) fn with(error: &[u8]) -> Self {
         let object = spans::raw(error);
@@ -151,7 +151,7 @@ mod tests {
         let result = serde_json::json!({ "isError": true, "content": [block] }).to_string();
         let block = block.to_string();
         let raw = |text| serde_json::from_str::<&RawValue>(text).expect("JSON");
-        let failed = Failed::saying(raw(&result), &[raw(&block)]);
+        let failed = ServerFailure::saying(raw(&result), &[raw(&block)]);
         let blame = failed.blame("add");
         let error = failed.error(blame, known);
         assert_eq!(error.message, message);
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(said("no", false), CallErrorCode::InternalError);
         let absent = br#"{"code":-32602,"message":"Unknown tool"}"#;
         let error = |error, known| {
-            let failed = Failed::with(error);
+            let failed = ServerFailure::with(error);
             let blame = failed.blame("add");
             failed.error(blame, known)
         };

@@ -53,9 +53,9 @@ pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
 }
 
 /// The local references of a schema with their targets.
-struct Targets<'a>(BTreeMap<&'a str, Target<'a>>);
+struct Targets<'a>(BTreeMap<&'a str, ReferenceTarget<'a>>);
 
-struct Target<'a> {
+struct ReferenceTarget<'a> {
     schema: &'a Value,
     bytes: usize,
     can_be_inlined: bool,
@@ -82,12 +82,12 @@ impl<'a> Targets<'a> {
             // A recursive type keeps its references, whatever its size.
             let leads_to_itself = leads_to_itself(reference, &found, steps)?;
             let target = match leads_to_itself {
-                true => Target {
+                true => ReferenceTarget {
                     schema,
                     bytes: 0,
                     can_be_inlined: false,
                 },
-                false => Target {
+                false => ReferenceTarget {
                     schema,
                     bytes: size(schema, steps)?,
                     can_be_inlined: !has_an_id(schema),

@@ -108,14 +108,14 @@ pub(super) fn error_schema() -> Value {
 
 /// The form in which REST sends the value of a tool with an output schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum ValueForm {
     /// The bare value that the function of a worker returned.
     Bare,
     /// The structured content that a server made.
     Structured,
 }
 
-impl Sent {
+impl ValueForm {
     /// The form for the tools of an upstream.
     pub(super) fn by(upstream: &dyn Upstream) -> Self {
         match upstream.speaks_mcp() {
@@ -129,13 +129,13 @@ impl Sent {
 const WRAPPED: &str = "x-fastmcp-wrap-result";
 
 /// The schema of a successful call's answer; `{}` if the tool declares none.
-pub(super) fn value_schema(declared: Option<&RawValue>, sent: Sent) -> String {
+pub(super) fn value_schema(declared: Option<&RawValue>, sent: ValueForm) -> String {
     let Some(schema) = declared else {
         return "{}".to_owned();
     };
     match sent {
-        Sent::Structured => schema.get().to_owned(),
-        Sent::Bare => unwrapped(schema).unwrap_or_else(|| schema.get().to_owned()),
+        ValueForm::Structured => schema.get().to_owned(),
+        ValueForm::Bare => unwrapped(schema).unwrap_or_else(|| schema.get().to_owned()),
     }
 }
 
@@ -230,13 +230,13 @@ mod tests {
             "$defs": { "n": { "type": "number" } }, "x-fastmcp-wrap-result": true,
         });
         let tool = declared(wrapped.clone());
-        assert_eq!(schema(&tool, Sent::Structured), wrapped);
+        assert_eq!(schema(&tool, ValueForm::Structured), wrapped);
         assert_eq!(
-            schema(&tool, Sent::Bare),
+            schema(&tool, ValueForm::Bare),
             json!({ "items": { "$ref": "#/$defs/n" }, "$defs": { "n": { "type": "number" } } })
         );
         let object = json!({ "type": "object", "properties": { "result": { "type": "number" } } });
-        assert_eq!(schema(&declared(object.clone()), Sent::Bare), object);
-        assert_eq!(schema(&declared(Value::Null), Sent::Bare), json!({}));
+        assert_eq!(schema(&declared(object.clone()), ValueForm::Bare), object);
+        assert_eq!(schema(&declared(Value::Null), ValueForm::Bare), json!({}));
     }
 }

@@ -16,7 +16,7 @@ use super::inline::inlined;
 
 /// A schema whose references are valid in its new document.
 #[derive(Debug)]
-pub(super) struct Hoisted {
+pub(super) struct HoistedSchema {
     /// The schema for the place that the pointer names.
     pub(super) schema: Value,
     /// Definitions that belong into `components/schemas`.
@@ -36,8 +36,8 @@ pub(super) const MAPS: [&str; 6] = [
 pub(super) const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
 
 /// The schema of any object, in place of a schema that the document cannot hold.
-fn any_object() -> Hoisted {
-    Hoisted {
+fn any_object() -> HoistedSchema {
+    HoistedSchema {
         schema: json!({ "type": "object" }),
         definitions: Vec::new(),
     }
@@ -45,12 +45,12 @@ fn any_object() -> Hoisted {
 
 /// Moves a schema. `pointer` is its new place (`#/…`), `prefix` begins the names of its definitions. A schema that is not a JSON
 /// object, is nested deeper than the parser accepts, or has too many references for the effort, becomes the schema of any object.
-pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> Hoisted {
+pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> HoistedSchema {
     let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
         return any_object();
     };
     if schema.contains_key("$id") {
-        return Hoisted {
+        return HoistedSchema {
             schema: Value::Object(schema),
             definitions: Vec::new(),
         };
@@ -77,7 +77,7 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
         definitions.extend(name.map(|name| (name.clone(), definition)));
     }
     match moved {
-        true => Hoisted {
+        true => HoistedSchema {
             schema,
             definitions,
         },
@@ -178,7 +178,7 @@ mod tests {
 
     const POINTER: &str = "#/paths/~1tools~1x/post/requestBody/content/application~1json/schema";
 
-    fn moved(schema: &Value) -> Hoisted {
+    fn moved(schema: &Value) -> HoistedSchema {
         hoist(
             &schema.to_string(),
             POINTER,

@@ -11,7 +11,7 @@ use tooldock_workers::poll_watch::{self, PollSubject};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::secrets::Secret;
 
-use super::frame::{Refused, ToolCall};
+use super::frame::{FrameError, ToolCall};
 use super::memory::FrameMemory;
 use super::room::{Guest, RunningRequest};
 use super::tokens::TokenCall;
@@ -41,17 +41,17 @@ pub(super) struct Conversation {
 }
 
 /// A frame's key, the caller that it stands for, and the served namespace.
-struct Admitted {
+struct AdmittedFrame {
     key: Arc<ApiKey>,
     caller: Caller,
     namespace: Arc<Namespace>,
 }
 
 /// An answer that is ready before any call.
-struct Answered(Vec<u8>);
+struct ReadyAnswer(Vec<u8>);
 
 /// The request that polls for a frame are accounted to.
-fn watched(admitted: &Admitted) -> PollSubject {
+fn watched(admitted: &AdmittedFrame) -> PollSubject {
     PollSubject {
         route: "relay",
         namespace: Some(admitted.namespace.name.clone()),
@@ -90,7 +90,7 @@ impl Conversation {
     }
 
     /// Answers an unusable frame.
-    pub(super) async fn refuse(&self, refused: &Refused) {
+    pub(super) async fn refuse(&self, refused: &FrameError) {
         self.note_refused(refused.reason());
         self.outbox.send(refused.reply().into()).await;
     }
@@ -103,14 +103,14 @@ impl Conversation {
                 let list = || Box::pin(self.list(id, &admitted));
                 polls.over(subject, list).await
             }
-            Err(Answered(answer)) => answer,
+            Err(ReadyAnswer(answer)) => answer,
         };
         self.outbox.send(answer.into()).await;
     }
 
-    async fn list(&self, id: &str, admitted: &Admitted) -> Vec<u8> {
+    async fn list(&self, id: &str, admitted: &AdmittedFrame) -> Vec<u8> {
         poll_watch::note_method("tools");
-        let Admitted {
+        let AdmittedFrame {
             key,
             caller,
             namespace,
@@ -146,14 +146,14 @@ impl Conversation {
                 let run = || Box::pin(self.run(id, admitted, call));
                 polls.over(subject, run).await
             }
-            Err(Answered(answer)) => answer,
+            Err(ReadyAnswer(answer)) => answer,
         };
         self.outbox.send(answer.into()).await;
     }
 
-    async fn run(&self, id: &str, admitted: Admitted, call: ToolCall) -> Vec<u8> {
+    async fn run(&self, id: &str, admitted: AdmittedFrame, call: ToolCall) -> Vec<u8> {
         poll_watch::note_method(TOOLS_CALL);
-        let Admitted {
+        let AdmittedFrame {
             key,
             caller,
             namespace,
@@ -243,7 +243,7 @@ impl Conversation {
         id: &str,
         key: &Secret,
         memory: Option<&FrameMemory>,
-    ) -> Result<Admitted, Answered> {
+    ) -> Result<AdmittedFrame, ReadyAnswer> {
         let name = &self.relay.namespace;
         let keys = &self.relay.keys;
         let verified = keys.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
@@ -276,13 +276,13 @@ impl Conversation {
         }
         if let Some(failed) = self.core.registry.starting(name).await {
             self.note_refused(&failed.message);
-            return Err(Answered(reply::not_dispatched(id, &failed)));
+            return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
         }
         let Some(namespace) = self.core.registry.admitted(name) else {
             let reason = format!("The relay's namespace {name} is not there");
             self.note_refused(&reason);
             let failed = CallError::new(CallErrorCode::WorkerUnavailable, reason);
-            return Err(Answered(reply::not_dispatched(id, &failed)));
+            return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
         };
         if !caller.may_use(&namespace) {
             return Err(self.invalid_key(
@@ -294,9 +294,9 @@ impl Conversation {
         // A frame counts as a request, like one over HTTP.
         if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
             let failed = rate_limited(&exhausted);
-            return Err(Answered(reply::not_dispatched(id, &failed)));
+            return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
         }
-        Ok(Admitted {
+        Ok(AdmittedFrame {
             key,
             caller,
             namespace,
@@ -304,7 +304,7 @@ impl Conversation {
     }
 
     /// The answer to an invalid key. If the key never was valid and its user sends many such keys, it comes after a delay.
-    fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> Answered {
+    fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> ReadyAnswer {
         let delay = match refusal {
             KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => {
                 self.relay.key_failed(self.peer().uid)
@@ -319,7 +319,7 @@ impl Conversation {
             CallErrorCode::RateLimited,
             format!("Too many wrong API keys: this one is wrong, too. Try again in {seconds} s"),
         );
-        Answered(reply::not_dispatched(id, &failed.retry_after(left)))
+        ReadyAnswer(reply::not_dispatched(id, &failed.retry_after(left)))
     }
 
     /// Accounts the connection's place and the frame's memory to a valid key; otherwise returns the refusal.
@@ -328,7 +328,7 @@ impl Conversation {
         id: &str,
         key: &Arc<ApiKey>,
         memory: Option<&FrameMemory>,
-    ) -> Result<(), Answered> {
+    ) -> Result<(), ReadyAnswer> {
         let reason = if !self.guest.shows(key) {
             "Too many connections use this API key: close others, or make a key of its own for this client"
         } else if !memory.is_none_or(|memory| memory.belongs_to(key)) {
@@ -338,12 +338,12 @@ impl Conversation {
         };
         self.note_refused(reason);
         let failed = CallError::new(CallErrorCode::Overloaded, reason);
-        Err(Answered(reply::not_dispatched(id, &failed)))
+        Err(ReadyAnswer(reply::not_dispatched(id, &failed)))
     }
 
-    fn invalid_key(&self, id: &str, cause: &str) -> Answered {
+    fn invalid_key(&self, id: &str, cause: &str) -> ReadyAnswer {
         self.note_refused(cause);
-        Answered(reply::invalid_key(id))
+        ReadyAnswer(reply::invalid_key(id))
     }
 
     fn note_refused(&self, reason: &str) {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::call::Conversation;
-use super::frame::{self, Frame, Refused};
+use super::frame::{self, Frame, FrameError};
 use super::memory::FrameMemory;
 use super::room::Guest;
 use super::whole_lines::WholeLines;
@@ -63,7 +63,7 @@ pub(crate) async fn serve(
     let frame_max = relay.frames.each;
     let lines = WholeLines::new(input, FRAME_TIME, frame_max, Arc::clone(&guest));
     let reading = read(lines, frame_max);
-    let mut connection = Connection {
+    let mut connection = RelayConnection {
         conversation: Arc::new(Conversation::new(
             core,
             relay,
@@ -94,7 +94,7 @@ pub(crate) async fn serve(
 }
 
 /// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
-struct Reading {
+struct RelayLines {
     lines: mpsc::Receiver<ReadLine>,
     task: JoinHandle<()>,
 }
@@ -102,7 +102,10 @@ struct Reading {
 /// A line, with the memory of a long one.
 type ReadLine = (ServerLine, Option<FrameMemory>);
 
-fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: usize) -> Reading {
+fn read(
+    input: WholeLines<impl AsyncRead + Send + Unpin + 'static>,
+    frame_max: usize,
+) -> RelayLines {
     let (sender, lines) = mpsc::channel(1);
     let memory = input.complete();
     let endless = ENDLESS.saturating_mul(frame_max as u64);
@@ -119,11 +122,11 @@ fn read(input: WholeLines<impl AsyncRead + Send + Unpin + 'static>, frame_max: u
             }
         }
     });
-    Reading { lines, task }
+    RelayLines { lines, task }
 }
 
 /// A client with its running requests.
-struct Connection {
+struct RelayConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
     frame_max: usize,
@@ -131,7 +134,7 @@ struct Connection {
     greeted: bool,
 }
 
-impl Connection {
+impl RelayConnection {
     async fn run(
         &mut self,
         mut lines: mpsc::Receiver<ReadLine>,
@@ -186,8 +189,8 @@ impl Connection {
                 requested, size, ..
             } => {
                 let refused = match size > self.frame_max as u64 {
-                    true => Refused::too_long(requested, size, self.frame_max),
-                    false => Refused::no_memory(requested),
+                    true => FrameError::too_long(requested, size, self.frame_max),
+                    false => FrameError::no_memory(requested),
                 };
                 return self.conversation.refuse(&refused).await;
             }

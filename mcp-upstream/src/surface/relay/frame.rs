@@ -33,7 +33,7 @@ pub(super) enum Frame {
     /// A message that needs no answer.
     Ignored,
     /// A message that is answered with an error.
-    Refused(Refused),
+    Refused(FrameError),
 }
 
 /// The tool call in a frame.
@@ -48,13 +48,13 @@ pub(super) struct ToolCall {
 
 /// A line that is answered with an error.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct FrameError {
     id: Option<Box<str>>,
     code: i32,
     message: Cow<'static, str>,
 }
 
-impl Refused {
+impl FrameError {
     /// The refusal of a frame that is too long.
     pub(super) fn too_long(id: Option<u64>, size: u64, max: usize) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Frame {
             "oubliette_tools" => Self::tools(id, members),
             "oubliette_call_tool" => Self::call(id, members),
             _ => {
-                return Self::Refused(Refused {
+                return Self::Refused(FrameError {
                     id: Some(id.into()),
                     code: code::METHOD_NOT_FOUND,
                     message: "method not found".into(),
@@ -126,7 +126,7 @@ impl Frame {
     }
 
     fn tools(id: &str, members: &Members<'_>) -> Result<Self, RequestError> {
-        let params = Params::of(members)?;
+        let params = FrameParams::of(members)?;
         Ok(Self::Tools {
             id: id.into(),
             key: params.key()?,
@@ -134,7 +134,7 @@ impl Frame {
     }
 
     fn call(id: &str, members: &Members<'_>) -> Result<Self, RequestError> {
-        let params = Params::of(members)?;
+        let params = FrameParams::of(members)?;
         let key = params.key()?;
         let tool = text(params.tool, "params.tool")?;
         let arguments = params.arguments.filter(|it| it.get() != "null");
@@ -160,7 +160,7 @@ impl Frame {
             RequestError::Shape(reason) => (code::INVALID_REQUEST, reason),
             _ => (code::INVALID_REQUEST, "invalid request".into()),
         };
-        Self::Refused(Refused {
+        Self::Refused(FrameError {
             id: id.map(Into::into),
             code,
             message,
@@ -177,7 +177,7 @@ fn seen_id(line: &[u8]) -> Option<String> {
 
 /// The members of `params` that the relay reads. Others are ignored: older and newer clients send more.
 #[derive(Deserialize)]
-struct Params<'a> {
+struct FrameParams<'a> {
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     api_key: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
@@ -186,7 +186,7 @@ struct Params<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-impl<'a> Params<'a> {
+impl<'a> FrameParams<'a> {
     fn of(members: &Members<'a>) -> Result<Self, RequestError> {
         jsonrpc::fields(members.params(), "params")
     }

@@ -38,13 +38,13 @@ pub(super) struct MemoryStore {
 #[derive(Default)]
 struct Frames {
     /// The frames in the order in which they began.
-    all: BTreeMap<u64, Frame>,
+    all: BTreeMap<u64, FrameReservation>,
     /// Counts the frames that began and the reservations of memory.
     clock: u64,
 }
 
-struct Frame {
-    owner: Owner,
+struct FrameReservation {
+    owner: FrameOwner,
     /// The reserved bytes.
     held: usize,
     /// The time of the last reservation, by the clock of `Frames`.
@@ -55,7 +55,7 @@ struct Frame {
 
 /// The client that a frame comes from.
 #[derive(Clone)]
-pub(super) struct Owner {
+pub(super) struct FrameOwner {
     pub(super) uid: u32,
     /// `None` for a stranger.
     pub(super) key: Option<Arc<ApiKey>>,
@@ -75,7 +75,7 @@ pub(super) struct FrameMemory {
     loss: Arc<Loss>,
 }
 
-impl Owner {
+impl FrameOwner {
     fn is_stranger(&self) -> bool {
         self.key.is_none()
     }
@@ -92,13 +92,13 @@ struct Shares {
 }
 
 impl Frames {
-    fn held(&self, of: impl Fn(&Owner) -> bool) -> usize {
+    fn held(&self, of: impl Fn(&FrameOwner) -> bool) -> usize {
         let frames = self.all.values().filter(|frame| of(&frame.owner));
         frames.map(|frame| frame.held).sum()
     }
 
     /// The shares in an owner's part, if the owner had `more` bytes in addition.
-    fn shares(&self, owner: &Owner, more: usize) -> Shares {
+    fn shares(&self, owner: &FrameOwner, more: usize) -> Shares {
         let mut shares = Shares {
             of_user: HashMap::from([(owner.uid, more)]),
             of_key: HashMap::from([(owner.key_id(), more)]),
@@ -141,12 +141,12 @@ impl MemoryStore {
     }
 
     /// Registers a frame without memory yet.
-    pub(super) fn begin(self: &Arc<Self>, owner: Owner) -> FrameMemory {
+    pub(super) fn begin(self: &Arc<Self>, owner: FrameOwner) -> FrameMemory {
         let loss = Arc::<Loss>::default();
         let mut frames = self.frames();
         let number = frames.clock;
         frames.clock += 1;
-        let frame = Frame {
+        let frame = FrameReservation {
             owner,
             held: 0,
             grown: number,
@@ -201,7 +201,7 @@ impl MemoryStore {
     fn loser(&self, frames: &Frames, number: u64, bytes: usize, of_key: bool) -> Option<u64> {
         let wanting = &frames.all.get(&number)?.owner;
         let shares = frames.shares(wanting, bytes);
-        let competes = |&(at, frame): &(&u64, &Frame)| {
+        let competes = |&(at, frame): &(&u64, &FrameReservation)| {
             let owner = &frame.owner;
             let within = match of_key {
                 true => owner.key_id() == wanting.key_id(),
@@ -209,7 +209,7 @@ impl MemoryStore {
             };
             *at == number || (within && !frame.whole && frame.held > 0)
         };
-        let weight = |&(at, frame): &(&u64, &Frame)| {
+        let weight = |&(at, frame): &(&u64, &FrameReservation)| {
             let owner = &frame.owner;
             let is_taken_back = owner.key.as_ref().is_some_and(|key| !(self.counts)(key));
             let age = match owner.is_stranger() {
@@ -312,11 +312,11 @@ mod tests {
 
     fn of_key(store: &Arc<MemoryStore>, key: &Arc<ApiKey>) -> FrameMemory {
         let key = Some(Arc::clone(key));
-        store.begin(Owner { uid: UID, key })
+        store.begin(FrameOwner { uid: UID, key })
     }
 
     fn stranger(store: &Arc<MemoryStore>, uid: u32) -> FrameMemory {
-        store.begin(Owner { uid, key: None })
+        store.begin(FrameOwner { uid, key: None })
     }
 
     fn is_lost(frame: &FrameMemory) -> bool {

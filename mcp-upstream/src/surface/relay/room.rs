@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tooldock_workers::keys::ApiKey;
 
-use super::memory::{FrameMemory, MemoryStore, Owner};
+use super::memory::{FrameMemory, FrameOwner, MemoryStore};
 
 /// The most concurrent connections.
 pub(super) const CONNECTIONS_MAX: usize = 256;
@@ -55,12 +55,12 @@ pub(super) struct Room {
 #[derive(Default)]
 struct Places {
     /// The places in the order in which they were taken.
-    taken: BTreeMap<u64, Place>,
+    taken: BTreeMap<u64, ConnectionSeat>,
     came: u64,
     leaving: usize,
 }
 
-struct Place {
+struct ConnectionSeat {
     uid: u32,
     /// The first key shown among those that are still valid.
     key: Option<Arc<ApiKey>>,
@@ -87,7 +87,7 @@ struct Signals {
     idle_since: AtomicU64,
 }
 
-impl Place {
+impl ConnectionSeat {
     fn is_leaving(&self) -> bool {
         self.signals.leaving.load(Ordering::Acquire)
     }
@@ -122,15 +122,15 @@ impl Places {
         for (_, place) in strangers() {
             *of_user.entry(place.uid).or_default() += 1;
         }
-        let share = |place: &Place| of_user.get(&place.uid).copied();
+        let share = |place: &ConnectionSeat| of_user.get(&place.uid).copied();
         let most = strangers().max_by_key(|&(number, place)| (share(place), Reverse(number)));
         most.map(|(number, _)| *number)
     }
 
     /// The known connection that gives way: an idle one of the user and the key with the most.
-    fn idle(&self, counts: &Counts, among: impl Fn(&Place) -> bool) -> Option<u64> {
+    fn idle(&self, counts: &Counts, among: impl Fn(&ConnectionSeat) -> bool) -> Option<u64> {
         let known = || self.taken.iter().filter(|(_, it)| it.is_known(counts));
-        let key_of = |place: &Place| place.key.as_ref().map(|key| key.record().id);
+        let key_of = |place: &ConnectionSeat| place.key.as_ref().map(|key| key.record().id);
         let (mut of_user, mut of_key) = (HashMap::new(), HashMap::new());
         for (_, place) in known() {
             *of_user.entry(place.uid).or_insert(0_usize) += 1;
@@ -193,7 +193,7 @@ impl Room {
         let number = places.came;
         places.came += 1;
         let signals = Arc::<Signals>::default();
-        let place = Place {
+        let place = ConnectionSeat {
             uid,
             key: None,
             signals: Arc::clone(&signals),
@@ -233,7 +233,7 @@ pub struct Guest {
     number: u64,
     uid: u32,
     entered: Instant,
-    /// The key in [`Place::key`], for comparisons without the lock.
+    /// The key in [`ConnectionSeat::key`], for comparisons without the lock.
     key: ArcSwapOption<ApiKey>,
     signals: Arc<Signals>,
 }
@@ -254,7 +254,7 @@ impl Guest {
         if place.is_known(counts) {
             return true;
         }
-        let is_of_key = |place: &Place| {
+        let is_of_key = |place: &ConnectionSeat| {
             let shown = place.key.as_ref();
             shown.is_some_and(|shown| shown.record().id == key.record().id)
         };
@@ -348,7 +348,7 @@ impl Guest {
 
     /// A handle for the memory of a long frame; nothing is reserved yet.
     pub(super) fn memory(&self) -> FrameMemory {
-        let owner = Owner {
+        let owner = FrameOwner {
             uid: self.uid,
             key: self.known_by(),
         };

@@ -26,7 +26,7 @@ pub(super) struct Conversation {
 }
 
 /// The events of a reply, with the guards that live as long as they do.
-struct Events {
+struct ReplyEvents {
     chunks: BoxStream<'static, Bytes>,
     _guards: Guards,
 }
@@ -105,7 +105,7 @@ impl Conversation {
     pub(super) async fn pass_on(&self, id: Option<&str>, mut reply: Reply, session: Option<&str>) {
         let mut last = None;
         loop {
-            let mut events = match Events::of(reply) {
+            let mut events = match ReplyEvents::of(reply) {
                 Ok(events) => events,
                 Err(body) if last.is_some() => break tracing::debug!(?body, "not resumed"),
                 Err(body) if body.is_empty() => return,
@@ -160,7 +160,7 @@ impl Conversation {
     }
 }
 
-impl Events {
+impl ReplyEvents {
     /// The events of a reply; its whole body if it has none.
     fn of(reply: Reply) -> Result<Self, Bytes> {
         let (chunks, guards) = match reply {

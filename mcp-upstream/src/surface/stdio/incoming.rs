@@ -4,7 +4,7 @@ use crate::jsonrpc::{self, Body, Key, Message};
 
 /// The kind of a line. Ids are raw JSON.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Incoming {
+pub(super) enum LineKind {
     /// Opens the session of the legacy era.
     Initialize(Box<str>),
     /// Cancels a request.
@@ -21,9 +21,9 @@ pub(super) enum Incoming {
     },
 }
 
-impl Incoming {
+impl LineKind {
     pub(super) fn of(line: &[u8]) -> Self {
-        const NO_REQUEST: Incoming = Incoming::Legacy {
+        const NO_REQUEST: LineKind = LineKind::Legacy {
             id: None,
             method: None,
         };
@@ -62,14 +62,14 @@ mod tests {
     #[test]
     fn a_line_is_told_by_its_method_and_the_version_it_names() {
         let modern = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
-        let legacy = |id: Option<&str>, method: Option<&str>| Incoming::Legacy {
+        let legacy = |id: Option<&str>, method: Option<&str>| LineKind::Legacy {
             id: id.map(Into::into),
             method: method.map(Into::into),
         };
         for (line, expected) in [
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#.to_owned(),
-                Incoming::Initialize("1".into()),
+                LineKind::Initialize("1".into()),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":"a","method":"tools/list"}"#.to_owned(),
@@ -77,7 +77,7 @@ mod tests {
             ),
             (
                 format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{{modern}}}}}"#),
-                Incoming::Modern {
+                LineKind::Modern {
                     id: "1".into(),
                     listens: false,
                 },
@@ -86,7 +86,7 @@ mod tests {
                 format!(
                     r#"{{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{{{modern}}}}}"#
                 ),
-                Incoming::Modern {
+                LineKind::Modern {
                     id: "1".into(),
                     listens: true,
                 },
@@ -94,15 +94,15 @@ mod tests {
             (
                 r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#
                     .to_owned(),
-                Incoming::Cancelled("\"a\"".into()),
+                LineKind::Cancelled("\"a\"".into()),
             ),
             (
                 r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#.to_owned(),
-                Incoming::OneWay,
+                LineKind::OneWay,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(),
-                Incoming::OneWay,
+                LineKind::OneWay,
             ),
             ("[]".to_owned(), legacy(None, None)),
             ("{".to_owned(), legacy(None, None)),
@@ -111,7 +111,7 @@ mod tests {
                 legacy(None, None),
             ),
         ] {
-            assert_eq!(Incoming::of(line.as_bytes()), expected, "{line}");
+            assert_eq!(LineKind::of(line.as_bytes()), expected, "{line}");
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::Ended;
+use super::ConversationEnd;
 use crate::caller::Caller;
 use crate::profile::Profile;
 use crate::testing::{Harness, InMemory, Wanted, caller, full, namespace};
@@ -24,7 +24,7 @@ struct Client {
     input: Option<WriteHalf<DuplexStream>>,
     output: BufReader<ReadHalf<DuplexStream>>,
     stop: Arc<Notify>,
-    serving: JoinHandle<Ended>,
+    serving: JoinHandle<ConversationEnd>,
     /// Messages that were read while another was awaited.
     aside: VecDeque<Value>,
 }
@@ -120,14 +120,14 @@ impl Client {
     }
 
     /// Closes the input and waits for the end.
-    async fn close(&mut self) -> Ended {
+    async fn close(&mut self) -> ConversationEnd {
         // Dropping a half does not close a pipe of two halves.
         let mut input = self.input.take().expect("open");
         input.shutdown().await.expect("it is open");
         self.ended().await
     }
 
-    async fn ended(&mut self) -> Ended {
+    async fn ended(&mut self) -> ConversationEnd {
         let ended = timeout(SOON, &mut self.serving).await;
         ended.expect("it ends").expect("without a panic")
     }
@@ -172,7 +172,7 @@ async fn both_eras_are_served_on_one_pair_of_pipes() {
             "2024-11-05"
         ])
     );
-    assert_eq!(client.close().await, Ended::InputClosed);
+    assert_eq!(client.close().await, ConversationEnd::InputClosed);
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn the_oldest_revision_is_spoken_too() {
     assert_eq!(opened["result"]["protocolVersion"], "2024-11-05");
     let listed = client.request(1, "tools/list", json!({})).await;
     assert_eq!(listed["result"]["tools"][0]["name"], "say_hello");
-    assert_eq!(client.close().await, Ended::InputClosed);
+    assert_eq!(client.close().await, ConversationEnd::InputClosed);
 }
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn changes_are_told_to_the_session_and_to_who_listens() {
     told.sort_by_key(Value::is_null);
     assert_eq!(told, [json!(9), Value::Null]);
     // Both streams never end by themselves, and neither delays the end of the conversation.
-    assert_eq!(client.close().await, Ended::InputClosed);
+    assert_eq!(client.close().await, ConversationEnd::InputClosed);
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn a_request_that_is_taken_back_is_ended_and_not_answered() {
             .await;
         client.request(2, "ping", json!({})).await;
         assert!(client.aside.is_empty(), "{era}: {:?}", client.aside);
-        assert_eq!(client.close().await, Ended::InputClosed);
+        assert_eq!(client.close().await, ConversationEnd::InputClosed);
         let backend = &client.harness.backend;
         while backend.counts() != (1, 1, 0) {
             assert_eq!(backend.counts(), (1, 0, 0), "{era}");
@@ -407,7 +407,7 @@ async fn who_closes_the_input_gets_the_answers_that_are_due() {
         client.answer(1).await["result"]["content"][0]["text"],
         "done"
     );
-    assert_eq!(client.ended().await, Ended::InputClosed);
+    assert_eq!(client.ended().await, ConversationEnd::InputClosed);
     assert_eq!(client.harness.service.core().sessions.count(), 0);
 }
 
@@ -421,7 +421,7 @@ async fn being_told_to_stop_ends_calls_and_session_at_once() {
     client.request(2, "ping", json!({})).await;
     assert_eq!(client.harness.service.core().sessions.count(), 1);
     client.stop.notify_one();
-    assert_eq!(client.ended().await, Ended::Stopped);
+    assert_eq!(client.ended().await, ConversationEnd::Stopped);
     assert_eq!(client.harness.service.core().sessions.count(), 0);
     let backend = &client.harness.backend;
     while backend.counts().1 == 0 {
@@ -448,7 +448,10 @@ async fn a_client_that_reads_no_more_ends_the_conversation() {
         .expect("it ends")
         .expect("no panic");
     assert!(
-        matches!(ended, Ended::OutputClosed | Ended::InputClosed),
+        matches!(
+            ended,
+            ConversationEnd::OutputClosed | ConversationEnd::InputClosed
+        ),
         "{ended:?}"
     );
 }
