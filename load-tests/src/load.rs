@@ -28,6 +28,9 @@ use shared::{Phase, Shared};
 /// How long the last answers may take once the time is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
+/// How long requests that are sent once may take together.
+const ONCE_LIMIT: Duration = Duration::from_secs(60);
+
 /// What to send where, for how long, and whose CPU time to count.
 pub(crate) struct Load {
     pub(crate) target: Target,
@@ -127,6 +130,45 @@ pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sampl
     observe(&shared, connections, &load.window).await
 }
 
+/// Sends each request once, so many of them at a time, and waits for all answers. The window's times do not count.
+///
+/// # Errors
+///
+/// When an answer was wrong, late or missing.
+pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<Sample> {
+    let shared = Shared::new()?;
+    shared.enter(Phase::Measured);
+    let mut shares = vec![Vec::new(); at_a_time.min(load.requests.len())];
+    let clients = shares.len();
+    for (at, request) in load.requests.into_iter().enumerate() {
+        shares[at % clients].push(request);
+    }
+    let mut opened = Vec::with_capacity(clients);
+    for share in shares {
+        let connection = Connection::open(&load.target).await.context("connecting")?;
+        opened.push((connection, share));
+    }
+    let before = Spent::now(&load.window)?;
+    let start = Instant::now();
+    let mut connections = JoinSet::new();
+    for (connection, requests) in opened {
+        let (target, shared) = (load.target.clone(), Arc::clone(&shared));
+        connections.spawn(http::each_once(
+            connection,
+            target,
+            requests,
+            load.expect,
+            shared,
+        ));
+    }
+    timeout(ONCE_LIMIT, connections.join_all())
+        .await
+        .with_context(|| format!("answers still missing after {ONCE_LIMIT:?}"))?;
+    shared.faults().none()?;
+    let after = Spent::now(&load.window)?;
+    shared.sample(&before, &after, start.elapsed().as_secs_f64())
+}
+
 /// Watches clients that are at work already, until they have ended.
 async fn observe(
     shared: &Shared,
@@ -185,6 +227,21 @@ mod tests {
             "{sample:?}"
         );
         assert_eq!((sample.closed, sample.worker_cpu_us), (0, None));
+    }
+
+    #[tokio::test]
+    async fn requests_that_are_sent_once_are_all_answered() {
+        let server = Server::start(Duration::ZERO, |id| id).await;
+        let load = Load {
+            target: Target::Http(server.address),
+            requests: server.pings(7),
+            expect: Expect::PONG,
+            window: Window {
+                front: vec![std::process::id()],
+                ..Window::default()
+            },
+        };
+        assert_eq!(once(load, 3).await.unwrap().requests, 7);
     }
 
     #[tokio::test]

@@ -11,9 +11,12 @@ mod reconnect_storm;
 mod refuse;
 mod reload;
 mod remote;
+mod replicas;
 mod sessions;
 mod soak;
+mod stores;
 mod tools_call;
+mod upgrade;
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -41,7 +44,7 @@ pub(crate) struct Scenario {
 pub(crate) type Answering<'r> = Pin<Box<dyn Future<Output = anyhow::Result<Section>> + 'r>>;
 
 /// All of them, in the order they run and are reported.
-pub(crate) const ALL: [&Scenario; 9] = [
+pub(crate) const ALL: [&Scenario; 12] = [
     &tools_call::SCENARIO,
     &remote::SCENARIO,
     &refuse::SCENARIO,
@@ -50,6 +53,9 @@ pub(crate) const ALL: [&Scenario; 9] = [
     &sessions::SCENARIO,
     &reload::SCENARIO,
     &manage::SCENARIO,
+    &stores::SCENARIO,
+    &replicas::SCENARIO,
+    &upgrade::SCENARIO,
     &soak::SCENARIO,
 ];
 
@@ -112,13 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_soak_remote_servers_and_management_run_unless_some_are_named() {
-        assert_eq!(names(&[]).len(), ALL.len() - 3);
-        assert!(
-            !["soak", "remote", "manage"]
-                .iter()
-                .any(|name| names(&[]).contains(name))
-        );
+    fn scenarios_that_take_long_run_only_when_they_are_named() {
+        let named = ["soak", "remote", "manage", "stores", "replicas", "upgrade"];
+        assert_eq!(names(&[]).len(), ALL.len() - named.len());
+        assert!(!named.iter().any(|name| names(&[]).contains(name)));
         // In the order of the table, whatever the order of the names.
         let some = names(&["--scenario", "soak", "--only", "refuse"]);
         assert_eq!(some, ["refuse", "soak"]);

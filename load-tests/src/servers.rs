@@ -5,6 +5,7 @@ pub(crate) mod echo;
 pub(crate) mod gateway;
 pub(crate) mod nginx;
 pub(crate) mod peers;
+pub(crate) mod redis;
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -84,6 +85,22 @@ impl Process {
             if Instant::now() >= deadline {
                 bail!(
                     "{} was not ready after {limit:?}\n{}",
+                    self.name,
+                    last_lines(&self.log)
+                );
+            }
+            sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until it has ended by itself.
+    async fn ended(&mut self, limit: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + limit;
+        while !self.has_ended() {
+            if Instant::now() >= deadline {
+                bail!(
+                    "{} had not ended after {limit:?}\n{}",
                     self.name,
                     last_lines(&self.log)
                 );

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use tokio::task::JoinSet;
 
 use crate::message::Envelope;
 use crate::wire::{Answer, Connection, Target};
@@ -34,6 +35,32 @@ pub(crate) async fn open_on(
     connection: &mut Connection,
 ) -> anyhow::Result<String> {
     offered_on(envelope, connection).await?.context(NONE)
+}
+
+/// Opens so many sessions one after another, over a connection of their own; without a limit.
+pub(crate) async fn several(envelope: Envelope<'_>, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
+    let mut sessions = Vec::with_capacity(count);
+    for _ in 0..count {
+        sessions.push(open_on(envelope, &mut connection).await?);
+    }
+    Ok(sessions)
+}
+
+/// Opens so many sessions over a few connections.
+pub(crate) async fn many(envelope: Envelope<'static>, count: usize) -> anyhow::Result<Vec<String>> {
+    const CONNECTIONS: usize = 16;
+    let mut connections = JoinSet::new();
+    for at in 0..CONNECTIONS {
+        let share = count / CONNECTIONS + usize::from(at < count % CONNECTIONS);
+        connections.spawn(several(envelope, share));
+    }
+    let opened = tokio::time::timeout(LIMIT, connections.join_all()).await;
+    let opened: anyhow::Result<Vec<_>> = opened
+        .context("sessions were not open in time")?
+        .into_iter()
+        .collect();
+    Ok(opened?.concat())
 }
 
 async fn offered_on(

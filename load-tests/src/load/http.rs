@@ -15,35 +15,63 @@ pub(super) async fn drive(
     expect: Expect,
     shared: Arc<Shared>,
 ) {
-    while let Some(id) = shared.next_id() {
-        let start = Instant::now();
-        let closes = match connection.ask(request.with_id(id)).await {
-            Ok(answer) => {
-                let took = start.elapsed();
-                let fault = expect.mismatch(&answer, id);
-                if fault.is_none() {
-                    shared.answered(took);
-                }
-                let closes = answer.closes;
-                if fault.is_some_and(|fault| !shared.fault(fault)) {
-                    return;
-                }
-                closes
+    while ask(&mut connection, &target, &mut request, expect, &shared).await {}
+}
+
+/// Sends each of these requests once over a connection.
+pub(super) async fn each_once(
+    mut connection: Connection,
+    target: Target,
+    requests: Vec<Request>,
+    expect: Expect,
+    shared: Arc<Shared>,
+) {
+    for mut request in requests {
+        if !ask(&mut connection, &target, &mut request, expect, &shared).await {
+            return;
+        }
+    }
+}
+
+/// Asks once, and connects again where the server has closed. Answers `true` if the connection may go on.
+async fn ask(
+    connection: &mut Connection,
+    target: &Target,
+    request: &mut Request,
+    expect: Expect,
+    shared: &Shared,
+) -> bool {
+    let Some(id) = shared.next_id() else {
+        return false;
+    };
+    let start = Instant::now();
+    let closes = match connection.ask(request.with_id(id)).await {
+        Ok(answer) => {
+            let took = start.elapsed();
+            let fault = expect.mismatch(&answer, id);
+            if fault.is_none() {
+                shared.answered(took);
             }
+            let closes = answer.closes;
+            if fault.is_some_and(|fault| !shared.fault(fault)) {
+                return false;
+            }
+            closes
+        }
+        Err(error) => {
+            shared.fault(format!("{error:#}"));
+            return false;
+        }
+    };
+    if closes {
+        shared.closed();
+        match Connection::open(target).await {
+            Ok(again) => *connection = again,
             Err(error) => {
-                shared.fault(format!("{error:#}"));
-                return;
-            }
-        };
-        if closes {
-            shared.closed();
-            match Connection::open(&target).await {
-                Ok(again) => connection = again,
-                Err(error) => {
-                    shared.fault(format!("connecting again: {error:#}"));
-                    return;
-                }
+                shared.fault(format!("connecting again: {error:#}"));
+                return false;
             }
         }
     }
+    true
 }

@@ -126,6 +126,13 @@ budgets! {
     CALL_STDIO_RATE = "`tools/call`, stdio server: rate, to agentgateway's", Times, 3.0, 3.0, at_least;
     /// CPU time of gateway and stdio server, in that of nginx and a small HTTP application together.
     CALL_STDIO_TO_NGINX_AND_APP = "`tools/call`, stdio server: all, to nginx and HTTP application", Times, 0.75, 0.6;
+    /// CPU time, in that of sessions in memory.
+    CALL_DISK = "`tools/call` of a live session, on disk to in memory", Times, 1.05, 1.02;
+    CALL_REDIS = "`tools/call` of a live session, in Redis to in memory", Times, 1.05, 1.02;
+    /// Time that a first call takes longer than the next one.
+    FIRST_CALL = "first call of a session on disk after a restart, added p99", Milliseconds, 100.0, 20.0;
+    /// CPU time of both replicas, in that of one that is asked by the client itself.
+    CALL_FORWARDED = "`tools/call` by way of another replica, to a direct one", Times, 3.0, 2.5;
     CALL_ASYNC = "`tools/call`, async Python: gateway", N, 2.6, 2.0;
     CALL_SYNC = "`tools/call`, sync Python: gateway", N, 2.6, 2.0;
     CALL_ASYNC_WORKER = "`tools/call`, async Python: worker", Microseconds, 25.0, 12.0;

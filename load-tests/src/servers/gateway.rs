@@ -4,14 +4,16 @@ mod setup;
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
-use super::{Process, free_address};
+use super::{Process, free_address, signal};
 use crate::message::Envelope;
 use crate::options::Options;
 use crate::processes::{self, Memory};
@@ -42,13 +44,45 @@ pub(crate) const ANNOUNCING_TOOL: &str = "announce";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT_WITH_BASE: Duration = Duration::from_secs(600);
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// How long a process may take to end: its calls are answered first.
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running gateway.
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     metrics: SocketAddr,
     process: Process,
-    folder: TempDir,
+    launch: Launch,
+}
+
+/// The command that starts a gateway, and starts it again over the same data directory.
+struct Launch {
+    program: PathBuf,
+    config: PathBuf,
+    variables: Vec<(String, String)>,
+    ready_limit: Duration,
+    // Deleted after the last process over it has ended.
+    folder: Arc<TempDir>,
+}
+
+impl Launch {
+    fn process(&self, arguments: &[&str], log: &str) -> anyhow::Result<Process> {
+        let folder = self.folder.path();
+        let mut command = Command::new(&self.program);
+        command
+            .arg("serve")
+            .arg("-c")
+            .arg(&self.config)
+            .args(arguments)
+            .env_clear()
+            .envs(inherited())
+            .env("HOME", folder)
+            .env("DATA_DIR", folder.join("data"))
+            .env("BEARER_TOKEN", TOKEN)
+            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
+            .envs(self.variables.iter().cloned());
+        Process::start("the gateway", command, self.config.with_extension(log))
+    }
 }
 
 impl Gateway {
@@ -68,9 +102,22 @@ impl Gateway {
     /// Starts one and waits until it is ready: the worker of every folder is up, or has failed.
     pub(crate) async fn start(options: &Options, setup: &Setup) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
+        Self::start_in(Arc::new(folder), options, setup).await
+    }
+
+    /// Starts another process over the data directory of this one, and waits until it is ready.
+    pub(crate) async fn beside(&self, options: &Options, setup: &Setup) -> anyhow::Result<Self> {
+        Self::start_in(Arc::clone(&self.launch.folder), options, setup).await
+    }
+
+    async fn start_in(
+        folder: Arc<TempDir>,
+        options: &Options,
+        setup: &Setup,
+    ) -> anyhow::Result<Self> {
         let (core, metrics) = (free_address()?, free_address()?);
         let base = options.python_base_env()?;
-        let limit = if base.exists() {
+        let ready_limit = if base.exists() {
             READY_LIMIT
         } else {
             eprintln!(
@@ -79,36 +126,80 @@ impl Gateway {
             );
             READY_LIMIT_WITH_BASE
         };
-        let config = folder.path().join("tooldock.yaml");
+        // Processes over one data directory have a file each.
+        let config = folder.path().join(format!("gateway-{}.yaml", core.port()));
         let text = setup.configuration(core, metrics, &base.to_string_lossy())?;
         fs::write(&config, text).context("the gateway's configuration")?;
-        let mut command = Command::new(options.gateway()?);
-        command
-            .arg("serve")
-            .arg("-c")
-            .arg(&config)
-            .env_clear()
-            .envs(inherited())
-            .env("HOME", folder.path())
-            .env("DATA_DIR", folder.path().join("data"))
-            .env("BEARER_TOKEN", TOKEN)
-            .env("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN)
-            .envs(setup.variables.iter().cloned());
-        let log = folder.path().join("gateway.log");
         // The data directory must not be empty at the first start, or the gateway puts its first example there.
         for (namespace, code) in &setup.folders {
-            write_code(&folder, namespace, code)?;
+            write_code(folder.path(), namespace, code)?;
         }
-        let process = Process::start("the gateway", command, log)?;
+        let launch = Launch {
+            program: options.gateway()?,
+            config,
+            variables: setup.variables.clone(),
+            ready_limit,
+            folder,
+        };
         let mut gateway = Self {
             address: core,
             metrics,
-            process,
-            folder,
+            process: launch.process(&[], "log")?,
+            launch,
         };
-        let ready = async || matches!(get(core, "/ready", ANSWER_LIMIT).await, Ok((200, _)));
-        gateway.process.until(limit, ready).await?;
+        gateway.is_ready().await?;
         Ok(gateway)
+    }
+
+    async fn is_ready(&mut self) -> anyhow::Result<()> {
+        let core = self.address;
+        let ready = async || matches!(get(core, "/ready", ANSWER_LIMIT).await, Ok((200, _)));
+        self.process.until(self.launch.ready_limit, ready).await
+    }
+
+    /// Ends the process as a crash does (SIGKILL).
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.child.kill().context("killing the gateway")?;
+        self.process.child.wait().context("its end")?;
+        Ok(())
+    }
+
+    /// Asks the process to end (SIGTERM), and waits until it has.
+    pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
+        signal(self.id(), Signal::TERM);
+        self.process.ended(END_LIMIT).await
+    }
+
+    /// Starts the process again, once it has ended, and waits until it is ready.
+    pub(crate) async fn start_again(&mut self) -> anyhow::Result<()> {
+        self.process = self.launch.process(&[], "again.log")?;
+        self.is_ready().await
+    }
+
+    /// Replaces the process by a successor (`serve --upgrade`), and waits until the process before has ended.
+    pub(crate) async fn upgrade(&mut self) -> anyhow::Result<()> {
+        let mut successor = self.launch.process(&["--upgrade"], "upgrade.log")?;
+        let before = &mut self.process;
+        let limit = self.launch.ready_limit + END_LIMIT;
+        successor
+            .until(limit, async || before.has_ended())
+            .await
+            .context("the successor")?;
+        self.process = successor;
+        self.is_ready().await
+    }
+
+    /// The size of the files in the data directory whose names begin so.
+    pub(crate) fn bytes_on_disk(&self, prefix: &str) -> anyhow::Result<u64> {
+        let entries = fs::read_dir(self.launch.folder.path().join("data"))?;
+        let mut bytes = 0;
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(prefix) {
+                bytes += entry.metadata()?.len();
+            }
+        }
+        Ok(bytes)
     }
 
     /// A gateway whose namespaces have failed is ready all the same, and says why.
@@ -165,7 +256,7 @@ impl Gateway {
 
     /// Puts code into a namespace's folder, in the place of what was there. It is served after a reload.
     pub(crate) fn write_code(&self, namespace: &str, code: &str) -> anyhow::Result<()> {
-        write_code(&self.folder, namespace, code)
+        write_code(self.launch.folder.path(), namespace, code)
     }
 
     /// `POST /reload`, to its answer: what the gateway says it did.
@@ -223,8 +314,8 @@ pub(super) fn inherited() -> impl Iterator<Item = (String, String)> {
 }
 
 /// No code makes the folder and no file.
-fn write_code(folder: &TempDir, namespace: &str, code: &str) -> anyhow::Result<()> {
-    let tools = folder.path().join("data/tools").join(namespace);
+fn write_code(folder: &Path, namespace: &str, code: &str) -> anyhow::Result<()> {
+    let tools = folder.join("data/tools").join(namespace);
     fs::create_dir_all(&tools).context("the namespace's folder")?;
     if code.is_empty() {
         return Ok(());

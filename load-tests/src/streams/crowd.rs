@@ -21,7 +21,6 @@ use super::socket::{Opened, Socket};
 use super::tally::Tally;
 use crate::message::Envelope;
 use crate::session;
-use crate::wire::{Connection, Target};
 
 /// Connections over which sessions are opened, and streams that are opened at once when nothing is to be shown by it.
 const OPENERS: usize = 16;
@@ -88,7 +87,7 @@ impl Crowd {
         let mut openers = JoinSet::new();
         for opener in 0..OPENERS {
             let share = missing / OPENERS + usize::from(opener < missing % OPENERS);
-            openers.spawn_on(sessions(envelope, share), self.aside.handle());
+            openers.spawn_on(session::several(envelope, share), self.aside.handle());
         }
         let opened = timeout(OPEN_LIMIT, openers.join_all()).await;
         for some in opened.context("sessions were not open in time")? {
@@ -162,6 +161,17 @@ impl Crowd {
         }
     }
 
+    /// From now on a client whose stream ends opens it again, with the id of the last event it had.
+    pub(crate) fn resume_what_ends(&self) {
+        self.tally.resume_what_ends();
+    }
+
+    /// Waits until so many streams have ended and are open again, with a limit; how many are.
+    pub(crate) async fn have_resumed(&self, streams: usize, limit: Duration) -> usize {
+        come_true(limit, || self.tally.resumed() >= streams).await;
+        self.tally.resumed()
+    }
+
     fn next_generation(&self) {
         for client in &self.clients {
             client.next_generation();
@@ -223,16 +233,8 @@ async fn come_true(limit: Duration, condition: impl Fn() -> bool) -> bool {
     true
 }
 
-async fn sessions(envelope: Envelope<'static>, count: usize) -> anyhow::Result<Vec<String>> {
-    let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
-    let mut sessions = Vec::with_capacity(count);
-    for _ in 0..count {
-        sessions.push(session::open_on(envelope, &mut connection).await?);
-    }
-    Ok(sessions)
-}
-
-/// One client from the opening of its stream to its end. Whoever is turned away comes again.
+/// Follows a client from the opening of its stream to its end. A client that is turned away comes again, and one whose stream
+/// has ended as well where the crowd resumes those.
 async fn follow(
     client: Arc<Client>,
     generation: u32,
@@ -240,30 +242,36 @@ async fn follow(
     tally: Arc<Tally>,
     gate: Option<Arc<Semaphore>>,
 ) {
-    let permit = match gate {
+    let mut permit = match gate {
         Some(gate) => gate.acquire_owned().await.ok(),
         None => None,
     };
-    let last_event_id = client.last_event_id();
     let envelope = envelope.in_session(Some(client.session()));
-    let mut socket = loop {
-        match Socket::open(&envelope, last_event_id.as_deref()).await {
-            Ok(Opened::Stream(socket)) => break socket,
-            Ok(Opened::Refused(answer)) => tally.turn_away(answer),
-            Err(error) => tally.turn_away(format!("{error:#}")),
-        }
-        sleep(AGAIN).await;
-    };
-    drop(permit);
-    tally.open();
-    let mut goes_on = true;
-    while goes_on {
-        let taken = socket.read(|event| {
-            if client.take(generation, event) {
-                tally.arrived();
+    let mut is_first = true;
+    while is_first || tally.resumes() {
+        let last_event_id = client.last_event_id();
+        let mut socket = loop {
+            match Socket::open(&envelope, last_event_id.as_deref()).await {
+                Ok(Opened::Stream(socket)) => break socket,
+                Ok(Opened::Refused(answer)) => tally.turn_away(answer),
+                Err(error) => tally.turn_away(format!("{error:#}")),
             }
-        });
-        goes_on = matches!(taken.await, Ok(true));
+            sleep(AGAIN).await;
+        };
+        drop(permit.take());
+        match std::mem::take(&mut is_first) {
+            true => tally.open(),
+            false => tally.resume(),
+        }
+        let mut goes_on = true;
+        while goes_on {
+            let taken = socket.read(|event| {
+                if client.take(generation, event) {
+                    tally.arrived();
+                }
+            });
+            goes_on = matches!(taken.await, Ok(true));
+        }
+        tally.end();
     }
-    tally.end();
 }

@@ -1,6 +1,6 @@
 //! How far the clients of a crowd are: counted by them on their thread, looked at from another.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,9 @@ pub(crate) struct Tally {
     /// Nanoseconds from the beginning.
     last_event: AtomicU64,
     ended: AtomicUsize,
+    /// True if clients come back to streams that end.
+    resumes: AtomicBool,
+    resumed: AtomicUsize,
     turned_away: Mutex<(usize, Option<String>)>,
 }
 
@@ -23,6 +26,8 @@ impl Default for Tally {
             events: AtomicUsize::new(0),
             last_event: AtomicU64::new(0),
             ended: AtomicUsize::new(0),
+            resumes: AtomicBool::new(false),
+            resumed: AtomicUsize::new(0),
             turned_away: Mutex::default(),
         }
     }
@@ -42,6 +47,23 @@ impl Tally {
 
     pub(super) fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn resume_what_ends(&self) {
+        self.resumes.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn resumes(&self) -> bool {
+        self.resumes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn resume(&self) {
+        self.resumed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Streams that had ended and are open again.
+    pub(crate) fn resumed(&self) -> usize {
+        self.resumed.load(Ordering::Relaxed)
     }
 
     pub(super) fn turn_away(&self, why: String) {

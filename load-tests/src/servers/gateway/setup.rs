@@ -7,9 +7,14 @@ use serde_json::json;
 use serde_yaml::Value;
 
 use super::{ANNOUNCING_TOOL, ASYNC_TOOL, SYNC_TOOL};
+use crate::servers::free_address;
+use crate::servers::redis::Redis;
 
 /// What differs from the gateway's defaults, with reasons.
 const OVERRIDES: &str = include_str!("../../../conf.yaml");
+
+/// The session key of replicas that listen on loopback for seconds: no secret.
+const SESSION_KEY: &str = "load-session-key-of-all-replicas";
 
 /// How the gateway's threads share work (`work_stealing`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +85,23 @@ impl Setup {
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// A replica of that name, with sessions in a Redis.
+    pub(crate) fn replica(self, name: &str, redis: &Redis) -> anyhow::Result<Self> {
+        let keys = json!({
+            "sessions": {"store": redis.url()},
+            "replicas": {"id": name, "address": free_address()?.to_string()},
+        });
+        let setup = self.config(&keys.to_string());
+        Ok(setup.variable("SESSION_KEY", SESSION_KEY))
+    }
+
+    /// A process of that name, with sessions in a data directory that others may share.
+    pub(crate) fn process(self, name: &str) -> Self {
+        self.config("sessions: { store: disk }")
+            .variable("REPLICA_ID", name)
+            .variable("SESSION_KEY", SESSION_KEY)
     }
 
     /// Keys laid over those of `conf.yaml`: maps are merged, everything else is replaced.

@@ -1,0 +1,166 @@
+//! An upgrade under load: a successor takes over from a gateway that has calls and thousands of open streams.
+//!
+//! ```text
+//! sessions on disk ── streams open ── an event to all ── calls on a fixed schedule ─┬─ a window
+//!                                                                                  └─ serve --upgrade, several times
+//!                  each stream that ends is resumed ── an event to all
+//! ```
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::stores::{ECHO, in_sessions};
+use super::{Run, Scenario};
+use crate::load::open::{Open, OpenLoad};
+use crate::load::{self, Load, Window};
+use crate::message::Expect;
+use crate::options::Options;
+use crate::report::table::{middle, most, sum, times};
+use crate::report::{Numbers, Section, Table};
+use crate::servers::echo::{EchoProgram, Era};
+use crate::servers::gateway::{Gateway, Layout, NAMESPACE, Setup};
+use crate::streams::{Crowd, Publisher};
+use crate::wire::Target;
+
+pub(crate) const SCENARIO: Scenario = Scenario {
+    name: "upgrade",
+    question: "Does anybody notice an upgrade? 2,000 calls a second in live sessions and 5,000 open streams while `serve --upgrade` \
+               takes over, with sessions on disk: how many requests fail (none may), is each stream resumed by its \
+               `Last-Event-ID`, and has it every event once?",
+    default: false,
+    takes,
+    run: |run| Box::pin(measure(run)),
+};
+
+const STREAMS: usize = 5_000;
+const CALLS_PER_SECOND: f64 = 2_000.0;
+/// The most of what a closed loop reaches: above, the calls would measure their own queue.
+const OF_CAPACITY: f64 = 0.5;
+const CONNECTIONS: usize = 64;
+/// How long an event may take to all streams, and all streams to come back.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The gateway before answers requests on kept connections for 5 s.
+const KEPT: Duration = Duration::from_secs(6);
+const SERIES: &str = "upgrades";
+const WITHOUT: &str = "a window without";
+const WITH: &str = "an upgrade";
+
+fn takes(options: &Options) -> Duration {
+    let each = options.measured() * 3 + KEPT * 2;
+    Duration::from_secs(20) + each * options.repetitions as u32
+}
+
+async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
+    let mut section = Section::default();
+    let setup = Setup::new(Layout::Separate)
+        .python(NAMESPACE)
+        .stdio(ECHO, EchoProgram::find()?.command(Era::Legacy))
+        .config("sessions: { store: disk }");
+    let mut gateway = Gateway::start(run.options, &setup).await?;
+    let envelope = gateway.envelope();
+    let requests = in_sessions(envelope.of(ECHO), CONNECTIONS, |it| it.numbered_call()).await?;
+    let (target, expect) = (Target::Http(gateway.address), Expect::NUMBERED_ECHO);
+    let closed = load::measure(Load {
+        target: target.clone(),
+        requests: requests.clone(),
+        expect,
+        window: Window::by(run.options, vec![gateway.id()]),
+    })
+    .await?;
+    let rate = CALLS_PER_SECOND
+        .min(closed.per_second * OF_CAPACITY)
+        .floor();
+    run.progress(&format!("{rate} calls a second; {}", closed.shown()));
+
+    let mut crowd = Crowd::new(envelope)?;
+    crowd.sign_up(STREAMS).await?;
+    crowd.open_up_to(STREAMS, gateway.address).await?;
+    crowd.resume_what_ends();
+    to_all(&gateway, &crowd).await?;
+    let mut published = 1;
+    for repetition in 1..=run.options.repetitions {
+        let calls = Open::start(OpenLoad {
+            target: target.clone(),
+            requests: requests.clone(),
+            expect,
+            per_second: rate,
+        })
+        .await?;
+        sleep(run.options.warm_up()).await;
+        let before = gateway.id();
+        let without = calls.watch(run.options.measured(), &[before], &[]).await?;
+        let (resumed, start) = (crowd.tally().resumed(), Instant::now());
+        let work = async {
+            gateway.upgrade().await?;
+            let took = start.elapsed();
+            let back = crowd.have_resumed(resumed + STREAMS, LIMIT).await - resumed;
+            sleep(KEPT).await;
+            anyhow::Ok((took, back))
+        };
+        // This program lasts; the CPU of two gateways is not compared.
+        let (outcome, with) = calls.during(&[std::process::id()], &[], work).await?;
+        let (took, back) = outcome?;
+        drop(calls);
+        to_all(&gateway, &crowd).await?;
+        published += 1;
+        let wrong = crowd.clients().iter().filter(|client| {
+            let events = client.events();
+            let in_order = events.is_sorted_by(|one, next| one.sequence < next.sequence);
+            events.len() != published || !in_order
+        });
+        let wrong = wrong.count();
+        for (when, sample) in [(WITHOUT, &without), (WITH, &with)] {
+            run.progress(&format!("{repetition}, {when}: {}", sample.shown()));
+            if let Some(fault) = sample.fault() {
+                section.fail(format!("calls, {when}: {fault}"));
+            }
+        }
+        run.progress(&format!(
+            "{repetition}: {back} streams resumed, {wrong} wrong, {:.1} s",
+            took.as_secs_f64()
+        ));
+        if back < STREAMS {
+            section.fail(format!("{back} of {STREAMS} streams were resumed"));
+        }
+        if wrong > 0 {
+            section.fail(format!("{wrong} streams have not every event once"));
+        }
+        let name = |when: &str| format!("{when}, {rate} calls/s, {STREAMS} streams");
+        section.add(SERIES, [name(WITHOUT)], Numbers::of(&without));
+        let numbers = Numbers::of(&with)
+            .with("resumed", back as f64)
+            .with("took_ms", took.as_secs_f64() * 1e3);
+        section.add(SERIES, [name(WITH)], numbers);
+    }
+    let (turned_away, first) = crowd.tally().turned_away();
+    if let Some(first) = first {
+        section.note(format!(
+            "Attempts to resume a stream that failed and were made again: {turned_away}; the first: {first}"
+        ));
+    }
+    let columns = [
+        times("times"),
+        sum("calls", &["due"]),
+        sum("failed", &["wrong", "unanswered"]),
+        middle("p50 us", "p50_us", 0),
+        middle("p99 us", "p99_us", 0),
+        most("worst us", "max_us", 0),
+        sum("streams resumed", &["resumed"]),
+        middle("until the process before had ended, ms", "took_ms", 0),
+    ];
+    section.tables = vec![Table::of(&section.of(SERIES).rows, &["during"], columns)];
+    section.note(
+        "Streams are resumed at once and all together, without the pause that the gateway asks for (`retry`). The process before \
+         keeps to its calls and kept connections for 5 s.",
+    );
+    Ok(section)
+}
+
+/// Publishes an event by a client of its own, and waits until it is on all streams.
+async fn to_all(gateway: &Gateway, crowd: &Crowd) -> anyhow::Result<()> {
+    let target = crowd.tally().events() + crowd.open();
+    let mut publisher = Publisher::open(gateway.envelope()).await?;
+    publisher.publish().await?;
+    crowd.have_together(target, LIMIT).await
+}
