@@ -1,6 +1,7 @@
 //! Replicas that share the sessions of one Redis, or of one data directory: any replica answers any request, and the death
 //! of one loses nothing.
 
+mod failover;
 mod faults;
 mod forwarding;
 mod limits;

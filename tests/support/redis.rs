@@ -1,5 +1,7 @@
-//! A running `redis-server` on a Unix socket in a folder of the test.
+//! Running processes of `redis-server`, each on a Unix socket in a folder of the test.
 
+use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -9,12 +11,13 @@ use tokio::net::UnixStream;
 
 use super::eventually;
 use super::link::Link;
+use super::ports::free_address;
 
-/// A running Redis. Dropping it ends the process.
+/// A Redis. Dropping it ends the process.
 pub struct Redis {
     process: Child,
     folder: TempDir,
-    keeps: bool,
+    arguments: Vec<String>,
 }
 
 impl Redis {
@@ -24,21 +27,30 @@ impl Redis {
     ///
     /// When `redis-server` is not installed.
     pub async fn start() -> Self {
-        Self::starting(false).await
+        Self::with(&["--port", "0"]).await
     }
 
     /// Starts a server that writes each change to disk before it answers, and waits until it listens.
     pub async fn start_keeping() -> Self {
-        Self::starting(true).await
+        let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
+        Self::with(&[&["--port", "0"][..], &keeps].concat()).await
     }
 
-    async fn starting(keeps: bool) -> Self {
+    async fn with(options: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary directory");
-        let process = server(&folder, keeps);
+        let socket = folder.path().join("socket");
+        let (path, socket) = (folder.path().to_string_lossy(), socket.to_string_lossy());
+        let kept = ["--save", "", "--dir", &path, "--unixsocket", &socket];
+        let arguments = options.iter().chain(&kept).map(|it| (*it).to_owned());
+        let arguments = arguments.collect();
+        Self::run(arguments, folder).await
+    }
+
+    async fn run(arguments: Vec<String>, folder: TempDir) -> Self {
         let redis = Self {
-            process,
+            process: server(&arguments),
             folder,
-            keeps,
+            arguments,
         };
         redis.listens().await;
         redis
@@ -68,10 +80,15 @@ impl Redis {
 
     /// Kills the process and starts another one, which reads the state that this one has kept on disk.
     pub async fn killed_and_started_again(&mut self) {
+        self.kill();
+        self.process = server(&self.arguments);
+        self.listens().await;
+    }
+
+    /// Kills the process.
+    pub fn kill(&mut self) {
         self.process.kill().expect("own child");
         self.process.wait().expect("own child");
-        self.process = server(&self.folder, self.keeps);
-        self.listens().await;
     }
 
     /// The number of keys whose names fit a pattern.
@@ -114,14 +131,9 @@ fn url(socket: &Path) -> String {
     format!("redis+unix://{}", socket.display())
 }
 
-fn server(folder: &TempDir, keeps: bool) -> Child {
+fn server(arguments: &[String]) -> Child {
     Command::new("redis-server")
-        .args(["--port", "0", "--save", "", "--appendfsync", "always"])
-        .args(["--appendonly", if keeps { "yes" } else { "no" }])
-        .arg("--unixsocket")
-        .arg(folder.path().join("socket"))
-        .arg("--dir")
-        .arg(folder.path())
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -134,4 +146,94 @@ impl Drop for Redis {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// A primary, its replica, and three Sentinels that promote the replica once they are told to look.
+pub struct Failover {
+    pub primary: Redis,
+    pub replica: Redis,
+    sentinels: Vec<(Redis, SocketAddr)>,
+}
+
+impl Failover {
+    /// Starts all of them and waits until a failover would succeed.
+    ///
+    /// # Panics
+    ///
+    /// When `redis-server` is not installed.
+    pub async fn start() -> Self {
+        let (first, second) = (free_address(), free_address());
+        let (port, replicas_port) = (first.port().to_string(), second.port().to_string());
+        let primary = Redis::with(&["--bind", "127.0.0.1", "--port", &port]).await;
+        let follows = format!("127.0.0.1 {port}");
+        let options = ["--bind", "127.0.0.1", "--port", &replicas_port];
+        let replica = Redis::with(&[&options[..], &["--replicaof", &follows]].concat()).await;
+        eventually("the replica follows the primary", async || {
+            let told = replica.ask(&["info", "replication"]);
+            told.contains("master_link_status:up").then_some(())
+        })
+        .await;
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            let at = free_address();
+            sentinels.push((sentinel(at, first).await, at));
+        }
+        let failover = Self {
+            primary,
+            replica,
+            sentinels,
+        };
+        for (sentinel, _) in &failover.sentinels {
+            eventually(
+                "the Sentinels know each other and the replica",
+                async || {
+                    let quorum = sentinel.ask(&["sentinel", "ckquorum", "main"]);
+                    let replicas = sentinel.ask(&["sentinel", "replicas", "main"]);
+                    let all = quorum.contains("OK 3 usable")
+                        && replicas.contains("master-link-status\nok");
+                    all.then_some(())
+                },
+            )
+            .await;
+        }
+        failover
+    }
+
+    /// The URL for `sessions.store`.
+    pub fn url(&self) -> String {
+        let addresses = self.sentinels.iter().map(|(_, at)| at.to_string());
+        let addresses: Vec<_> = addresses.collect();
+        format!("redis+sentinel://{}/main", addresses.join(","))
+    }
+
+    /// Lets the Sentinels notice that the primary is dead, and waits until they have promoted the replica.
+    pub async fn promoted(&self) {
+        for (sentinel, _) in &self.sentinels {
+            sentinel.ask(&["sentinel", "set", "main", "down-after-milliseconds", "300"]);
+        }
+        eventually("the replica is the primary", async || {
+            let told = self.replica.ask(&["info", "replication"]);
+            told.contains("role:master").then_some(())
+        })
+        .await;
+    }
+}
+
+/// Starts a Sentinel for the primary at that address, which it does not take for dead before it is told to look.
+async fn sentinel(at: SocketAddr, primary: SocketAddr) -> Redis {
+    let folder = TempDir::new().expect("a temporary directory");
+    let path = folder.path();
+    let lines = [
+        "bind 127.0.0.1".to_owned(),
+        format!("port {}", at.port()),
+        format!("unixsocket {}", path.join("socket").display()),
+        format!("dir {}", path.display()),
+        format!("sentinel monitor main 127.0.0.1 {} 2", primary.port()),
+        "sentinel down-after-milliseconds main 3600000".to_owned(),
+        "sentinel failover-timeout main 2000".to_owned(),
+    ];
+    let file = path.join("sentinel.conf");
+    fs::write(&file, lines.join("\n")).expect("written");
+    let file = file.to_string_lossy().into_owned();
+    Redis::run(vec![file, "--sentinel".to_owned()], folder).await
 }
