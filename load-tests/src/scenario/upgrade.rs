@@ -151,8 +151,8 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     ];
     section.tables = vec![Table::of(&section.of(SERIES).rows, &["during"], columns)];
     section.note(
-        "Streams are resumed at once and all together, without the pause that the gateway asks for (`retry`). The process before \
-         keeps to its calls and kept connections for 5 s.",
+        "A client resumes its stream after the time that the gateway names (`retry`), which differs from stream to stream. The \
+         process before keeps to its calls and kept connections for 5 s.",
     );
     Ok(section)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::decoder::Event;
 
@@ -27,6 +28,7 @@ pub(crate) struct Had {
 #[derive(Default)]
 struct Record {
     last_event_id: Option<String>,
+    retry: Option<Duration>,
     events: Vec<Had>,
 }
 
@@ -116,6 +118,7 @@ impl Client {
         }
         let had = Had::of(&event);
         record.events.extend(had);
+        record.retry = event.retry.or(record.retry);
         if event.id.is_some() {
             record.last_event_id = event.id;
         }
@@ -124,6 +127,11 @@ impl Client {
 
     pub(super) fn last_event_id(&self) -> Option<String> {
         self.record().last_event_id.clone()
+    }
+
+    /// How long the server wants it to wait before it comes back.
+    pub(super) fn retry(&self) -> Duration {
+        self.record().retry.unwrap_or_default()
     }
 
     /// The last it has had.
@@ -157,6 +165,7 @@ mod tests {
         Event {
             id: Some(id.to_owned()),
             data: data.as_bytes().to_vec(),
+            retry: None,
         }
     }
 

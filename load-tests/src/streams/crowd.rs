@@ -161,7 +161,8 @@ impl Crowd {
         }
     }
 
-    /// From now on a client whose stream ends opens it again, with the id of the last event it had.
+    /// From now on a client whose stream ends opens it again, with the id of the last event it had, after the time that the
+    /// server has named.
     pub(crate) fn resume_what_ends(&self) {
         self.tally.resume_what_ends();
     }
@@ -273,5 +274,8 @@ async fn follow(
             goes_on = matches!(taken.await, Ok(true));
         }
         tally.end();
+        if tally.resumes() {
+            sleep(client.retry()).await;
+        }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! It keeps an unfinished line and nothing else, so that tens of thousands of idle streams cost this program little.
 
+use std::time::Duration;
+
 use anyhow::{bail, ensure};
 
 /// No event of a scenario comes near.
@@ -16,6 +18,8 @@ pub(crate) struct Event {
     pub(crate) id: Option<String>,
     /// Empty for the event that a stream begins with, which only has an id.
     pub(crate) data: Vec<u8>,
+    /// How long to wait before coming back, where the server says so.
+    pub(crate) retry: Option<Duration>,
 }
 
 /// What of a body has been read so far.
@@ -127,6 +131,11 @@ impl Decoder {
             self.event.id = Some(String::from_utf8_lossy(id).into_owned());
         } else if let Some(data) = line.strip_prefix(b"data: ") {
             self.event.data.extend_from_slice(data);
+        } else if let Some(retry) = line.strip_prefix(b"retry: ") {
+            let millis = std::str::from_utf8(retry)
+                .ok()
+                .and_then(|it| it.parse().ok());
+            self.event.retry = millis.map(Duration::from_millis);
         }
     }
 }
@@ -163,6 +172,16 @@ mod tests {
         }
         let single: Vec<&[u8]> = BODY.chunks(1).collect();
         assert_eq!(events(&single), expected);
+    }
+
+    #[test]
+    fn the_time_to_come_back_is_read() {
+        let mut told = Vec::new();
+        let take = |event: Event| told.push(event.retry);
+        Decoder::default()
+            .feed(b"d\r\nretry: 1250\n\n\r\n", take)
+            .unwrap();
+        assert_eq!(told, [Some(Duration::from_millis(1250))]);
     }
 
     #[test]
