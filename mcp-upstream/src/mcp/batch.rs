@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
-use super::exchange::{Delivered, Exchange};
+use super::exchange::{Exchange, ExchangeDelivery};
 use super::{one_way, prepare};
 use crate::jsonrpc::{self, MESSAGES_MAX, Message, RequestError};
 use crate::mcp::Core;
@@ -24,8 +24,8 @@ pub(super) async fn answer(
         return Ok(Reply::empty(StatusCode::ACCEPTED));
     };
     let answers = match exchange.run().await? {
-        Delivered::Answers(answers) => answers,
-        Delivered::Events(reply) => return Ok(reply),
+        ExchangeDelivery::Answers(answers) => answers,
+        ExchangeDelivery::Events(reply) => return Ok(reply),
     };
     let mut body =
         Vec::with_capacity(answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 2);

@@ -17,7 +17,7 @@ pub(crate) struct CallDriver<T> {
 }
 
 /// The next step of a call.
-pub(crate) enum Next<T> {
+pub(crate) enum DriverStep<T> {
     /// A message or a question before the outcome.
     Event(PeerEvent),
     /// The outcome; no events follow.
@@ -44,9 +44,9 @@ impl<T> CallDriver<T> {
 
     /// Waits for the next event of the call, or for its outcome once all events are taken. Cancel safe; not to be called again
     /// after the outcome.
-    pub(crate) async fn next(&mut self) -> Next<T> {
+    pub(crate) async fn next(&mut self) -> DriverStep<T> {
         let Some(events) = &mut self.events else {
-            return Next::Over(self.work.as_mut().await);
+            return DriverStep::Over(self.work.as_mut().await);
         };
         let outcome = match self.outcome.take() {
             Some(outcome) => outcome,
@@ -54,16 +54,16 @@ impl<T> CallDriver<T> {
             // outcome: the call has ended; its earlier events are taken first.
             // Unbiased, so that a function that never stops talking cannot keep its call from its time limit.
             None => tokio::select! {
-                event = events.next() => return Next::Event(event),
+                event = events.next() => return DriverStep::Event(event),
                 outcome = self.work.as_mut() => outcome,
             },
         };
         match events.try_next() {
             Some(event) => {
                 self.outcome = Some(outcome);
-                Next::Event(event)
+                DriverStep::Event(event)
             }
-            None => Next::Over(outcome),
+            None => DriverStep::Over(outcome),
         }
     }
 }
@@ -93,6 +93,6 @@ mod tests {
         // Again, as the owning task may: an ended call is not polled any more.
         driver.go_on().await;
         assert!(driver.is_over());
-        assert!(matches!(driver.next().await, Next::Over(7)));
+        assert!(matches!(driver.next().await, DriverStep::Over(7)));
     }
 }

@@ -90,7 +90,7 @@ pub(crate) struct Exchange {
 }
 
 /// The result of running an exchange in its POST.
-pub(super) enum Delivered {
+pub(super) enum ExchangeDelivery {
     /// All calls are answered, and none sent another message.
     Answers(Ready),
     /// The rest follows as a stream.
@@ -108,11 +108,11 @@ pub(super) async fn one(
     exchange.call(cx, id, call);
     let refused = Arc::clone(&exchange.refused);
     Ok(match exchange.run().await? {
-        Delivered::Answers(mut answers) => match refused.get() {
+        ExchangeDelivery::Answers(mut answers) => match refused.get() {
             Some(failure) => return Err(failure.clone()),
             None => Reply::json(StatusCode::OK, answers.pop().unwrap_or_default()),
         },
-        Delivered::Events(reply) => reply,
+        ExchangeDelivery::Events(reply) => reply,
     })
 }
 
@@ -163,12 +163,12 @@ impl Exchange {
     }
 
     /// Runs the calls until all have answered or one sends a message. In a session they go on when the POST goes away.
-    pub(super) async fn run(self) -> Result<Delivered, RequestError> {
+    pub(super) async fn run(self) -> Result<ExchangeDelivery, RequestError> {
         let mut kept = AwaitedExchange(Some(self));
         let spoke = kept.exchange().until_spoken().await;
         let exchange = kept.take();
         if !spoke {
-            return Ok(Delivered::Answers(exchange.ready));
+            return Ok(ExchangeDelivery::Answers(exchange.ready));
         }
         let goes_on = exchange.session.is_some();
         let stream = Box::pin(exchange.into_stream());
@@ -176,7 +176,7 @@ impl Exchange {
             true => Detached::new(stream).await,
             false => stream.await,
         };
-        reply.map(Delivered::Events)
+        reply.map(ExchangeDelivery::Events)
     }
 
     /// Runs the calls until all have answered or one sends a message; returns true in the latter case. Cancel safe.

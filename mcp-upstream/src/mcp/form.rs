@@ -33,10 +33,10 @@ pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
 /// Converts an answer to a form that the client accepts. `answers` counts the memory of a stream of events that is buffered for
 /// the conversion.
 pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &AnswerAccount) -> Reply {
-    let kind = Kind::of(reply.head());
+    let kind = AnswerMedia::of(reply.head());
     match kind {
-        Some(Kind::Json) if !accept.json_acceptable => as_events(reply),
-        Some(Kind::Events) if accept.json_acceptable && !accept.sse_named => {
+        Some(AnswerMedia::Json) if !accept.json_acceptable => as_events(reply),
+        Some(AnswerMedia::Events) if accept.json_acceptable && !accept.sse_named => {
             let answered = as_json(reply, answers).await;
             answered.unwrap_or_else(no_room)
         }
@@ -46,12 +46,12 @@ pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &Answer
 
 /// The media types of a successful answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AnswerMedia {
     Json,
     Events,
 }
 
-impl Kind {
+impl AnswerMedia {
     fn of(head: &Head) -> Option<Self> {
         let typed = |(name, value): &(http::HeaderName, http::HeaderValue)| {
             let value = value.as_bytes();

@@ -21,7 +21,7 @@ use crate::session::{
 use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
-struct Params<'a> {
+struct InitializeParams<'a> {
     #[serde(
         borrow,
         default,
@@ -41,7 +41,7 @@ struct Params<'a> {
 }
 
 /// The parameters of an `initialize` that the gateway reads.
-pub(super) struct Asked<'a> {
+pub(super) struct InitializeRequest<'a> {
     pub(super) version: Cow<'a, str>,
     pub(super) client: ClientFacts,
 }
@@ -123,8 +123,10 @@ pub(crate) async fn over_sse(
 }
 
 /// Reads the parameters of `initialize`.
-pub(super) fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, RequestError> {
-    let params: Params<'a> = jsonrpc::fields(params, "params")?;
+pub(super) fn read<'a>(
+    params: Option<&'a RawValue>,
+) -> Result<InitializeRequest<'a>, RequestError> {
+    let params: InitializeParams<'a> = jsonrpc::fields(params, "params")?;
     let version = params
         .protocol_version
         .and_then(jsonrpc::string)
@@ -139,7 +141,7 @@ pub(super) fn read<'a>(params: Option<&'a RawValue>) -> Result<Asked<'a>, Reques
         Some(capabilities) => capabilities.to_owned(),
         None => RawValue::from_string("{}".into()).expect("an empty object is JSON"),
     };
-    Ok(Asked {
+    Ok(InitializeRequest {
         version,
         client: ClientFacts {
             capabilities: capabilities.into(),

@@ -209,7 +209,7 @@ async fn request(
     };
     let client = Client::Modern(meta.clone());
     let cx = context(core, caller, body, namespace, client, head.accept.streams());
-    let request = exchange::Request {
+    let request = exchange::ModernRequest {
         id,
         method,
         meta: &meta,

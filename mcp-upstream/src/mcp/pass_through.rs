@@ -59,8 +59,8 @@ mod up;
 pub(super) use long::open as stream;
 pub(super) use single::{answer_in, answer_of};
 
-use failure::Failure;
-use pending::{Pending, Stay};
+use failure::PassThroughFailure;
+use pending::{InFlightGuard, PendingMessage};
 use up::{Outgoing, Up};
 
 /// Passes messages on to remote servers.
@@ -243,7 +243,9 @@ async fn request(
     let subject = Arc::clone(&facts.subject);
     let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
     // Registered before the call waits for its turn: its client may cancel it meanwhile.
-    let mut stay = cx.session().map(|session| Stay::enter(session, Some(id)));
+    let mut stay = cx
+        .session()
+        .map(|session| InFlightGuard::enter(session, Some(id)));
     let ended = async {
         match &mut stay {
             Some(stay) => stay.ended().await,
@@ -302,7 +304,9 @@ fn is_plain(name: &str) -> bool {
 
 /// Passes on a message that has no answer.
 async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
-    let stay = cx.session().map(|session| Stay::enter(session, None));
+    let stay = cx
+        .session()
+        .map(|session| InFlightGuard::enter(session, None));
     deliver(up, cx, Era::Legacy, None, (None, stay), &|| false).await
 }
 
@@ -312,11 +316,11 @@ async fn deliver(
     cx: &CallContext<'_>,
     era: Era,
     id: Option<&str>,
-    (call, stay): (Option<Box<PassedCall>>, Option<Stay>),
+    (call, stay): (Option<Box<PassedCall>>, Option<InFlightGuard>),
     harmless: &(dyn Fn() -> bool + Send + Sync),
 ) -> Reply {
     let session = cx.session();
-    let mut pending = Pending::new(up, era, id, call, session.zip(stay));
+    let mut pending = PendingMessage::new(up, era, id, call, session.zip(stay));
     let what = Outgoing {
         method: Method::POST,
         body: cx.body.clone(),
@@ -339,7 +343,7 @@ async fn deliver(
     let sent = tokio::select! { biased;
         failure = pending.ended() => Err(failure),
         sent = timeout_at(deadline, sent) => {
-            sent.unwrap_or_else(|_| Err(Failure::Refused(pending.timed_out())))
+            sent.unwrap_or_else(|_| Err(PassThroughFailure::Refused(pending.timed_out())))
         }
     };
     match sent {
@@ -354,7 +358,7 @@ async fn open_session(
     up: &Up<'_>,
     cx: &CallContext<'_>,
     accept: AcceptFlags,
-    asked: initialize::Asked<'_>,
+    asked: initialize::InitializeRequest<'_>,
     id: &str,
 ) -> Result<Reply, RequestError> {
     let name = &cx.namespace.name;
@@ -362,7 +366,7 @@ async fn open_session(
     let deadline = Instant::now() + limit;
     let opening = up.open(cx.body.clone(), Vec::new(), deadline);
     let opened = timeout_at(deadline, opening).await;
-    let opened = opened.unwrap_or_else(|_| Err(Failure::Refused(timed_out(limit))));
+    let opened = opened.unwrap_or_else(|_| Err(PassThroughFailure::Refused(timed_out(limit))));
     let opened = match opened {
         Ok(opened) => opened,
         Err(failure) => return Ok(failure.reply(name, Era::Legacy, Some(id))),
@@ -384,7 +388,7 @@ async fn open_session(
     let (message, _) = tap::read_plain(message, Some(id));
     let body = body_of(message);
     if !served(cx.caller, version) {
-        let failure = Failure::Version(format!(
+        let failure = PassThroughFailure::Version(format!(
             "names the protocol version {version}, which is not served on this listener"
         ));
         return Ok(failure.reply(name, Era::Legacy, Some(id)));

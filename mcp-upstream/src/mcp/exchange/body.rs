@@ -49,13 +49,13 @@ pub(super) fn tied<T: Send + 'static>(
     task: JoinHandle<()>,
     owned: T,
 ) -> Reply {
-    streamed(events, None, (Owner(task), owned))
+    streamed(events, None, (TaskGuard(task), owned))
 }
 
 /// Aborts its task when dropped.
-struct Owner(JoinHandle<()>);
+struct TaskGuard(JoinHandle<()>);
 
-impl Drop for Owner {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -11,7 +11,7 @@ use tooldock_workers::worker::LogLevel;
 use crate::engine::{Talks, UpstreamCall};
 use crate::interaction::{self, EventSender, Interaction, PeerEvent};
 use crate::jsonrpc::RequestError;
-use crate::mcp::driver::{CallDriver, Next};
+use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{Core, call};
 use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::upstream::CallContext;
@@ -62,8 +62,8 @@ impl StreamedCall {
                 return Step::Said(message);
             }
             match self.driver.next().await {
-                Next::Event(event) => self.hear(event),
-                Next::Over(response) => return Step::Over(response),
+                DriverStep::Event(event) => self.hear(event),
+                DriverStep::Over(response) => return Step::Over(response),
             }
         }
     }

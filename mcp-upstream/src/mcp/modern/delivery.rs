@@ -10,7 +10,7 @@ use crate::engine::{CallOutcome, UpstreamCall};
 use crate::interaction::{self, Interaction, PeerEvent, Waiting};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::Core;
-use crate::mcp::driver::{CallDriver, Next};
+use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::upstream::{CallContext, RequestMeta};
 
 /// How long a server that asks by one request after the other may go on, before its client is asked all questions at once.
@@ -130,15 +130,15 @@ impl ModernCall {
                 },
             };
             match next {
-                Next::Event(PeerEvent::InputRequests(questions)) => {
+                DriverStep::Event(PeerEvent::InputRequests(questions)) => {
                     self.take_questions(questions, client);
                 }
-                Next::Event(event) => {
+                DriverStep::Event(event) => {
                     if let Some(message) = client.message(event) {
                         return Step::Said(message);
                     }
                 }
-                Next::Over(outcome) => return Step::Over(outcome),
+                DriverStep::Over(outcome) => return Step::Over(outcome),
             }
         }
     }

@@ -45,7 +45,7 @@ struct Exchange {
 
 /// The parts of a request that decide how it is answered.
 #[derive(Clone, Copy)]
-pub(super) struct Request<'a> {
+pub(super) struct ModernRequest<'a> {
     /// Raw JSON.
     pub(super) id: &'a str,
     pub(super) method: &'a str,
@@ -80,7 +80,7 @@ pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestErr
 pub(super) async fn begin(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
-    request: Request<'_>,
+    request: ModernRequest<'_>,
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     if call.facts().talks == Talks::No {
@@ -107,7 +107,7 @@ pub(super) struct Retry<'a> {
 pub(super) async fn resume(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
-    request: Request<'_>,
+    request: ModernRequest<'_>,
     retry: &Retry<'_>,
 ) -> Result<Reply, RequestError> {
     let inputs = &retry.inputs;
@@ -127,7 +127,7 @@ pub(super) async fn resume(
 }
 
 impl Exchange {
-    fn new(core: &Arc<Core>, cx: &CallContext<'_>, request: Request<'_>) -> Self {
+    fn new(core: &Arc<Core>, cx: &CallContext<'_>, request: ModernRequest<'_>) -> Self {
         Self {
             core: Arc::clone(core),
             caller: cx.caller.clone(),

@@ -20,7 +20,7 @@ use crate::stream::{Stream, frame};
 use crate::upstream::CallContext;
 
 #[derive(Deserialize)]
-struct Params<'a> {
+struct ListenParams<'a> {
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
     notifications: Option<&'a RawValue>,
 }
@@ -35,7 +35,7 @@ pub(super) async fn open(
     id: &str,
     params: Option<&RawValue>,
 ) -> Result<Reply, RequestError> {
-    let params: Params<'_> = jsonrpc::fields(params, "params")?;
+    let params: ListenParams<'_> = jsonrpc::fields(params, "params")?;
     let filter = requested(params.notifications)?;
     let place = stream_place(core, cx.caller, filter.bytes())?;
     let mut guards: Guards = vec![Box::new(place)];

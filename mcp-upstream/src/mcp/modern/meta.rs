@@ -13,7 +13,7 @@ use crate::session::client;
 use crate::upstream::RequestMeta;
 
 /// A request's metadata, and the version that it requests.
-pub(super) struct Read<'a> {
+pub(super) struct VersionedMeta<'a> {
     pub(super) meta: RequestMeta,
     pub(super) version: Cow<'a, str>,
 }
@@ -28,7 +28,10 @@ pub(super) fn version_named<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
 /// # Errors
 ///
 /// A description of the missing or wrong member, for the client.
-pub(super) fn read<'a>(body: &Bytes, members: &Members<'a>) -> Result<Read<'a>, Cow<'static, str>> {
+pub(super) fn read<'a>(
+    body: &Bytes,
+    members: &Members<'a>,
+) -> Result<VersionedMeta<'a>, Cow<'static, str>> {
     let meta = members.get(Key::Meta);
     let meta = meta.ok_or("params._meta is required")?;
     if !meta.get().starts_with('{') {
@@ -72,7 +75,7 @@ pub(super) fn read<'a>(body: &Bytes, members: &Members<'a>) -> Result<Read<'a>, 
                 .ok_or("params._meta.progressToken must be a string or a number")
         })
         .transpose()?;
-    Ok(Read {
+    Ok(VersionedMeta {
         meta: RequestMeta {
             capabilities: object(
                 capabilities,

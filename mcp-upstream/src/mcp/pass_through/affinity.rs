@@ -24,10 +24,10 @@ use tokio::time::{Instant, timeout};
 use tooldock_workers::remote::BackendId;
 
 use super::answer;
-use super::failure::Failure;
+use super::failure::PassThroughFailure;
 use super::headers;
 use super::resume::EventIds;
-use super::up::{Lost, Outgoing, Up, Way, labelled};
+use super::up::{BackendLoss, Outgoing, Up, Way, labelled};
 use crate::jsonrpc::RequestError;
 use crate::mcp::forget_session;
 use crate::mcp::head::SESSION_HEADER;
@@ -47,7 +47,7 @@ const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initial
 pub(super) struct UpstreamSession {
     /// The message that reopens the session holds the only permit.
     reopening: Semaphore,
-    at: Mutex<Option<Place>>,
+    at: Mutex<Option<BackendSession>>,
     /// The events that the client may resume from.
     events: Arc<EventIds>,
     /// True when the session is recorded in a store: if this process lets it go, another one may go on with it.
@@ -55,7 +55,7 @@ pub(super) struct UpstreamSession {
 }
 
 /// A session at the server. Dropping it ends that session, unless it was let go.
-pub(super) struct Place {
+pub(super) struct BackendSession {
     way: Way,
     pub(super) affinity: Affinity,
     version: Option<ProtocolVersion>,
@@ -67,14 +67,14 @@ pub(super) struct Place {
 }
 
 /// The server's answer to `initialize`.
-pub(super) struct Opened {
+pub(super) struct InitializeAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     /// The message in the body.
     pub(super) message: Bytes,
     /// The session at the server and the version that the answer settles; `None` if the server refused.
-    pub(super) settled: Option<(Place, ProtocolVersion)>,
+    pub(super) settled: Option<(BackendSession, ProtocolVersion)>,
 }
 
 impl UpstreamSession {
@@ -88,12 +88,12 @@ impl UpstreamSession {
     }
 
     /// Replaces the session at the server; the previous one ends.
-    pub(super) fn moved(&self, place: Option<Place>) {
+    pub(super) fn moved(&self, place: Option<BackendSession>) {
         let before = std::mem::replace(&mut *self.lock(), place);
         drop(before);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
+    fn lock(&self) -> MutexGuard<'_, Option<BackendSession>> {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,7 +107,7 @@ impl Drop for UpstreamSession {
     }
 }
 
-impl Drop for Place {
+impl Drop for BackendSession {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -180,8 +180,8 @@ impl Up<'_> {
         }
     }
 
-    fn place(&self, affinity: Affinity) -> Place {
-        Place {
+    fn place(&self, affinity: Affinity) -> BackendSession {
+        BackendSession {
             way: self.way.clone(),
             affinity,
             version: None,
@@ -197,7 +197,7 @@ impl Up<'_> {
         body: Bytes,
         avoid: Vec<BackendId>,
         deadline: Instant,
-    ) -> Result<Opened, Failure> {
+    ) -> Result<InitializeAnswer, PassThroughFailure> {
         let what = Outgoing {
             method: Method::POST,
             body,
@@ -222,11 +222,11 @@ impl Up<'_> {
                 Some((place, version))
             }
             Err(why) if response.status == StatusCode::OK && !is_error(&message) => {
-                return Err(Failure::Version(why));
+                return Err(PassThroughFailure::Version(why));
             }
             Err(_) => None,
         };
-        Ok(Opened {
+        Ok(InitializeAnswer {
             status: response.status,
             headers: response.headers,
             body,
@@ -239,7 +239,7 @@ impl Up<'_> {
     pub(super) async fn settle(
         &self,
         session: &Arc<Session>,
-        mut place: Place,
+        mut place: BackendSession,
     ) -> Result<(), RequestError> {
         let patch = SessionPatch::Affinity(place.affinity.clone());
         self.core.changes.commit(session, patch).await?;
@@ -253,32 +253,34 @@ impl Up<'_> {
         &self,
         session: &Arc<Session>,
         lost: &Arc<Affinity>,
-        why: Lost,
-    ) -> Result<Arc<Affinity>, Failure> {
+        why: BackendLoss,
+    ) -> Result<Arc<Affinity>, PassThroughFailure> {
         let kept = self.kept(session);
         let _alone = kept.reopening.acquire().await;
         if let Some(now) = session.affinity().filter(|now| now != lost) {
             return Ok(now);
         }
         let avoid = match &why {
-            Lost::Backend(_) => vec![BackendId::new(&lost.backend)],
-            Lost::Session | Lost::Refused => Vec::new(),
+            BackendLoss::Backend(_) => vec![BackendId::new(&lost.backend)],
+            BackendLoss::Session | BackendLoss::Refused => Vec::new(),
         };
         let deadline = Instant::now() + self.namespace.limits.timeout;
         let opened = match (self.open(words_of(session), avoid, deadline).await, why) {
             // The lost backend is the only one: the reason why it was not reached says more.
-            (Err(Failure::NoBackend), Lost::Backend(Some(error))) => {
-                return Err(Failure::Send(error));
+            (Err(PassThroughFailure::NoBackend), BackendLoss::Backend(Some(error))) => {
+                return Err(PassThroughFailure::Send(error));
             }
             (opened, _) => opened?,
         };
         let Some((place, version)) = opened.settled else {
-            return Err(Failure::Malformed("it refused to open the session again"));
+            return Err(PassThroughFailure::Malformed(
+                "it refused to open the session again",
+            ));
         };
         if version != session.version() {
             drop(place);
             self.end(session).await;
-            return Err(Failure::SessionEnded);
+            return Err(PassThroughFailure::SessionEnded);
         }
         tracing::info!(
             namespace = %self.namespace.name, session = %session.tag(),
@@ -288,7 +290,7 @@ impl Up<'_> {
         kept.events.reopened();
         self.settle(session, place).await?;
         kept.events.moved();
-        session.affinity().ok_or(Failure::SessionEnded)
+        session.affinity().ok_or(PassThroughFailure::SessionEnded)
     }
 
     /// Confirms a session to its server. If the server refuses the confirmation, the next message fails.
@@ -358,10 +360,10 @@ fn settled(message: &[u8]) -> Result<ProtocolVersion, String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
         #[serde(borrow)]
-        result: Settled<'a>,
+        result: VersionField<'a>,
     }
     #[derive(Deserialize)]
-    struct Settled<'a> {
+    struct VersionField<'a> {
         #[serde(borrow, rename = "protocolVersion")]
         version: &'a RawValue,
     }
@@ -379,14 +381,19 @@ fn is_error(message: &[u8]) -> bool {
 }
 
 /// The place that an answer came from: backend and session.
-fn affinity(backend: &dyn Backend, response: &BackendResponse) -> Result<Affinity, Failure> {
+fn affinity(
+    backend: &dyn Backend,
+    response: &BackendResponse,
+) -> Result<Affinity, PassThroughFailure> {
     let session = match response.headers.get(SESSION_HEADER) {
         None => None,
         Some(id) => {
             let text = id.to_str().ok();
             let visible = |id: &&str| id.len() <= UPSTREAM_ID_MAX && !id.contains([' ', '\t']);
             let text = text.filter(visible).filter(|id| !id.is_empty());
-            let odd = Failure::Malformed("its session id is empty, too long or no visible ASCII");
+            let odd = PassThroughFailure::Malformed(
+                "its session id is empty, too long or no visible ASCII",
+            );
             Some(text.ok_or(odd)?.into())
         }
     };
@@ -412,7 +419,7 @@ mod tests {
             let server = super::super::remote(&spec).expect("a remote server");
             let client = Arc::new(FakeClient(Arc::clone(&pool))) as Arc<dyn HttpClient>;
             let kept = UpstreamSession::new(recorded);
-            kept.moved(Some(Place {
+            kept.moved(Some(BackendSession {
                 way: Way::new(&client, server),
                 affinity: Affinity {
                     backend: "backend-0:80".into(),

@@ -19,10 +19,10 @@ use tokio::time::{Instant, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::events::{self, Splitter};
-use super::failure::Failure;
+use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind};
-use super::pending::Pending;
-use super::tap::{self, LongMessage, Said};
+use super::pending::PendingMessage;
+use super::tap::{self, LongMessage, MessageKind};
 use crate::engine::{CallSecrets, timed_out};
 use crate::jsonrpc::received;
 use crate::reply::{Head, Reply};
@@ -35,7 +35,7 @@ use crate::upstream::http::redirect_target;
 const HOLD: usize = 64 * 1024;
 
 /// Makes the reply to a message from the backend's response.
-pub(super) async fn of(response: BackendResponse, pending: Box<Pending>) -> Reply {
+pub(super) async fn of(response: BackendResponse, pending: Box<PendingMessage>) -> Reply {
     let mut message = match begin(response, pending) {
         Begun::Message(message) => message,
         Begun::Reply(reply) => return reply,
@@ -52,7 +52,7 @@ enum Begun {
     Reply(Reply),
 }
 
-fn begin(response: BackendResponse, mut pending: Box<Pending>) -> Begun {
+fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
     let kind = headers::kind(&response.headers);
     match judged(&response, kind, pending.id().is_some()) {
         Ok(()) => {}
@@ -89,22 +89,22 @@ pub(super) fn judged(
     response: &BackendResponse,
     kind: BodyKind,
     asked: bool,
-) -> Result<(), Failure> {
+) -> Result<(), PassThroughFailure> {
     let status = response.status;
     let is_message = matches!(kind, BodyKind::Json | BodyKind::Events);
-    let refusal = || Failure::Status(status, response.headers.get(RETRY_AFTER).cloned());
+    let refusal = || PassThroughFailure::Status(status, response.headers.get(RETRY_AFTER).cloned());
     match status {
-        _ if status.is_redirection() => Err(Failure::Redirect(
+        _ if status.is_redirection() => Err(PassThroughFailure::Redirect(
             status,
             redirect_target(&response.headers),
         )),
         _ if status.is_success() && is_message && status != StatusCode::NO_CONTENT => Ok(()),
         StatusCode::NO_CONTENT | StatusCode::ACCEPTED if asked => {
-            Err(Failure::Malformed("it has no body"))
+            Err(PassThroughFailure::Malformed("it has no body"))
         }
-        _ if status.is_success() && asked => {
-            Err(Failure::MediaType(shown_media_type(&response.headers)))
-        }
+        _ if status.is_success() && asked => Err(PassThroughFailure::MediaType(shown_media_type(
+            &response.headers,
+        ))),
         _ if status.is_success() => Ok(()),
         // The server's own refusal of the message.
         _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
@@ -120,7 +120,7 @@ struct Incoming {
     announced: u64,
     /// The part that was read.
     held: Bytes,
-    pending: Box<Pending>,
+    pending: Box<PendingMessage>,
 }
 
 /// The extent to which a message was read.
@@ -131,7 +131,7 @@ enum Extent {
 
 impl Incoming {
     /// Reads the message up to the bound of the buffer.
-    async fn read(&mut self) -> Result<Extent, Failure> {
+    async fn read(&mut self) -> Result<Extent, PassThroughFailure> {
         let max = self.pending.max();
         if self.announced > max {
             return Err(too_large(max));
@@ -156,7 +156,7 @@ impl Incoming {
     }
 
     /// The reply: in one piece if the message is short.
-    fn reply(mut self, read: Result<Extent, Failure>) -> Reply {
+    fn reply(mut self, read: Result<Extent, PassThroughFailure>) -> Reply {
         match read {
             Ok(Extent::Whole) => {
                 let coded = self.body.take_coded();
@@ -184,11 +184,11 @@ fn whole_message(
     mut head: Head,
     mut body: Bytes,
     coded: Option<(HeaderValue, Bytes)>,
-    mut pending: Box<Pending>,
+    mut pending: Box<PendingMessage>,
 ) -> Reply {
     let asked = pending.id().is_some();
     if asked && body.trim_ascii().is_empty() {
-        return pending.fail(&Failure::Malformed("it is empty"));
+        return pending.fail(&PassThroughFailure::Malformed("it is empty"));
     }
     let came = body.as_ptr_range();
     let (read, said) = tap::read_plain(without_mark(body), pending.id());
@@ -196,7 +196,7 @@ fn whole_message(
     // A rewritten message lies in other memory.
     let coded = coded.filter(|_| body.as_ptr_range() == came);
     match said {
-        Said::Answer(status) => {
+        MessageKind::Answer(status) => {
             if status != "ok" {
                 body = pending.secrets().hide_in(body);
             } else if let Some((coding, coded)) = coded {
@@ -205,11 +205,11 @@ fn whole_message(
             }
             pending.answered(status, &body);
         }
-        Said::Foreign => return pending.fail(&Failure::Foreign(received(&body))),
-        Said::Question | Said::Other if asked => {
-            return pending.fail(&Failure::NoAnswer(received(&body)));
+        MessageKind::Foreign => return pending.fail(&PassThroughFailure::Foreign(received(&body))),
+        MessageKind::Question | MessageKind::Other if asked => {
+            return pending.fail(&PassThroughFailure::NoAnswer(received(&body)));
         }
-        Said::Question | Said::Other => pending.finish("ok"),
+        MessageKind::Question | MessageKind::Other => pending.finish("ok"),
     }
     Reply::Full { head, body }
 }
@@ -246,17 +246,17 @@ fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
 /// The next piece of a body, within the time limit and while the session lasts.
 async fn next(
     body: &mut dyn ResponseBody,
-    pending: &mut Pending,
-) -> Result<Option<Bytes>, Failure> {
+    pending: &mut PendingMessage,
+) -> Result<Option<Bytes>, PassThroughFailure> {
     let deadline = pending.deadline();
     // ended: the session is over. chunk: a piece, the end, or the end of the time.
     let piece = tokio::select! { biased;
-        _ = pending.ended() => return Err(Failure::Refused(cancelled())),
+        _ = pending.ended() => return Err(PassThroughFailure::Refused(cancelled())),
         piece = timeout_at(deadline, body.chunk()) => piece,
     };
     match piece {
-        Ok(piece) => piece.map_err(Failure::Body),
-        Err(_) => Err(Failure::Refused(pending.timed_out())),
+        Ok(piece) => piece.map_err(PassThroughFailure::Body),
+        Err(_) => Err(PassThroughFailure::Refused(pending.timed_out())),
     }
 }
 
@@ -265,7 +265,7 @@ type Piece = Result<Bytes, crate::reply::BodyError>;
 /// A long message that is being passed on.
 struct MessageFlow {
     body: Box<dyn ResponseBody>,
-    pending: Box<Pending>,
+    pending: Box<PendingMessage>,
     held: Option<Bytes>,
     long: LongMessage,
     bytes: u64,
@@ -290,12 +290,12 @@ impl Flow for MessageFlow {
                 }
                 too_large(self.pending.max())
             }
-            Ok(None) if !self.long.is_whole() => Failure::Body(BodyError::Cut),
+            Ok(None) if !self.long.is_whole() => PassThroughFailure::Body(BodyError::Cut),
             Ok(None) => {
                 self.over = true;
                 let status = match self.long.end() {
-                    Said::Answer(status) => status,
-                    Said::Question | Said::Other | Said::Foreign => "ok",
+                    MessageKind::Answer(status) => status,
+                    MessageKind::Question | MessageKind::Other | MessageKind::Foreign => "ok",
                 };
                 self.pending.finish(status);
                 return None;
@@ -309,7 +309,7 @@ impl Flow for MessageFlow {
 }
 
 /// The answer as a stream of events.
-fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<Pending>) -> Reply {
+fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<PendingMessage>) -> Reply {
     unbuffered(&mut head);
     let flow = EventFlow {
         body,
@@ -325,10 +325,10 @@ fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<Pending>) ->
 }
 
 /// Hides secrets in an event, unless it is the answer to a call that succeeded, or a question.
-pub(super) fn without_secrets(event: Bytes, said: Said, secrets: &CallSecrets) -> Bytes {
+pub(super) fn without_secrets(event: Bytes, said: MessageKind, secrets: &CallSecrets) -> Bytes {
     match said {
-        Said::Answer("ok") | Said::Question => event,
-        Said::Answer(_) | Said::Other | Said::Foreign => {
+        MessageKind::Answer("ok") | MessageKind::Question => event,
+        MessageKind::Answer(_) | MessageKind::Other | MessageKind::Foreign => {
             events::with_data(event, |data| secrets.hide_in(data))
         }
     }
@@ -347,7 +347,7 @@ pub(super) fn unbuffered(head: &mut Head) {
 /// A stream of events that is being passed on.
 struct EventFlow {
     body: Box<dyn ResponseBody>,
-    pending: Box<Pending>,
+    pending: Box<PendingMessage>,
     splitter: Splitter,
     /// The part of the current event that was passed on already.
     long: Option<LongMessage>,
@@ -387,14 +387,17 @@ impl Flow for EventFlow {
                 Ok(Some(piece)) => self.splitter.push(&piece),
                 // The end may have been cut off.
                 Ok(None) if self.is_within_event() && self.body.may_be_cut() => {
-                    return self.give_up(Failure::Body(BodyError::Cut));
+                    return self.give_up(PassThroughFailure::Body(BodyError::Cut));
                 }
                 // An incomplete event is dropped. A stream that can be resumed may end before its answer.
                 Ok(None) if self.answered || self.resumable => {
                     self.over = true;
                     self.pending.finish("ok");
                 }
-                Ok(None) => return self.give_up(Failure::Malformed("it ended without an answer")),
+                Ok(None) => {
+                    return self
+                        .give_up(PassThroughFailure::Malformed("it ended without an answer"));
+                }
                 Err(failure) => return self.give_up(failure),
             }
         }
@@ -417,7 +420,7 @@ impl EventFlow {
         }
     }
 
-    fn hear(&mut self, mut event: Bytes) -> (Bytes, Said) {
+    fn hear(&mut self, mut event: Bytes) -> (Bytes, MessageKind) {
         let fields = events::fields(&event);
         if let Some(id) = fields.id {
             self.resumable = true;
@@ -430,7 +433,7 @@ impl EventFlow {
             }
             None => match &fields.data {
                 Some(data) => tap::read(data, self.pending.id()),
-                None => Said::Other,
+                None => MessageKind::Other,
             },
         };
         if fields.data.is_some() && said.may_be_odd() {
@@ -441,20 +444,20 @@ impl EventFlow {
             });
         }
         match said {
-            Said::Answer(status) => {
+            MessageKind::Answer(status) => {
                 self.answered = true;
                 self.pending.finish(status);
             }
-            Said::Question => self.pending.asked(),
+            MessageKind::Question => self.pending.asked(),
             // An unexpected answer does no harm in a stream.
-            Said::Other | Said::Foreign => {}
+            MessageKind::Other | MessageKind::Foreign => {}
         }
         (event, said)
     }
 
     /// Ends the stream after a failure. A stream that can be resumed is broken off, so that its client comes back for the rest;
     /// otherwise an event tells the client.
-    fn give_up(&mut self, failure: Failure) -> Option<Piece> {
+    fn give_up(&mut self, failure: PassThroughFailure) -> Option<Piece> {
         self.over = true;
         if self.answered {
             return None;
@@ -468,12 +471,12 @@ impl EventFlow {
     }
 }
 
-fn broken_off(failure: &Failure) -> crate::reply::BodyError {
+fn broken_off(failure: &PassThroughFailure) -> crate::reply::BodyError {
     format!("the server's answer broke off: {}", failure.code().as_str()).into()
 }
 
-fn too_large(max: u64) -> Failure {
-    Failure::Refused(CallError::new(
+fn too_large(max: u64) -> PassThroughFailure {
+    PassThroughFailure::Refused(CallError::new(
         CallErrorCode::ResultTooLarge,
         format!("The result has more than the {max} bytes that are allowed"),
     ))
@@ -490,18 +493,18 @@ pub(super) async fn whole(
     deadline: Instant,
     limit: Duration,
     max: usize,
-) -> Result<(Bytes, Bytes), Failure> {
+) -> Result<(Bytes, Bytes), PassThroughFailure> {
     let streams = headers::kind(&response.headers) == BodyKind::Events;
     let mut read = BytesMut::new();
     let mut splitter = Splitter::default();
     let mut passed = BytesMut::new();
     loop {
         let piece = timeout_at(deadline, response.body.chunk()).await;
-        let piece = piece.map_err(|_| Failure::Refused(timed_out(limit)))?;
-        let Some(piece) = piece.map_err(Failure::Body)? else {
+        let piece = piece.map_err(|_| PassThroughFailure::Refused(timed_out(limit)))?;
+        let Some(piece) = piece.map_err(PassThroughFailure::Body)? else {
             let read = read.freeze();
             return match streams {
-                true => Err(Failure::Body(BodyError::Cut)),
+                true => Err(PassThroughFailure::Body(BodyError::Cut)),
                 false => {
                     let read = without_mark(read);
                     Ok((read.clone(), read))
@@ -523,7 +526,7 @@ pub(super) async fn whole(
             };
             let data = Bytes::copy_from_slice(&data);
             let (message, said) = tap::read_plain(data, None);
-            if matches!(said, Said::Answer(_)) {
+            if matches!(said, MessageKind::Answer(_)) {
                 return Ok((passed.freeze(), message));
             }
         }

@@ -81,7 +81,7 @@ impl Splitter {
 
 /// The fields of an event.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Fields<'a> {
+pub(super) struct EventFields<'a> {
     /// The data, its lines joined.
     pub(super) data: Option<Cow<'a, [u8]>>,
     /// The id from which a client can resume.
@@ -92,8 +92,8 @@ pub(super) struct Fields<'a> {
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Reads an event.
-pub(super) fn fields(event: &[u8]) -> Fields<'_> {
-    let mut fields = Fields::default();
+pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
+    let mut fields = EventFields::default();
     let mut rest = event.strip_prefix(BYTE_ORDER_MARK).unwrap_or(event);
     while !rest.is_empty() {
         let end = memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(rest, "data: half");
         assert_eq!(fields(&found[0]).id, Some(&b"1"[..]));
         assert_eq!(fields(&found[1]).data.as_deref(), Some(&b"{\"a\":1}"[..]));
-        assert_eq!(fields(&found[2]), Fields::default());
+        assert_eq!(fields(&found[2]), EventFields::default());
         assert_eq!(fields(&found[3]).data.as_deref(), Some(&b"x\ny"[..]));
     }
 

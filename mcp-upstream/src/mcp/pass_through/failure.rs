@@ -20,7 +20,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The reason why there is no answer to pass on.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum PassThroughFailure {
     /// No backend may be tried now.
     NoBackend,
     /// The backend could not be reached, or gave no answer.
@@ -50,13 +50,13 @@ pub(super) enum Failure {
     Request(RequestError),
 }
 
-impl From<RequestError> for Failure {
+impl From<RequestError> for PassThroughFailure {
     fn from(error: RequestError) -> Self {
         Self::Request(error)
     }
 }
 
-impl Failure {
+impl PassThroughFailure {
     /// The code by which the call is counted.
     pub(super) fn code(&self) -> CallErrorCode {
         match self {
@@ -212,16 +212,17 @@ mod tests {
     fn a_failure_has_a_status_of_ours_a_code_and_no_words_of_the_server() {
         let name: NamespaceName = "search".parse().expect("a name");
         let send = |kind, unsent| {
-            Failure::Send(SendError {
+            PassThroughFailure::Send(SendError {
                 kind,
                 unsent,
                 message: "words".into(),
             })
         };
-        let status =
-            |code: u16| Failure::Status(StatusCode::from_u16(code).expect("a status"), None);
+        let status = |code: u16| {
+            PassThroughFailure::Status(StatusCode::from_u16(code).expect("a status"), None)
+        };
         for (failure, expected, code) in [
-            (Failure::NoBackend, 503, "worker_unavailable"),
+            (PassThroughFailure::NoBackend, 503, "worker_unavailable"),
             (
                 send(SendErrorKind::Connect, true),
                 503,
@@ -238,7 +239,7 @@ mod tests {
                 "execution_timeout",
             ),
             (
-                Failure::Redirect(StatusCode::FOUND, " to /x".into()),
+                PassThroughFailure::Redirect(StatusCode::FOUND, " to /x".into()),
                 502,
                 "upstream_error",
             ),
@@ -248,13 +249,21 @@ mod tests {
             (status(503), 503, "worker_unavailable"),
             (status(429), 429, "rate_limited"),
             (
-                Failure::Malformed("its type is none"),
+                PassThroughFailure::Malformed("its type is none"),
                 502,
                 "upstream_error",
             ),
-            (Failure::Foreign("{}".into()), 502, "worker_unavailable"),
-            (Failure::Body(BodyError::Cut), 502, "upstream_error"),
-            (Failure::SessionEnded, 404, "session_not_found"),
+            (
+                PassThroughFailure::Foreign("{}".into()),
+                502,
+                "worker_unavailable",
+            ),
+            (
+                PassThroughFailure::Body(BodyError::Cut),
+                502,
+                "upstream_error",
+            ),
+            (PassThroughFailure::SessionEnded, 404, "session_not_found"),
         ] {
             for era in [Era::Legacy, Era::Modern] {
                 let reply = failure.reply(&name, era, Some("7"));
@@ -276,7 +285,8 @@ mod tests {
     fn the_servers_own_word_of_when_to_come_back_is_passed_on() {
         let name: NamespaceName = "search".parse().expect("a name");
         let after = HeaderValue::from_static("17");
-        let failure = Failure::Status(StatusCode::TOO_MANY_REQUESTS, Some(after.clone()));
+        let failure =
+            PassThroughFailure::Status(StatusCode::TOO_MANY_REQUESTS, Some(after.clone()));
         let reply = failure.reply(&name, Era::Legacy, Some("1"));
         let mut headers = reply.head().headers.iter();
         assert!(headers.any(|(name, value)| *name == RETRY_AFTER && *value == after));

@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use tooldock_workers::registry::Namespace;
 
 use super::events::{self, Splitter};
-use super::failure::Failure;
+use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind};
-use super::pending::Stay;
+use super::pending::InFlightGuard;
 use super::resume::EventIds;
 use super::up::{Outgoing, Up};
 use super::{answer, tap, up_of_stream};
@@ -68,7 +68,7 @@ pub(in crate::mcp) async fn open(
         harmless: &|| true,
     };
     let sent = up.in_session(session, &what);
-    let stay = Stay::enter(session, None);
+    let stay = InFlightGuard::enter(session, None);
     begin(
         &up,
         Era::Legacy,
@@ -104,20 +104,20 @@ pub(super) async fn listen(
 }
 
 /// A stream's entry in its session, and the session's event ids.
-type OfSession = (Stay, Arc<EventIds>);
+type OfSession = (InFlightGuard, Arc<EventIds>);
 
 /// Waits for the head of a stream and starts passing it on.
 async fn begin(
     up: &Up<'_>,
     era: Era,
     id: Option<&str>,
-    sent: impl Future<Output = Result<BackendResponse, Failure>>,
+    sent: impl Future<Output = Result<BackendResponse, PassThroughFailure>>,
     (place, role, of_session): (StreamGuard, Role, Option<OfSession>),
     caller: &Caller,
 ) -> Result<Reply, RequestError> {
     let limit = up.namespace.limits.timeout;
     let sent = timeout(limit, sent).await;
-    let sent = sent.unwrap_or_else(|_| Err(Failure::Refused(timed_out(limit))));
+    let sent = sent.unwrap_or_else(|_| Err(PassThroughFailure::Refused(timed_out(limit))));
     let name = &up.namespace.name;
     let mut response = match sent {
         Ok(response) => response,
@@ -169,9 +169,9 @@ async fn begin(
 }
 
 /// Breaks a stream off when dropped, unless the stream ended.
-struct Unfinished(Arc<Stream>);
+struct BreakOffGuard(Arc<Stream>);
 
-impl Drop for Unfinished {
+impl Drop for BreakOffGuard {
     fn drop(&mut self) {
         self.0.break_off();
     }
@@ -196,7 +196,7 @@ async fn pump(
     of_session: Option<OfSession>,
     secrets: CallSecrets,
 ) {
-    let unfinished = Unfinished(Arc::clone(&stream));
+    let unfinished = BreakOffGuard(Arc::clone(&stream));
     let mut splitter = Splitter::default();
     let (mut stay, ids) = of_session.unzip();
     let end = ids.as_ref().map(|ids| ids.end_at_server());

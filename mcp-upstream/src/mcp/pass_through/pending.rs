@@ -12,7 +12,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
 use super::affinity::told;
-use super::failure::Failure;
+use super::failure::PassThroughFailure;
 use super::resume::EventIds;
 use super::up::{Up, Way};
 use crate::call_error::CallCause;
@@ -24,7 +24,7 @@ use crate::session::{CancelNotice, InFlightCalls, Session, SessionState};
 use crate::upstream::http::port::Departure;
 
 /// A message that was passed on.
-pub(super) struct Pending {
+pub(super) struct PendingMessage {
     namespace: Arc<Namespace>,
     era: Era,
     /// The id of a request, raw JSON.
@@ -35,7 +35,7 @@ pub(super) struct Pending {
     max: u64,
     /// True when the client was asked, and its time limit was extended.
     asked: bool,
-    stay: Option<Stay>,
+    stay: Option<InFlightGuard>,
     /// Cancels the request at the server if its client leaves; `None` once the answer is there.
     cancel: Option<Cancel>,
     /// The event ids of the session.
@@ -89,7 +89,7 @@ impl Drop for Cancel {
 const TELL: Duration = Duration::from_secs(5);
 
 /// A message's registration in its session: it marks the session as in use, and ends when the session ends.
-pub(super) struct Stay {
+pub(super) struct InFlightGuard {
     entry: InFlightCall,
     ended: Abortable<Never<()>>,
     departure: Departure,
@@ -105,7 +105,7 @@ impl CancelNotice for PassedOn {
     }
 }
 
-impl Stay {
+impl InFlightGuard {
     /// Registers a message with its session. `id` is the raw JSON id of a request; `None` for other messages.
     pub(super) fn enter(session: &Arc<Session>, id: Option<&str>) -> Self {
         let (handle, registration) = AbortHandle::new_pair();
@@ -121,11 +121,11 @@ impl Stay {
 
     /// Resolves when the session is over, or when the message was cancelled before it went up. Returns the reason why there is no
     /// answer.
-    pub(super) async fn ended(&mut self) -> Failure {
+    pub(super) async fn ended(&mut self) -> PassThroughFailure {
         let _ = (&mut self.ended).await;
         match self.entry.is_of_open_session() {
-            true => Failure::Refused(cancelled()),
-            false => Failure::SessionEnded,
+            true => PassThroughFailure::Refused(cancelled()),
+            false => PassThroughFailure::SessionEnded,
         }
     }
 
@@ -139,7 +139,7 @@ fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }
 
-impl Pending {
+impl PendingMessage {
     /// A message that is about to be passed on, registered with its session if it has one. Boxed, since it travels through many
     /// futures on the way to its answer, and each would move all of it.
     pub(super) fn new(
@@ -147,12 +147,15 @@ impl Pending {
         era: Era,
         id: Option<&str>,
         call: Option<Box<PassedCall>>,
-        in_session: Option<(&Arc<Session>, Stay)>,
+        in_session: Option<(&Arc<Session>, InFlightGuard)>,
     ) -> Box<Self> {
         let (session, stay) = in_session.unzip();
         let namespace = up.namespace;
         let limits = &namespace.limits;
-        let departure = stay.as_ref().map(Stay::departure).unwrap_or_default();
+        let departure = stay
+            .as_ref()
+            .map(InFlightGuard::departure)
+            .unwrap_or_default();
         let cancel = session.zip(id).map(|(session, id)| Cancel {
             departure,
             way: up.way.clone(),
@@ -191,7 +194,7 @@ impl Pending {
 
     /// The switch that gives the message up before it is sent.
     pub(super) fn departure(&self) -> Option<Departure> {
-        self.stay.as_ref().map(Stay::departure)
+        self.stay.as_ref().map(InFlightGuard::departure)
     }
 
     /// The moment by which the answer must be there.
@@ -210,8 +213,8 @@ impl Pending {
         timed_out(limit.unwrap_or(self.namespace.limits.timeout))
     }
 
-    /// Resolves as [`Stay::ended`], and never without a session.
-    pub(super) async fn ended(&mut self) -> Failure {
+    /// Resolves as [`InFlightGuard::ended`], and never without a session.
+    pub(super) async fn ended(&mut self) -> PassThroughFailure {
         match &mut self.stay {
             Some(stay) => stay.ended().await,
             None => pending().await,
@@ -253,7 +256,7 @@ impl Pending {
     }
 
     /// Records that the call got no answer of the server. `sent` is the status that its client gets.
-    pub(super) fn failed(&mut self, failure: &Failure, sent: Option<StatusCode>) {
+    pub(super) fn failed(&mut self, failure: &PassThroughFailure, sent: Option<StatusCode>) {
         let cause = self
             .call
             .is_some()
@@ -283,12 +286,12 @@ impl Pending {
     }
 
     /// The failure as a JSON-RPC message.
-    pub(super) fn message(&self, failure: &Failure) -> Vec<u8> {
+    pub(super) fn message(&self, failure: &PassThroughFailure) -> Vec<u8> {
         failure.body(&self.namespace.name, self.era, self.id.as_deref())
     }
 
     /// Answers with the failure. Nothing was passed on to the client yet.
-    pub(super) fn fail(mut self: Box<Self>, failure: &Failure) -> Reply {
+    pub(super) fn fail(mut self: Box<Self>, failure: &PassThroughFailure) -> Reply {
         let reply = failure.reply(&self.namespace.name, self.era, self.id.as_deref());
         self.failed(failure, Some(reply.head().status));
         reply

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use tooldock_workers::answers::{AnswerAccount, NoAnswerRoom};
 
 use super::events::{self, Splitter};
-use super::tap::{self, Said};
+use super::tap::{self, MessageKind};
 use crate::reply::BodyStream;
 use crate::upstream::http::CountedBody;
 
@@ -64,7 +64,9 @@ pub(in crate::mcp) async fn answer_in(
 fn answered(splitter: &mut Splitter) -> Option<Bytes> {
     while let Some(event) = splitter.next() {
         let message = message_of(event);
-        if let Some(message) = message.filter(|it| matches!(tap::read(it, None), Said::Answer(_))) {
+        if let Some(message) =
+            message.filter(|it| matches!(tap::read(it, None), MessageKind::Answer(_)))
+        {
             return Some(message);
         }
     }

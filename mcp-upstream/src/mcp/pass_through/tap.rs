@@ -32,7 +32,7 @@ const OVERLAP: usize = 32;
 
 /// The kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum MessageKind {
     /// The answer to a request, with the status by which it is counted.
     Answer(&'static str),
     /// A request of the server to its client.
@@ -43,7 +43,7 @@ pub(super) enum Said {
     Other,
 }
 
-impl Said {
+impl MessageKind {
     /// Returns true if the message may read differently once it is normalized ([`read_plain`]).
     pub(super) fn may_be_odd(self) -> bool {
         match self {
@@ -56,7 +56,7 @@ impl Said {
 }
 
 /// Reads a whole message. `asked` is the raw id of the request that awaits its answer, if the id is to be compared.
-pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
+pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
     let mut is_plain = true;
     let is_value = json::is_value(text, |key| {
         is_plain &= !matches!(key, IS_ERROR_KEY | ERROR_KEY | METHOD_KEY);
@@ -69,20 +69,20 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
     if is_plain {
         let is_whole = is_value || serde_json::from_slice::<IgnoredAny>(text).is_ok();
         return match is_whole {
-            true if asked.is_none_or(|asked| has_id(text, asked)) => Said::Answer("ok"),
-            true => Said::Foreign,
-            false => Said::Other,
+            true if asked.is_none_or(|asked| has_id(text, asked)) => MessageKind::Answer("ok"),
+            true => MessageKind::Foreign,
+            false => MessageKind::Other,
         };
     }
     match jsonrpc::body(text) {
-        Ok(Body::One(Message::Request { .. })) => Said::Question,
+        Ok(Body::One(Message::Request { .. })) => MessageKind::Question,
         Ok(Body::One(Message::Response {
             id,
             outcome,
             members,
         })) => {
             if asked.is_some_and(|asked| !is_same_value(id, asked) && id != "null") {
-                return Said::Foreign;
+                return MessageKind::Foreign;
             }
             let message = members.message();
             let (Ok(part) | Err(part)) = outcome;
@@ -92,23 +92,23 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> Said {
                 span(message, part.get()),
                 outcome.is_err(),
             );
-            Said::Answer(UpstreamReply::Response(response).status())
+            MessageKind::Answer(UpstreamReply::Response(response).status())
         }
         // An error about a request that the server could not parse has no id.
-        Err(_) if ERROR.find(text).is_some() => Said::Answer("upstream_error"),
-        Ok(_) | Err(_) => Said::Other,
+        Err(_) if ERROR.find(text).is_some() => MessageKind::Answer("upstream_error"),
+        Ok(_) | Err(_) => MessageKind::Other,
     }
 }
 
 /// Reads a whole message. Normalizes it first if needed: removes optional members that are `null`, restores the request's
 /// spelling of the id, and adds the id to an error that has none.
-pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, Said) {
+pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKind) {
     let said = read(&text, asked);
     if !said.may_be_odd() {
         return (text, said);
     }
     if let Some(error) = asked.and_then(|asked| error_of_request(&text, asked)) {
-        return (error, Said::Answer("upstream_error"));
+        return (error, MessageKind::Answer("upstream_error"));
     }
     let plain = std::str::from_utf8(&text).ok();
     match plain.and_then(|text| plain::plain(text, asked)) {
@@ -177,16 +177,16 @@ impl LongMessage {
     }
 
     /// Reads the message once it has ended.
-    pub(super) fn end(&self) -> Said {
+    pub(super) fn end(&self) -> MessageKind {
         let error = ERROR.find(&self.head);
         let result = memchr::memmem::find(&self.head, b"\"result\"");
         let fails = error.is_some_and(|error| result.is_none_or(|result| error < result));
         let method = METHOD.find(&self.head);
         match method.is_some_and(|method| result.is_none_or(|result| method < result)) {
-            true => Said::Other,
-            false if fails => Said::Answer("upstream_error"),
-            false if self.is_error => Said::Answer("tool_error"),
-            false => Said::Answer("ok"),
+            true => MessageKind::Other,
+            false if fails => MessageKind::Answer("upstream_error"),
+            false if self.is_error => MessageKind::Answer("tool_error"),
+            false => MessageKind::Answer("ok"),
         }
     }
 }
@@ -209,41 +209,41 @@ mod tests {
         for (text, said) in [
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}"#,
-                Said::Answer("tool_error"),
+                MessageKind::Answer("tool_error"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"isError":true}}}"#,
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m"}}"#,
-                Said::Answer("upstream_error"),
+                MessageKind::Answer("upstream_error"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#,
-                Said::Answer("upstream_error"),
+                MessageKind::Answer("upstream_error"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"text":"\"error\" \"method\""}}"#,
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create"}"#,
-                Said::Question,
+                MessageKind::Question,
             ),
             (
                 r#"{"jsonrpc":"2.0","method":"notifications/message"}"#,
-                Said::Other,
+                MessageKind::Other,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"te"#,
-                Said::Other,
+                MessageKind::Other,
             ),
-            ("", Said::Other),
+            ("", MessageKind::Other),
         ] {
             assert_eq!(read(text.as_bytes(), None), said, "{text}");
         }
@@ -275,11 +275,14 @@ mod tests {
                 "upstream_error",
             ),
         ] {
-            let plain = (plain.to_owned(), Said::Answer(status));
+            let plain = (plain.to_owned(), MessageKind::Answer(status));
             assert_eq!(read(odd, asked), plain, "{odd}");
         }
         let foreign = r#"{"jsonrpc":"2.0","id":"6","result":{}}"#;
-        assert_eq!(read(foreign, "5"), (foreign.to_owned(), Said::Foreign));
+        assert_eq!(
+            read(foreign, "5"),
+            (foreign.to_owned(), MessageKind::Foreign)
+        );
     }
 
     #[test]
@@ -288,56 +291,56 @@ mod tests {
             (
                 r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
                 "1",
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#" {"id":1,"jsonrpc":"2.0","result":{}}"#,
                 "1",
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"result":{"id":2},"jsonrpc":"2.0", "id" : 1}"#,
                 "1",
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":1.0,"result":{}}"#,
                 "1",
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":"\u00e9","result":{}}"#,
                 "\"é\"",
-                Said::Answer("ok"),
+                MessageKind::Answer("ok"),
             ),
             (
                 r#"{"jsonrpc":"2.0","id":12,"result":{}}"#,
                 "1",
-                Said::Foreign,
+                MessageKind::Foreign,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
                 "1",
-                Said::Foreign,
+                MessageKind::Foreign,
             ),
             (
                 r#"{"result":{"x":{"jsonrpc":"2.0","id":1}},"id":2}"#,
                 "1",
-                Said::Foreign,
+                MessageKind::Foreign,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":2,"error":{"code":-1,"message":"m"}}"#,
                 "1",
-                Said::Foreign,
+                MessageKind::Foreign,
             ),
             (
                 r#"{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"m"}}"#,
                 "1",
-                Said::Answer("upstream_error"),
+                MessageKind::Answer("upstream_error"),
             ),
-            ("[]", "1", Said::Foreign),
-            ("7", "1", Said::Foreign),
-            (r#"{"result":{}}"#, "1", Said::Foreign),
+            ("[]", "1", MessageKind::Foreign),
+            ("7", "1", MessageKind::Foreign),
+            (r#"{"result":{}}"#, "1", MessageKind::Foreign),
         ] {
             assert_eq!(read(text.as_bytes(), Some(asked)), said, "{text}");
         }
@@ -365,7 +368,7 @@ mod tests {
                     long.push(piece);
                 }
                 assert!(long.is_whole());
-                assert_eq!(long.end(), Said::Answer(said), "{said} by {size}");
+                assert_eq!(long.end(), MessageKind::Answer(said), "{said} by {size}");
                 long.push(b"x");
                 assert!(!long.is_whole());
             }

@@ -13,7 +13,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
-use super::failure::Failure;
+use super::failure::PassThroughFailure;
 use super::headers::{self, BodyKind, LAST_EVENT_ID, PROTOCOL_VERSION};
 use crate::caller::{CallNote, Caller};
 use crate::jsonrpc::plain::is_same_id;
@@ -134,11 +134,11 @@ impl<'a> Up<'a> {
     }
 
     /// Checks that the caller has the personal values that the server needs.
-    fn check_credentials(&self) -> Result<(), Failure> {
+    fn check_credentials(&self) -> Result<(), PassThroughFailure> {
         let own = &self.server.spec.personal;
         let secrets = self.core.registry.personal();
         let checked = own.check(&self.server.name, secrets, self.principal.as_deref());
-        checked.map_err(Failure::Refused)
+        checked.map_err(PassThroughFailure::Refused)
     }
 
     fn note(&self, backend: &BackendId) {
@@ -165,10 +165,10 @@ impl<'a> Up<'a> {
         what: &Outgoing<'_>,
         mut avoid: Vec<BackendId>,
         hash: u64,
-    ) -> Result<(Arc<dyn Backend>, BackendResponse), Failure> {
+    ) -> Result<(Arc<dyn Backend>, BackendResponse), PassThroughFailure> {
         self.check_credentials()?;
         let mut tried = 0;
-        let mut last = Err(Failure::NoBackend);
+        let mut last = Err(PassThroughFailure::NoBackend);
         while let Some(backend) = self.backends.pick(&avoid, hash) {
             tried += 1;
             self.note(backend.id());
@@ -176,7 +176,7 @@ impl<'a> Up<'a> {
             let goes_on = self.goes_on(&sent, tried, what);
             avoid.push(backend.id().clone());
             let sent = sent.map(|response| (backend, response));
-            last = sent.map_err(Failure::Send);
+            last = sent.map_err(PassThroughFailure::Send);
             if !goes_on {
                 break;
             }
@@ -211,18 +211,18 @@ impl<'a> Up<'a> {
         &self,
         session: &Arc<Session>,
         what: &Outgoing<'_>,
-    ) -> Result<BackendResponse, Failure> {
-        let at = session.affinity().ok_or(Failure::SessionEnded)?;
+    ) -> Result<BackendResponse, PassThroughFailure> {
+        let at = session.affinity().ok_or(PassThroughFailure::SessionEnded)?;
         if at.session.is_none() {
             let (_, response) = self.to_any(what, Vec::new(), self.hash).await?;
             return Ok(response);
         }
         if self.is_to_leave(session, &at, what) {
-            return Box::pin(self.elsewhere(session, &at, what, Lost::Backend(None))).await;
+            return Box::pin(self.elsewhere(session, &at, what, BackendLoss::Backend(None))).await;
         }
         let retry = self.server.spec.retry;
         let mut sent = self.to(&at, what, self.server.spec.stateful, false).await;
-        if let Err(Failure::Send(error)) = &sent
+        if let Err(PassThroughFailure::Send(error)) = &sent
             && ended(error)
             && retry::goes_on(retry, 1, false, what.harmless)
         {
@@ -243,19 +243,19 @@ impl<'a> Up<'a> {
         session: &Arc<Session>,
         at: &Arc<Affinity>,
         what: &Outgoing<'_>,
-        lost: Lost,
-    ) -> Result<BackendResponse, Failure> {
+        lost: BackendLoss,
+    ) -> Result<BackendResponse, PassThroughFailure> {
         let retry = self.server.spec.retry;
         if self.server.spec.stateful {
             self.end(session).await;
-            return Err(Failure::SessionEnded);
+            return Err(PassThroughFailure::SessionEnded);
         }
-        if let Lost::Backend(Some(error)) = &lost
+        if let BackendLoss::Backend(Some(error)) = &lost
             && !retry::goes_on(retry, 1, true, || true)
         {
-            return Err(Failure::Send(error.clone()));
+            return Err(PassThroughFailure::Send(error.clone()));
         }
-        let repeats = !matches!(lost, Lost::Refused) || (what.harmless)();
+        let repeats = !matches!(lost, BackendLoss::Refused) || (what.harmless)();
         // The events from which its client could resume were lost with the session.
         let afresh = self.clone().without_place();
         let healed = afresh.heal(session, at, lost).await?;
@@ -264,23 +264,25 @@ impl<'a> Up<'a> {
         }
         match afresh.to(&healed, what, true, true).await? {
             Ok(response) => Ok(response),
-            Err(Lost::Backend(error)) => Err(error.map_or(Failure::NoBackend, Failure::Send)),
-            Err(Lost::Session | Lost::Refused) => {
+            Err(BackendLoss::Backend(error)) => {
+                Err(error.map_or(PassThroughFailure::NoBackend, PassThroughFailure::Send))
+            }
+            Err(BackendLoss::Session | BackendLoss::Refused) => {
                 self.end(session).await;
-                Err(Failure::SessionEnded)
+                Err(PassThroughFailure::SessionEnded)
             }
         }
     }
 
     /// The failure of a message that the server refused because it does not know the session. The message is not sent
     /// again, since the server may have begun to process it.
-    fn not_repeated(&self) -> Failure {
+    fn not_repeated(&self) -> PassThroughFailure {
         let message = format!(
             "The server of {} did not know its session any more. A new session is open for the next request; this request was \
              not repeated, since it may have begun",
             self.namespace.name
         );
-        Failure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
+        PassThroughFailure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
     }
 
     /// Returns true if a session is to leave its backend with this message: a reload has removed the backend, which only finishes
@@ -303,28 +305,30 @@ impl<'a> Up<'a> {
         what: &Outgoing<'_>,
         anyway: bool,
         reopened: bool,
-    ) -> Result<Result<BackendResponse, Lost>, Failure> {
+    ) -> Result<Result<BackendResponse, BackendLoss>, PassThroughFailure> {
         self.check_credentials()?;
         let backend = self.backends.get(&BackendId::new(&at.backend));
         let Some(backend) = backend.filter(|it| anyway || it.is_healthy()) else {
-            return Ok(Err(Lost::Backend(None)));
+            return Ok(Err(BackendLoss::Backend(None)));
         };
         let request = self.request(what, at.session.as_deref());
         self.note(backend.id());
         match backend.send(request).await {
             Ok(response) => known(response, what.id, reopened).await,
             // The message was given up, so it is not sent elsewhere.
-            Err(error) if error.kind == SendErrorKind::GivenUp => Err(Failure::Send(error)),
+            Err(error) if error.kind == SendErrorKind::GivenUp => {
+                Err(PassThroughFailure::Send(error))
+            }
             // The backend may be busy for a moment, and holds the state of the session.
             Err(error)
                 if error.kind == SendErrorKind::ConnectTimeout
                     && self.server.spec.stateful
                     && backend.is_healthy() =>
             {
-                Err(Failure::Send(error))
+                Err(PassThroughFailure::Send(error))
             }
-            Err(error) if error.unsent => Ok(Err(Lost::Backend(Some(error)))),
-            Err(error) => Err(Failure::Send(error)),
+            Err(error) if error.unsent => Ok(Err(BackendLoss::Backend(Some(error)))),
+            Err(error) => Err(PassThroughFailure::Send(error)),
         }
     }
 }
@@ -346,7 +350,7 @@ async fn known(
     mut response: BackendResponse,
     id: Option<&str>,
     reopened: bool,
-) -> Result<Result<BackendResponse, Lost>, Failure> {
+) -> Result<Result<BackendResponse, BackendLoss>, PassThroughFailure> {
     let status = response.status;
     let refuses = [
         StatusCode::BAD_REQUEST,
@@ -357,14 +361,14 @@ async fn known(
         match refuses.contains(&status) && headers::kind(&response.headers) != BodyKind::Events {
             true => refusal_words(&mut *response.body)
                 .await
-                .map_err(Failure::Body)?,
+                .map_err(PassThroughFailure::Body)?,
             false => BytesMut::new(),
         };
     let is_own = |answered: &str| id.is_some_and(|id| is_same_id(answered, id));
     match session_verdict(status, &read, is_own) {
-        SessionVerdict::Unknown => return Ok(Err(Lost::Session)),
+        SessionVerdict::Unknown => return Ok(Err(BackendLoss::Session)),
         SessionVerdict::Refused { in_words } if in_words || !reopened => {
-            return Ok(Err(Lost::Refused));
+            return Ok(Err(BackendLoss::Refused));
         }
         SessionVerdict::Refused { .. } | SessionVerdict::Known => {}
     }
@@ -382,7 +386,9 @@ async fn known(
 }
 
 /// Labels JSON as `application/json` where its server names it otherwise or not at all, so that clients can read it.
-pub(super) async fn labelled(mut response: BackendResponse) -> Result<BackendResponse, Failure> {
+pub(super) async fn labelled(
+    mut response: BackendResponse,
+) -> Result<BackendResponse, PassThroughFailure> {
     let kind = headers::kind(&response.headers);
     let is_coded = response.headers.contains_key(CONTENT_ENCODING);
     if matches!(kind, BodyKind::Json | BodyKind::Events) || is_coded {
@@ -392,7 +398,9 @@ pub(super) async fn labelled(mut response: BackendResponse) -> Result<BackendRes
     let is_json = match media_kind(&response.headers) {
         MediaKind::Json => true,
         MediaKind::Unlabelled if !is_empty && !response.is_refusal() => {
-            let read = begins_as_json(response).await.map_err(Failure::Body)?;
+            let read = begins_as_json(response)
+                .await
+                .map_err(PassThroughFailure::Body)?;
             response = read.0;
             read.1
         }
@@ -406,7 +414,7 @@ pub(super) async fn labelled(mut response: BackendResponse) -> Result<BackendRes
 
 /// Reason why a session's backend did not answer a message.
 #[derive(Debug)]
-pub(super) enum Lost {
+pub(super) enum BackendLoss {
     /// The backend is gone, not healthy, or was not reached.
     Backend(Option<SendError>),
     /// The backend does not know the session, and did nothing with the message.

@@ -23,7 +23,7 @@ use crate::engine::{PeerEvent, Talks, UpstreamCall, ask_failed, rate_limited};
 use crate::format;
 use crate::interaction;
 use crate::jsonrpc::{self, Message, RequestError};
-use crate::mcp::driver::{CallDriver, Next};
+use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{self, Core};
 use crate::protocol::method::TOOLS_CALL;
 use crate::surface::outbox::Outbox;
@@ -180,8 +180,8 @@ impl Conversation {
         let mut driver = CallDriver::new(work, events);
         loop {
             match driver.next().await {
-                Next::Event(event) => self.tell(event, call.progress_token.as_deref()).await,
-                Next::Over(outcome) => return reply::outcome(id, outcome),
+                DriverStep::Event(event) => self.tell(event, call.progress_token.as_deref()).await,
+                DriverStep::Over(outcome) => return reply::outcome(id, outcome),
             }
         }
     }
