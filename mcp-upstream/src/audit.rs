@@ -148,7 +148,7 @@ impl Audit {
         let mut files = DailyFiles::new(dir, config.retention_days, losses.clone());
         let mut clock = Clock::default();
         files.clean(clock.day(SystemTime::now()));
-        let lines = Lines {
+        let lines = AuditLines {
             files,
             clock,
             line: Vec::with_capacity(1024),
@@ -195,13 +195,13 @@ impl AuditSender {
 }
 
 /// Formats records as lines and appends each to the file of its day.
-struct Lines {
+struct AuditLines {
     files: DailyFiles,
     clock: Clock,
     line: Vec<u8>,
 }
 
-impl Sink for Lines {
+impl Sink for AuditLines {
     type Record = AuditRecord;
 
     fn put(&mut self, record: AuditRecord) {
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::cost::allocations;
-    use crate::log_file::{Queue, Records};
+    use crate::log_file::{RecordQueue, Records};
 
     pub(super) fn record() -> AuditRecord {
         AuditRecord {
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn cost_of_an_audit_line() {
-        let queue = Arc::new(Queue::new(Losses::for_tests()));
+        let queue = Arc::new(RecordQueue::new(Losses::for_tests()));
         let sender = AuditSender {
             log: Some(LogSender::of(&queue)),
             arguments: AuditArguments::Digest,

@@ -26,7 +26,7 @@ mod follow;
 mod listener;
 
 pub(crate) use follow::follow;
-use listener::Listener;
+use listener::StreamListener;
 pub use listener::{Filter, ListenGuard, TooManyUpdates};
 
 /// The most updated resources of one namespace that wait for the task; further updates in the same round are not announced.
@@ -42,29 +42,29 @@ pub struct Audience {
     /// The replicas whose clients are told of changes that functions announce.
     replicas: Arc<Replicas>,
     /// A namespace stays once it had a listener; there are as many as ever had a folder.
-    namespaces: DashMap<NamespaceName, Arc<Members>>,
+    namespaces: DashMap<NamespaceName, Arc<NamespaceAudience>>,
     /// Version counters for parts of the gateway that follow the lists of a namespace.
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
     /// The changes to deliver, and whether the task runs. Plain data, short sections.
-    noted: Mutex<Noted>,
+    noted: Mutex<PendingChanges>,
 }
 
 /// The sessions and listeners that are told of changes in one namespace.
 #[derive(Default)]
-pub(crate) struct Members {
+pub(crate) struct NamespaceAudience {
     /// Weak: being told of changes keeps no session alive.
     sessions: Mutex<Slab<Weak<Session>>>,
-    listeners: Mutex<Slab<Arc<Listener>>>,
+    listeners: Mutex<Slab<Arc<StreamListener>>>,
 }
 
 /// A session's entry among the members of its namespace; dropping it removes the entry.
 pub(crate) struct Seat {
-    members: Arc<Members>,
+    members: Arc<NamespaceAudience>,
     key: usize,
 }
 
 #[derive(Default)]
-struct Noted {
+struct PendingChanges {
     changes: HashMap<NamespaceName, Changes>,
     running: bool,
 }
@@ -130,7 +130,7 @@ impl Audience {
         subscription_id: &str,
         stream: &Arc<Stream>,
     ) -> ListenGuard {
-        let listener = Arc::new(Listener::new(filter, subscription_id, stream));
+        let listener = Arc::new(StreamListener::new(filter, subscription_id, stream));
         let members = self.members(namespace);
         let key = members.listeners().insert(listener);
         ListenGuard::new(members, key)
@@ -145,7 +145,7 @@ impl Audience {
         let members = self.members(namespace);
         let key = members
             .listeners()
-            .insert(Arc::new(Listener::alone(stream)));
+            .insert(Arc::new(StreamListener::alone(stream)));
         ListenGuard::new(members, key)
     }
 
@@ -241,7 +241,7 @@ impl Audience {
         }
     }
 
-    async fn tell_sessions(&self, members: &Members, changes: &Changes) {
+    async fn tell_sessions(&self, members: &NamespaceAudience, changes: &Changes) {
         let sessions = members.all_sessions();
         if sessions.is_empty() {
             return;
@@ -267,7 +267,7 @@ impl Audience {
         self.log.broadcast(&owners, message).await;
     }
 
-    fn members(&self, namespace: &NamespaceName) -> Arc<Members> {
+    fn members(&self, namespace: &NamespaceName) -> Arc<NamespaceAudience> {
         if let Some(members) = self.namespaces.get(namespace) {
             return Arc::clone(&members);
         }
@@ -275,7 +275,7 @@ impl Audience {
         Arc::clone(&members)
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
+    fn noted(&self) -> MutexGuard<'_, PendingChanges> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -295,7 +295,7 @@ impl Drop for Delivery<'_> {
     }
 }
 
-async fn tell_listeners(members: &Members, changes: &Changes) {
+async fn tell_listeners(members: &NamespaceAudience, changes: &Changes) {
     let mut listeners = members.all_listeners();
     // Clients count their requests from the same number, so most listeners share an id and with it the frame. Sorted by id, so
     // that only the frames of one id are in memory at a time.
@@ -319,14 +319,14 @@ async fn tell_listeners(members: &Members, changes: &Changes) {
     }
 }
 
-impl Members {
+impl NamespaceAudience {
     fn all_sessions(&self) -> Vec<Arc<Session>> {
         // The references are dropped after the lock: the last reference to a session frees its seat, which takes the lock.
         let all = self.sessions();
         all.iter().filter_map(|(_, it)| it.upgrade()).collect()
     }
 
-    fn all_listeners(&self) -> Vec<Arc<Listener>> {
+    fn all_listeners(&self) -> Vec<Arc<StreamListener>> {
         let all = self.listeners();
         all.iter().map(|(_, it)| Arc::clone(it)).collect()
     }
@@ -335,7 +335,7 @@ impl Members {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Slab<Arc<Listener>>> {
+    fn listeners(&self) -> MutexGuard<'_, Slab<Arc<StreamListener>>> {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -348,7 +348,7 @@ impl Drop for Seat {
     }
 }
 
-impl Noted {
+impl PendingChanges {
     /// Takes all noted changes; with none left, the task ends. Changes noted meanwhile wait for the next round, so that a
     /// namespace that changes all the time does not delay the others.
     fn take(&mut self) -> HashMap<NamespaceName, Changes> {

@@ -68,9 +68,9 @@ pub(crate) use mending::{ListMending, MendReport};
 pub(crate) use pager::{PageSource, listed_by};
 pub(crate) use pages::PageKey;
 use pages::{Pages, TOOLS_LIST};
-use refresh::Begun;
-pub(crate) use refresh::{Outcome, Reading, late};
-pub(crate) use results::Checked;
+use refresh::BegunReading;
+pub(crate) use refresh::{ListReading, ReadingOutcome, late};
+pub(crate) use results::ResultCheck;
 pub(crate) use view::{Access, View};
 
 /// How long a list of a server is fresh that does not announce changes …
@@ -84,7 +84,7 @@ const HINTS_MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
     /// Plain data; the lock is never held across an await.
-    inner: Mutex<Inner>,
+    inner: Mutex<CatalogueState>,
     /// The mending of the server's lists.
     lists: Arc<ListMending>,
     results: results::Results,
@@ -93,7 +93,7 @@ pub(crate) struct Catalogue {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct CatalogueState {
     pages: Pages,
     /// For each tool, true when its calls may be repeated.
     hints: HashMap<Arc<str>, bool>,
@@ -105,7 +105,7 @@ struct Inner {
     /// True when the server announces changes of its tools.
     announces: bool,
     /// The reading in progress, which all callers share.
-    reading: Option<Arc<Reading>>,
+    reading: Option<Arc<ListReading>>,
 }
 
 #[derive(Debug)]
@@ -276,22 +276,22 @@ impl Catalogue {
         self.announced.subscribe()
     }
 
-    /// The reading that serves callers who want the current tools. With [`Begun`] if the caller has to carry it out, since no
+    /// The reading that serves callers who want the current tools. With [`BegunReading`] if the caller has to carry it out, since no
     /// reading serves yet.
-    pub(crate) fn begin(&self) -> (Arc<Reading>, Option<Begun>) {
+    pub(crate) fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
         let mut inner = self.lock();
         let version = inner.version;
         if let Some(reading) = inner.reading.as_ref().filter(|it| it.serves(version)) {
             return (Arc::clone(reading), None);
         }
-        let begun = Begun::at(version);
+        let begun = BegunReading::at(version);
         inner.reading = Some(Arc::clone(begun.reading()));
         (Arc::clone(begun.reading()), Some(begun))
     }
 
     /// Waits until no reading is in progress, and begins a reading for a connection of this era. `None` if the current tools are
     /// known as such a connection lists them.
-    pub(crate) async fn turn(&self, era: Era) -> Option<Begun> {
+    pub(crate) async fn turn(&self, era: Era) -> Option<BegunReading> {
         loop {
             let running = {
                 let mut inner = self.lock();
@@ -301,7 +301,7 @@ impl Catalogue {
                 match inner.reading.as_ref().filter(|it| it.is_running()) {
                     Some(running) => Arc::clone(running),
                     None => {
-                        let begun = Begun::at(inner.version);
+                        let begun = BegunReading::at(inner.version);
                         inner.reading = Some(Arc::clone(begun.reading()));
                         return Some(begun);
                     }
@@ -341,7 +341,7 @@ impl Catalogue {
         Ok(list)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, CatalogueState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -353,7 +353,7 @@ impl KnownTools {
     }
 }
 
-impl Inner {
+impl CatalogueState {
     fn current(&self) -> Option<&KnownTools> {
         let fresh = match self.announces {
             true => FRESH_IF_ANNOUNCED,

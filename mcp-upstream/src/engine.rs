@@ -44,7 +44,7 @@ mod peer;
 mod record;
 mod secrecy;
 
-pub(crate) use detached::{Detached, go_on};
+pub(crate) use detached::{DetachedFuture, go_on};
 use interactive::InteractiveCall;
 pub(crate) use missing::{explained, missing_tool};
 pub(crate) use passed::PassedCall;
@@ -193,14 +193,14 @@ pub trait Limiter: Send + Sync {
         namespace: &NamespaceName,
         tool: &str,
         counted: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted>;
+    ) -> Result<Option<Budget>, ExhaustedLimit>;
 
     /// Takes one request from the budgets of all limits that count requests, for a request that did not come by HTTP.
     ///
     /// # Errors
     ///
     /// If a limit has no budget left for the request; returns that limit.
-    fn check_request(&self, _: &Caller, _: &NamespaceName) -> Result<(), Exhausted> {
+    fn check_request(&self, _: &Caller, _: &NamespaceName) -> Result<(), ExhaustedLimit> {
         Ok(())
     }
 }
@@ -216,7 +216,7 @@ pub enum CountedBy {
 
 /// A limit without budget for a call.
 #[derive(Debug)]
-pub struct Exhausted {
+pub struct ExhaustedLimit {
     /// The time until there is budget for the same call.
     pub wait: Duration,
     /// The limit.
@@ -527,13 +527,13 @@ impl UpstreamReply {
 /// Returns true if a result says `isError`. Searches for the word before parsing, since few results have it.
 fn is_error(result: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
-    struct Said {
+    struct ErrorFlag {
         #[serde(default, rename = "isError")]
         is_error: bool,
     }
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
     WORD.find(result).is_some()
-        && serde_json::from_slice::<Said>(result).is_ok_and(|said| said.is_error)
+        && serde_json::from_slice::<ErrorFlag>(result).is_ok_and(|said| said.is_error)
 }
 
 /// The error for a tool that does not exist, or that callers of this namespace may not see.
@@ -567,7 +567,7 @@ pub(crate) fn shortened(name: &str) -> &str {
 }
 
 /// The error of a call or a request over a rate limit: `-32029`, with the seconds to wait.
-pub(crate) fn rate_limited(exhausted: &Exhausted) -> CallError {
+pub(crate) fn rate_limited(exhausted: &ExhaustedLimit) -> CallError {
     let seconds = crate::call_error::retry_seconds(exhausted.wait);
     let Budget { limit, quota, .. } = &exhausted.budget;
     let window = exhausted.budget.window();

@@ -54,13 +54,13 @@ mod suspended;
 
 use answer::Answer;
 use answer::refuse;
-pub(crate) use answer::{Asked, Responder, cannot_be_asked, of_function};
+pub(crate) use answer::{QuestionSet, Responder, cannot_be_asked, of_function};
 pub(crate) use call::{CallInteractions, fulfil};
-pub(crate) use connection::{ConnectionInteractions, Unanswered};
+pub(crate) use connection::{ConnectionInteractions, OpenQuestionGuard};
 pub(crate) use events::{EventReceiver, EventSender, PeerEvent, events};
 pub(crate) use messages::{TakenBack, notification};
 pub(crate) use session::{AnswerFate, QUESTION_COST, SessionInteractions};
-pub(crate) use suspended::{NoPlace, Refused, SuspendedCalls, Waiting};
+pub(crate) use suspended::{NoPlace, ResumeRefusal, Suspendable, SuspendedCalls};
 
 /// The most questions that one call may have open at once: as many as a worker's function or an `input_required` result may ask.
 pub(crate) const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
@@ -84,12 +84,12 @@ pub(crate) struct Interaction {
     limit: Duration,
     deadline: Instant,
     /// The call, or the wait outside of calls, that owns the question.
-    scope: Weak<dyn Scope>,
-    phase: Mutex<Phase>,
+    scope: Weak<dyn QuestionOwner>,
+    phase: Mutex<QuestionPhase>,
 }
 
 /// The owner of a question: a call, or a wait outside of calls. Its methods never wait.
-pub(crate) trait Scope: Send + Sync {
+pub(crate) trait QuestionOwner: Send + Sync {
     /// Tells the client that a question is taken back.
     fn take_back(&self, message: TakenBack);
 
@@ -98,7 +98,7 @@ pub(crate) trait Scope: Send + Sync {
 }
 
 /// The state of a question. Small: a session's table holds the entry of a question that is over for a while.
-enum Phase {
+enum QuestionPhase {
     Open {
         responder: Responder,
         /// The id of the request that asked the client; `None` if the client was not asked by a request.
@@ -117,7 +117,7 @@ impl Interaction {
         question: Option<Question>,
         responder: Responder,
         limit: Duration,
-        scope: Weak<dyn Scope>,
+        scope: Weak<dyn QuestionOwner>,
     ) -> Arc<Self> {
         Arc::new(Self {
             bytes: responder.bytes(question.as_ref()),
@@ -125,7 +125,7 @@ impl Interaction {
             limit,
             deadline: after(Instant::now(), limit),
             scope,
-            phase: Mutex::new(Phase::Open {
+            phase: Mutex::new(QuestionPhase::Open {
                 responder,
                 client_id: None,
             }),
@@ -149,12 +149,12 @@ impl Interaction {
 
     /// Returns true if the question has no answer yet.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(*self.phase(), Phase::Open { .. })
+        matches!(*self.phase(), QuestionPhase::Open { .. })
     }
 
     /// Returns true if the upstream has the answer, or gets none.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(*self.phase(), Phase::Over)
+        matches!(*self.phase(), QuestionPhase::Over)
     }
 
     /// Returns true if a client that declared these capabilities, raw JSON, can be asked; fails the question otherwise.
@@ -172,7 +172,7 @@ impl Interaction {
     /// The request that asks the client with this id; `None` if the question is over or answered.
     fn ask_under(&self, id: u64) -> Option<Vec<u8>> {
         let mut phase = self.phase();
-        let Phase::Open {
+        let QuestionPhase::Open {
             responder,
             client_id,
         } = &mut *phase
@@ -225,12 +225,12 @@ impl Interaction {
     /// request is sent the message that `words` makes for its id.
     fn end(&self, words: impl FnOnce(u64) -> TakenBack) {
         let mut phase = self.phase();
-        if !matches!(*phase, Phase::Open { .. }) {
+        if !matches!(*phase, QuestionPhase::Open { .. }) {
             return;
         }
-        let before = std::mem::replace(&mut *phase, Phase::Over);
+        let before = std::mem::replace(&mut *phase, QuestionPhase::Over);
         drop(phase);
-        if let Phase::Open { client_id, .. } = before {
+        if let QuestionPhase::Open { client_id, .. } = before {
             self.settled(client_id.map(words));
         }
     }
@@ -238,8 +238,8 @@ impl Interaction {
     /// Takes the answer to the upstream. An open question stays open.
     pub(crate) fn deliver(&self) {
         let mut phase = self.phase();
-        match std::mem::replace(&mut *phase, Phase::Over) {
-            Phase::Answered { responder, answer } => {
+        match std::mem::replace(&mut *phase, QuestionPhase::Over) {
+            QuestionPhase::Answered { responder, answer } => {
                 drop(phase);
                 let key = self.question.as_ref().map(|question| &*question.key);
                 responder.answer(key.unwrap_or_default(), *answer);
@@ -251,21 +251,21 @@ impl Interaction {
     /// The bytes of an answer that waits to be delivered.
     fn kept(&self) -> usize {
         match &*self.phase() {
-            Phase::Answered { answer, .. } => answer.kept(),
-            Phase::Open { .. } | Phase::Over => 0,
+            QuestionPhase::Answered { answer, .. } => answer.kept(),
+            QuestionPhase::Open { .. } | QuestionPhase::Over => 0,
         }
     }
 
     /// Notes an answer. A client that was asked by a request is sent the message that `words` makes for its id.
     fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<TakenBack>) -> bool {
         let mut phase = self.phase();
-        let asked = match std::mem::replace(&mut *phase, Phase::Over) {
-            Phase::Open {
+        let asked = match std::mem::replace(&mut *phase, QuestionPhase::Over) {
+            QuestionPhase::Open {
                 responder,
                 client_id,
             } => {
                 let answer = Box::new(answer);
-                *phase = Phase::Answered { responder, answer };
+                *phase = QuestionPhase::Answered { responder, answer };
                 client_id
             }
             before => {
@@ -290,7 +290,7 @@ impl Interaction {
     }
 
     /// Plain data; the lock is never held across an await.
-    fn phase(&self) -> MutexGuard<'_, Phase> {
+    fn phase(&self) -> MutexGuard<'_, QuestionPhase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

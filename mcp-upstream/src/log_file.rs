@@ -33,7 +33,7 @@ pub use queue::Record;
 pub use writer::{LogEnds, LogGuard, LogSender, Sink, start};
 
 #[cfg(test)]
-pub(crate) use queue::{Queue, Records};
+pub(crate) use queue::{RecordQueue, Records};
 
 /// The number of bytes to which lines gather before they are written.
 const BUFFER: usize = 64 * 1024;
@@ -45,7 +45,7 @@ const MODE: u32 = 0o640;
 
 /// The destination of a log's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum LogTarget {
     /// A file, a named pipe or a device that the operator names.
     Path(PathBuf),
     /// A regular file in a directory where tool code can write. Any other kind of file with its name is refused, a link too.
@@ -57,8 +57,8 @@ pub enum Target {
 /// Writes whole lines to a file.
 #[derive(Debug)]
 pub struct LogFile {
-    target: Target,
-    open: Option<Open>,
+    target: LogTarget,
+    open: Option<OpenLogFile>,
     buffer: Vec<u8>,
     /// True when the last write ended within a line.
     torn: bool,
@@ -67,19 +67,19 @@ pub struct LogFile {
 
 /// An open file and its identity.
 #[derive(Debug)]
-struct Open {
+struct OpenLogFile {
     file: File,
     identity: (u64, u64),
 }
 
 /// A failed write, and the number of lines that were written before.
 #[derive(Debug)]
-struct Failure {
+struct WriteFailure {
     lines_written: usize,
     error: io::Error,
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for WriteFailure {
     fn from(error: io::Error) -> Self {
         Self {
             lines_written: 0,
@@ -90,7 +90,7 @@ impl From<io::Error> for Failure {
 
 impl LogFile {
     /// A log file that is opened with the first line. Lines that cannot be written are counted in `losses`.
-    pub fn new(target: Target, losses: Losses) -> Self {
+    pub fn new(target: LogTarget, losses: Losses) -> Self {
         Self {
             target,
             open: None,
@@ -127,7 +127,7 @@ impl LogFile {
     /// Writes the buffered lines and opens the path anew, so that the file exists again after it was moved away.
     pub fn reopen(&mut self) {
         self.flush();
-        if self.target == Target::Stdout {
+        if self.target == LogTarget::Stdout {
             return;
         }
         self.open = None;
@@ -142,7 +142,7 @@ impl LogFile {
             return;
         };
         let found = match &self.target {
-            Target::Regular(path) => fs::symlink_metadata(path),
+            LogTarget::Regular(path) => fs::symlink_metadata(path),
             _ => fs::metadata(path),
         };
         let is_there = found.is_ok_and(|metadata| identity_of(&metadata) == open.identity);
@@ -151,7 +151,7 @@ impl LogFile {
         }
     }
 
-    fn write(&mut self) -> Result<(), Failure> {
+    fn write(&mut self) -> Result<(), WriteFailure> {
         self.close_if_replaced();
         self.ensure_open()?;
         let Some(open) = &mut self.open else {
@@ -169,12 +169,12 @@ impl LogFile {
             return Ok(());
         }
         let (file, metadata) = match &self.target {
-            Target::Stdout => {
+            LogTarget::Stdout => {
                 let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
                 let metadata = file.metadata()?;
                 (file, metadata)
             }
-            Target::Path(_) | Target::Regular(_) => {
+            LogTarget::Path(_) | LogTarget::Regular(_) => {
                 let file = self.target.open()?;
                 let metadata = file.metadata()?;
                 // A gateway that was killed, or a full disk, may have left half a line.
@@ -184,7 +184,7 @@ impl LogFile {
                 (file, metadata)
             }
         };
-        self.open = Some(Open {
+        self.open = Some(OpenLogFile {
             file,
             identity: identity_of(&metadata),
         });
@@ -203,7 +203,7 @@ impl LogFile {
     }
 }
 
-impl Target {
+impl LogTarget {
     /// The path, unless the lines go to standard output.
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -262,7 +262,7 @@ fn count_lines(bytes: &[u8]) -> usize {
 }
 
 /// Writes whole lines. `torn` is true while the last written part ended within a line.
-fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), Failure> {
+fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), WriteFailure> {
     let mut rest = lines;
     let mut waited = Duration::ZERO;
     while !rest.is_empty() {
@@ -283,7 +283,7 @@ fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<()
         };
         let written = &lines[..lines.len() - rest.len()];
         *torn = written.last().is_some_and(|last| *last != b'\n');
-        return Err(Failure {
+        return Err(WriteFailure {
             lines_written: count_lines(written),
             error,
         });
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn lines_that_a_full_device_does_not_take_are_counted() {
         let losses = Losses::for_tests();
-        let mut file = LogFile::new(Target::Path("/dev/full".into()), losses.clone());
+        let mut file = LogFile::new(LogTarget::Path("/dev/full".into()), losses.clone());
         file.append(b"one\n");
         file.append(b"two\n");
         file.flush();
@@ -367,7 +367,7 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("log");
         fs::write(&path, "whole\nhalf a li").expect("written");
-        let mut file = LogFile::new(Target::Path(path.clone()), Losses::for_tests());
+        let mut file = LogFile::new(LogTarget::Path(path.clone()), Losses::for_tests());
         file.append(b"next\n");
         file.flush();
         file.append(b"last\n");
@@ -380,7 +380,7 @@ mod tests {
         let folder = folder();
         let path = folder.path().join("logs/log");
         let losses = Losses::for_tests();
-        let mut file = LogFile::new(Target::Path(path.clone()), losses.clone());
+        let mut file = LogFile::new(LogTarget::Path(path.clone()), losses.clone());
         file.append(b"one\n");
         file.flush();
         fs::rename(&path, folder.path().join("log.1")).expect("moved");
@@ -399,7 +399,7 @@ mod tests {
     fn opening_anew_makes_the_file_before_there_is_a_line_for_it() {
         let folder = folder();
         let path = folder.path().join("log");
-        let mut file = LogFile::new(Target::Path(path.clone()), Losses::for_tests());
+        let mut file = LogFile::new(LogTarget::Path(path.clone()), Losses::for_tests());
         file.append(b"one\n");
         file.reopen();
         fs::rename(&path, folder.path().join("log.1")).expect("moved");
@@ -412,7 +412,7 @@ mod tests {
     fn strangers_cannot_read_a_log_file() {
         let folder = folder();
         let path = folder.path().join("log");
-        Target::Path(path.clone()).open().expect("opened");
+        LogTarget::Path(path.clone()).open().expect("opened");
         let mode = fs::metadata(&path).expect("a file").mode();
         assert_eq!(mode & 0o007, 0, "{mode:o}");
     }
@@ -444,7 +444,7 @@ mod tests {
         ];
         for (lost, plant) in plants.into_iter().enumerate() {
             plant();
-            let target = Target::Regular(path.clone());
+            let target = LogTarget::Regular(path.clone());
             let losses = without_waiting(move || {
                 let losses = Losses::for_tests();
                 let mut file = LogFile::new(target, losses.clone());
@@ -457,7 +457,7 @@ mod tests {
             let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
         }
         let losses = Losses::for_tests();
-        let mut file = LogFile::new(Target::Regular(path.clone()), losses.clone());
+        let mut file = LogFile::new(LogTarget::Regular(path.clone()), losses.clone());
         file.append(b"two\n");
         file.flush();
         assert_eq!(text(&path), "two\n", "writing goes on");
@@ -486,7 +486,7 @@ mod tests {
         make_pipe(&path);
         let losses = without_waiting(move || {
             let losses = Losses::for_tests();
-            let mut file = LogFile::new(Target::Path(path), losses.clone());
+            let mut file = LogFile::new(LogTarget::Path(path), losses.clone());
             for _ in 0..4 {
                 file.append(&[b"x".repeat(BUFFER - 1), b"\n".to_vec()].concat());
                 file.flush();

@@ -141,7 +141,7 @@ pub struct AdmittedRequest {
 }
 
 /// State that upstreams share with the surfaces.
-pub(crate) struct Shared {
+pub(crate) struct ServiceState {
     registry: Arc<Registry>,
     changes: SessionChanges,
     /// Tells clients of changes in namespaces.
@@ -150,7 +150,7 @@ pub(crate) struct Shared {
     key: SessionKey,
 }
 
-impl Shared {
+impl ServiceState {
     /// The upstream for namespaces of functions, and for all that no other kind serves.
     pub(crate) fn workers(&self, ports: Arc<dyn WorkerPorts>) -> Arc<dyn Upstream> {
         Arc::new(WorkerUpstream::new(ports, self.changes.clone()))
@@ -254,7 +254,7 @@ impl Service {
     /// The service over these upstreams.
     pub(crate) fn with_upstreams(
         parts: ServiceParts,
-        upstreams: impl FnOnce(&Shared) -> Upstreams,
+        upstreams: impl FnOnce(&ServiceState) -> Upstreams,
     ) -> Self {
         let limits = TableLimits {
             ttl: parts.sessions.ttl,
@@ -283,7 +283,7 @@ impl Service {
         );
         let sessions = Arc::new(sessions);
         let audience = Audience::among(Arc::clone(&events), Arc::clone(&parts.replicas));
-        let shared = Shared {
+        let shared = ServiceState {
             registry: Arc::clone(&parts.registry),
             changes: SessionChanges::new(Arc::clone(&sessions), Arc::clone(&parts.metrics)),
             audience: Arc::clone(&audience),

@@ -37,7 +37,7 @@ use tooldock_workers::worker::Operation;
 use crate::audit::Audit;
 use crate::broadcast::Audience;
 use crate::caller::{Caller, Visibility};
-use crate::engine::{CountedBy, Exhausted, Limiter, UpstreamCall};
+use crate::engine::{CountedBy, ExhaustedLimit, Limiter, UpstreamCall};
 use crate::error::body_of;
 use crate::health::Health;
 use crate::mcp::head::{AcceptFlags, McpHead};
@@ -384,12 +384,12 @@ impl Limiter for Refuses {
         namespace: &NamespaceName,
         tool: &str,
         _: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, ExhaustedLimit> {
         let mut seen = self.1.lock().expect("not poisoned");
         let principal = caller.principal_name();
         seen.push(format!("{principal}/{namespace}/{tool}"));
         if tool == self.0 {
-            Err(Exhausted {
+            Err(ExhaustedLimit {
                 wait: Duration::from_millis(1500),
                 budget: Budget {
                     limit: "tool".into(),
@@ -537,7 +537,7 @@ impl Limiter for Unlimited {
         _: &NamespaceName,
         _: &str,
         _: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, ExhaustedLimit> {
         Ok(None)
     }
 }

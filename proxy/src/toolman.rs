@@ -17,7 +17,7 @@ use tokio::fs::File;
 use tokio::runtime::{Handle, Runtime};
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::caller::{Caller, Visibility};
-use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
+use tooldock_upstream::engine::{CountedBy, ExhaustedLimit, Limiter};
 use tooldock_upstream::health::Health;
 use tooldock_upstream::metrics::UpstreamMetrics;
 use tooldock_upstream::profile::Profile;
@@ -253,7 +253,7 @@ impl Limiter for Unlimited {
         _: &NamespaceName,
         _: &str,
         _: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, ExhaustedLimit> {
         Ok(None)
     }
 }

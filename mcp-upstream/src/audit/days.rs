@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use time::{Date, Month};
 
-use crate::log_file::{LogFile, Losses, Target};
+use crate::log_file::{LogFile, LogTarget, Losses};
 
 /// The folder of daily files, and the open file.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl DailyFiles {
         }
         let (dir, losses) = (&self.dir, &self.losses);
         let (_, file) = self.current.get_or_insert_with(|| {
-            let target = Target::Regular(dir.join(format!("{day}.jsonl")));
+            let target = LogTarget::Regular(dir.join(format!("{day}.jsonl")));
             (day, LogFile::new(target, losses.clone()))
         });
         file

@@ -16,12 +16,12 @@ const ANNOUNCED_TTL_MS: &str = "300000";
 
 /// The description of a legacy server that a modern client gets with each result.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Server<'a> {
+pub(crate) struct LegacyServer<'a> {
     /// The result of its `initialize`.
     initialize: &'a str,
 }
 
-impl<'a> Server<'a> {
+impl<'a> LegacyServer<'a> {
     /// Reads the description from the result of `initialize`.
     pub(crate) fn of(initialize: &'a [u8]) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl<'a> Server<'a> {
 pub(crate) fn to_modern(
     method: &str,
     reply: ResponseOutcome,
-    server: Server<'_>,
+    server: LegacyServer<'_>,
     scope: CacheScope,
 ) -> ResponseOutcome {
     let result = match reply {
@@ -86,7 +86,7 @@ pub(crate) fn to_modern(
 /// How long a result may be cached, and in which scope. Resource contents may change unannounced.
 fn cache_hint(
     method: &str,
-    server: Server<'_>,
+    server: LegacyServer<'_>,
     scope: CacheScope,
 ) -> Option<(&'static str, CacheScope)> {
     let list = match method {
@@ -171,7 +171,7 @@ mod tests {
         text(to_modern(
             method,
             reply,
-            Server::of(INITIALIZED),
+            LegacyServer::of(INITIALIZED),
             CacheScope::Public,
         ))
     }
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_modern_client_is_told_the_name_without_members_that_are_null() {
         let initialized = br#"{"serverInfo":{"name":"s","title":null,"icons":null,"x":1.0}}"#;
-        let server = Server::of(initialized);
+        let server = LegacyServer::of(initialized);
         for odd in [r#"{"a":1}"#, r#"{"a":1,"_meta":null}"#] {
             let reply = to_modern("x/own", result(odd), server, CacheScope::Public);
             let reply: Value = serde_json::from_str(&text(reply)).expect("JSON");

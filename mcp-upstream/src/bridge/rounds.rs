@@ -21,7 +21,7 @@ type AnswerSender = oneshot::Sender<Result<Bytes, CallError>>;
 
 /// The content of an `input_required` result: the questions that the server wants answered before its result.
 #[derive(Debug)]
-pub(crate) struct Required {
+pub(crate) struct InputRequired {
     questions: Vec<Question>,
     /// The server's `requestState`, raw JSON, which the retry returns.
     state: Option<Bytes>,
@@ -32,7 +32,7 @@ pub(crate) struct Required {
 /// # Errors
 ///
 /// If the result asks for something that no client can be asked.
-pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
+pub(crate) fn required(result: &[u8]) -> Result<Option<InputRequired>, CallError> {
     // Nearly all results are of another kind, which one scan tells.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("input_required"));
     if WORD.find(result).is_none() {
@@ -51,7 +51,7 @@ pub(crate) fn required(result: &[u8]) -> Result<Option<Required>, CallError> {
         return Err(unusable("The server asked too many questions at once"));
     }
     let questions = requests.into_iter().map(question);
-    Ok(Some(Required {
+    Ok(Some(InputRequired {
         questions: questions.collect::<Result<_, _>>()?,
         state: spans::member(object, "requestState").map(spans::owned),
     }))
@@ -72,7 +72,7 @@ fn question((key, request): (Cow<'_, str>, &RawValue)) -> Result<Question, CallE
     })
 }
 
-impl Required {
+impl InputRequired {
     /// Asks the client, and returns the request of the retry when all questions are answered.
     ///
     /// # Errors

@@ -51,11 +51,11 @@ pub(crate) fn of_result(method: &str, era: Era, result: &[u8]) -> Option<String>
 /// True for the result of a call as most servers write it: blocks of text, then members with values of their type. Texts are
 /// skipped, so that a long result costs one search.
 fn is_usual_call(result: &[u8]) -> bool {
-    let mut rest = Tokens(result);
+    let mut rest = JsonTokens(result);
     usual_call(&mut rest).is_some() && rest.0.trim_ascii_start().is_empty()
 }
 
-fn usual_call(rest: &mut Tokens<'_>) -> Option<()> {
+fn usual_call(rest: &mut JsonTokens<'_>) -> Option<()> {
     rest.skip(b"{")?;
     rest.name(b"\"content\"")?;
     rest.skip(b"[")?;
@@ -92,9 +92,9 @@ fn usual_call(rest: &mut Tokens<'_>) -> Option<()> {
 }
 
 /// The rest of a text that is JSON. A step that does not fit skips nothing.
-struct Tokens<'a>(&'a [u8]);
+struct JsonTokens<'a>(&'a [u8]);
 
-impl Tokens<'_> {
+impl JsonTokens<'_> {
     /// Skips blanks and these bytes.
     fn skip(&mut self, token: &[u8]) -> Option<()> {
         self.0 = self.0.trim_ascii_start().strip_prefix(token)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Change, Changes, Members, Stream, URI_BYTES_MAX, URIS_MAX, frame};
+use super::{Change, Changes, NamespaceAudience, Stream, URI_BYTES_MAX, URIS_MAX, frame};
 use crate::session::subscriptions;
 
 /// The kinds of changes that a listener subscribes to.
@@ -29,11 +29,11 @@ pub struct TooManyUpdates;
 
 /// Keeps a listener in the audience; dropping it removes the listener.
 pub struct ListenGuard {
-    members: Arc<Members>,
+    members: Arc<NamespaceAudience>,
     key: usize,
 }
 
-pub(super) struct Listener {
+pub(super) struct StreamListener {
     tools: bool,
     prompts: bool,
     resources: bool,
@@ -66,7 +66,7 @@ impl Filter {
     }
 }
 
-impl Listener {
+impl StreamListener {
     /// A listener for the changes that `filter` names. Updates beyond the bounds of [`Filter::check`] are left out.
     pub(super) fn new(filter: Filter, subscription_id: &str, stream: &Arc<Stream>) -> Self {
         stream.listen(farewell(subscription_id));
@@ -135,7 +135,7 @@ fn farewell(subscription_id: &str) -> Bytes {
 }
 
 impl ListenGuard {
-    pub(super) fn new(members: Arc<Members>, key: usize) -> Self {
+    pub(super) fn new(members: Arc<NamespaceAudience>, key: usize) -> Self {
         Self { members, key }
     }
 }

@@ -17,7 +17,7 @@ const LENGTH_MAX: usize = 64 * 1024;
 const DEPTH_MAX: usize = jsonrpc::MAX_DEPTH - 2;
 
 /// The judgement of a `nextCursor`.
-pub(super) enum Judged {
+pub(super) enum CursorVerdict {
     Fits,
     /// The cursor is replaced by this raw JSON, because of this fault.
     Changed(String, &'static str),
@@ -26,22 +26,22 @@ pub(super) enum Judged {
 }
 
 /// Judges the `nextCursor`, raw JSON, of the page that was requested with the cursor `asked_by`.
-pub(super) fn judge(next: &str, asked_by: Option<&str>) -> Judged {
+pub(super) fn judge(next: &str, asked_by: Option<&str>) -> CursorVerdict {
     if next.len() > LENGTH_MAX {
-        return Judged::Unfit("its nextCursor is longer than 64 KiB");
+        return CursorVerdict::Unfit("its nextCursor is longer than 64 KiB");
     }
     match next.as_bytes().first() {
-        _ if next == "null" => Judged::Unfit("its nextCursor is null"),
-        _ if next == "false" => Judged::Unfit("its nextCursor is false"),
+        _ if next == "null" => CursorVerdict::Unfit("its nextCursor is null"),
+        _ if next == "false" => CursorVerdict::Unfit("its nextCursor is false"),
         // Otherwise a client would request the same page for ever.
         _ if asked_by.is_some_and(|asked| same(asked, next)) => {
-            Judged::Unfit("its nextCursor is the cursor of the page itself")
+            CursorVerdict::Unfit("its nextCursor is the cursor of the page itself")
         }
-        Some(b'"') => Judged::Fits,
-        _ if is_deep(next) => Judged::Unfit("its nextCursor is nested too deep"),
+        Some(b'"') => CursorVerdict::Fits,
+        _ if is_deep(next) => CursorVerdict::Unfit("its nextCursor is nested too deep"),
         _ => {
             let marked = serde_json::Value::from(format!("{MARK}{next}"));
-            Judged::Changed(marked.to_string(), "its nextCursor is no string")
+            CursorVerdict::Changed(marked.to_string(), "its nextCursor is no string")
         }
     }
 }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_cursor_of_another_type_comes_back_as_it_was() {
         for cursor in ["5", "1.50", r#"{"page":2}"#, "[1]", "true"] {
-            let Judged::Changed(marked, _) = judge(cursor, None) else {
+            let CursorVerdict::Changed(marked, _) = judge(cursor, None) else {
                 panic!("{cursor}");
             };
             let marked = RawValue::from_string(marked).expect("JSON");
@@ -96,7 +96,11 @@ mod tests {
                 let own = of_server(&marked);
                 assert_eq!(own.is_some(), fits, "{levels}");
                 let judged = judge(&nested, None);
-                assert_eq!(matches!(judged, Judged::Changed(..)), fits, "{levels}");
+                assert_eq!(
+                    matches!(judged, CursorVerdict::Changed(..)),
+                    fits,
+                    "{levels}"
+                );
                 if let Some(own) = own {
                     let request = format!(
                         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"cursor":{}}}}}"#,
@@ -110,8 +114,11 @@ mod tests {
 
     #[test]
     fn an_empty_string_is_a_cursor_and_null_is_none() {
-        assert!(matches!(judge(r#""""#, None), Judged::Fits));
-        assert!(matches!(judge(r#""b""#, Some(r#""""#)), Judged::Fits));
+        assert!(matches!(judge(r#""""#, None), CursorVerdict::Fits));
+        assert!(matches!(
+            judge(r#""b""#, Some(r#""""#)),
+            CursorVerdict::Fits
+        ));
         for (next, asked_by) in [
             ("null", None),
             ("false", None),
@@ -119,9 +126,12 @@ mod tests {
             (r#""\u0061""#, Some(r#""a""#)),
             ("5", Some("5")),
         ] {
-            assert!(matches!(judge(next, asked_by), Judged::Unfit(_)), "{next}");
+            assert!(
+                matches!(judge(next, asked_by), CursorVerdict::Unfit(_)),
+                "{next}"
+            );
         }
         let long = format!("\"{}\"", "x".repeat(LENGTH_MAX));
-        assert!(matches!(judge(&long, None), Judged::Unfit(_)));
+        assert!(matches!(judge(&long, None), CursorVerdict::Unfit(_)));
     }
 }

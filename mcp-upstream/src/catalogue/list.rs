@@ -38,7 +38,7 @@ pub(crate) struct ToolList {
 #[derive(Debug)]
 pub(crate) struct ToolEntry {
     name: Arc<str>,
-    source: Source,
+    source: DefinitionSource,
     /// The compiled schema of arguments, once a call needed it; `None` inside: there is no usable schema.
     input: OnceLock<Option<Arc<InputSchema>>>,
     /// The compiled schema of structured results, once a result was checked; `None` inside: there is no usable schema.
@@ -46,7 +46,7 @@ pub(crate) struct ToolEntry {
 }
 
 #[derive(Debug)]
-enum Source {
+enum DefinitionSource {
     /// A tool of the namespace's files.
     Declared(Arc<Tool>),
     /// A server's definition, a JSON object: a view into its page.
@@ -72,7 +72,10 @@ impl ToolPage {
             let name = spans::raw(spans::find(tool, "name")?.as_bytes());
             let name = name.and_then(jsonrpc::string)?;
             let definition = page.slice_ref(tool.as_bytes());
-            Some(ToolEntry::new(name.into(), Source::Listed(definition)))
+            Some(ToolEntry::new(
+                name.into(),
+                DefinitionSource::Listed(definition),
+            ))
         };
         let next = spans::member(object, "nextCursor").filter(|next| next.get() != "null");
         let next = next.map(|next| cursor::of_server(next).unwrap_or_else(|| next.to_owned()));
@@ -95,9 +98,9 @@ impl ToolList {
     pub(super) fn new(version: u64, entries: Vec<ToolEntry>) -> Self {
         let mut by_name: Vec<usize> = (0..entries.len()).collect();
         by_name.sort_by(|one, other| entries[*one].name.cmp(&entries[*other].name));
-        let declares_outputs = entries
-            .iter()
-            .any(|it| matches!(it.source, Source::Listed(_)) && it.output_schema().is_some());
+        let declares_outputs = entries.iter().any(|it| {
+            matches!(it.source, DefinitionSource::Listed(_)) && it.output_schema().is_some()
+        });
         Self {
             declares_outputs,
             entries,
@@ -112,7 +115,7 @@ impl ToolList {
     /// The tools that a namespace's files declare, which have a single version.
     pub(crate) fn declared(tools: &[Arc<Tool>]) -> Self {
         let entry = |tool: &Arc<Tool>| {
-            let source = Source::Declared(Arc::clone(tool));
+            let source = DefinitionSource::Declared(Arc::clone(tool));
             ToolEntry::new(Arc::clone(&tool.name), source)
         };
         Self::new(0, tools.iter().map(entry).collect())
@@ -213,7 +216,7 @@ impl ToolList {
 }
 
 impl ToolEntry {
-    fn new(name: Arc<str>, source: Source) -> Self {
+    fn new(name: Arc<str>, source: DefinitionSource) -> Self {
         Self {
             name,
             source,
@@ -234,64 +237,66 @@ impl ToolEntry {
     /// The title for people.
     pub(crate) fn title(&self) -> Option<Cow<'_, str>> {
         match &self.source {
-            Source::Declared(tool) => tool.title.as_deref().map(Cow::Borrowed),
-            Source::Listed(definition) => text(definition, "title"),
+            DefinitionSource::Declared(tool) => tool.title.as_deref().map(Cow::Borrowed),
+            DefinitionSource::Listed(definition) => text(definition, "title"),
         }
     }
 
     /// The description of the tool; empty if its author gave none.
     pub(crate) fn description(&self) -> Cow<'_, str> {
         match &self.source {
-            Source::Declared(tool) => Cow::Borrowed(&tool.description),
-            Source::Listed(definition) => text(definition, "description").unwrap_or_default(),
+            DefinitionSource::Declared(tool) => Cow::Borrowed(&tool.description),
+            DefinitionSource::Listed(definition) => {
+                text(definition, "description").unwrap_or_default()
+            }
         }
     }
 
     /// The JSON Schema of the arguments.
     pub(crate) fn input_schema(&self) -> Option<&RawValue> {
         match &self.source {
-            Source::Declared(tool) => Some(&tool.input_schema),
-            Source::Listed(definition) => member(definition, "inputSchema"),
+            DefinitionSource::Declared(tool) => Some(&tool.input_schema),
+            DefinitionSource::Listed(definition) => member(definition, "inputSchema"),
         }
     }
 
     /// The JSON Schema of the structured result.
     pub(crate) fn output_schema(&self) -> Option<&RawValue> {
         match &self.source {
-            Source::Declared(tool) => tool.output_schema.as_deref(),
-            Source::Listed(definition) => member(definition, "outputSchema"),
+            DefinitionSource::Declared(tool) => tool.output_schema.as_deref(),
+            DefinitionSource::Listed(definition) => member(definition, "outputSchema"),
         }
     }
 
     /// The tool's annotations, such as `readOnlyHint`.
     pub(crate) fn annotations(&self) -> Option<&RawValue> {
         match &self.source {
-            Source::Declared(tool) => tool.annotations.as_deref(),
-            Source::Listed(definition) => member(definition, "annotations"),
+            DefinitionSource::Declared(tool) => tool.annotations.as_deref(),
+            DefinitionSource::Listed(definition) => member(definition, "annotations"),
         }
     }
 
     /// The file that holds the tool's code; empty for a tool of a server.
     pub(crate) fn filename(&self) -> &str {
         match &self.source {
-            Source::Declared(tool) => &tool.filename,
-            Source::Listed(_) => "",
+            DefinitionSource::Declared(tool) => &tool.filename,
+            DefinitionSource::Listed(_) => "",
         }
     }
 
     /// The declaration of a tool of the namespace's files.
     pub(crate) fn declaration(&self) -> Option<&Tool> {
         match &self.source {
-            Source::Declared(tool) => Some(tool),
-            Source::Listed(_) => None,
+            DefinitionSource::Declared(tool) => Some(tool),
+            DefinitionSource::Listed(_) => None,
         }
     }
 
     /// A server's definition, a JSON object; empty for a tool of the namespace's files.
     pub(crate) fn definition(&self) -> &[u8] {
         match &self.source {
-            Source::Declared(_) => b"",
-            Source::Listed(definition) => definition,
+            DefinitionSource::Declared(_) => b"",
+            DefinitionSource::Listed(definition) => definition,
         }
     }
 

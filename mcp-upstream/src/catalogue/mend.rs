@@ -189,7 +189,7 @@ const PROMPT: [Field; 5] = [
 ];
 
 /// The judgement of a value.
-enum Judged {
+enum MendVerdict {
     Fits,
     Changed(String),
     /// The value is left out, for this reason.
@@ -197,9 +197,9 @@ enum Judged {
 }
 
 impl Shape {
-    fn judge(self, value: &str) -> Judged {
+    fn judge(self, value: &str) -> MendVerdict {
         if value == "null" {
-            return Judged::Unfit("is null");
+            return MendVerdict::Unfit("is null");
         }
         let fits = match self {
             Self::Text => value.starts_with('"'),
@@ -215,8 +215,8 @@ impl Shape {
             Self::Objects(name, fields) => return objects(value, name, fields),
         };
         match fits {
-            true => Judged::Fits,
-            false => Judged::Unfit("is of a wrong type"),
+            true => MendVerdict::Fits,
+            false => MendVerdict::Unfit("is of a wrong type"),
         }
     }
 }
@@ -226,21 +226,21 @@ fn is_word(value: &str, words: &[&str]) -> bool {
 }
 
 /// Judges a list of texts against `words`. Texts outside `words` are left out.
-fn listed_words(value: &str, words: &[&str]) -> Judged {
+fn listed_words(value: &str, words: &[&str]) -> MendVerdict {
     let fits = |it: &&str| is_word(it, words);
     if value.starts_with('[') && spans::items(value).all(|it| fits(&it)) {
-        return Judged::Fits;
+        return MendVerdict::Fits;
     }
     match joined(spans::items(value).filter(fits).map(Cow::Borrowed)) {
-        list if list == "[]" => Judged::Unfit("is of a wrong type"),
-        list => Judged::Changed(list),
+        list if list == "[]" => MendVerdict::Unfit("is of a wrong type"),
+        list => MendVerdict::Changed(list),
     }
 }
 
 /// Judges an object, and mends its known members.
-fn object(value: &str, fields: &[Field]) -> Judged {
+fn object(value: &str, fields: &[Field]) -> MendVerdict {
     let Some((single, mut changed)) = single_keys(value) else {
-        return Judged::Unfit("is of a wrong type");
+        return MendVerdict::Unfit("is of a wrong type");
     };
     let mut text = single;
     let edits = mended_fields(&text, fields, &mut Vec::new());
@@ -249,25 +249,25 @@ fn object(value: &str, fields: &[Field]) -> Judged {
         changed = true;
     }
     match changed {
-        true => Judged::Changed(text.into_owned()),
-        false => Judged::Fits,
+        true => MendVerdict::Changed(text.into_owned()),
+        false => MendVerdict::Fits,
     }
 }
 
 /// Judges a list of objects. Objects without a text under the key `name` are left out. An object of named objects
 /// becomes a list of them.
-fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
+fn objects(value: &str, name: &str, fields: &[Field]) -> MendVerdict {
     if name == "name" && value.starts_with('{') {
         let Some(list) = named_arguments(value) else {
-            return Judged::Unfit("is of a wrong type");
+            return MendVerdict::Unfit("is of a wrong type");
         };
         return match objects(&list, name, fields) {
-            Judged::Fits => Judged::Changed(list),
+            MendVerdict::Fits => MendVerdict::Changed(list),
             judged => judged,
         };
     }
     let Ok(all) = serde_json::from_str::<Vec<&RawValue>>(value) else {
-        return Judged::Unfit("is of a wrong type");
+        return MendVerdict::Unfit("is of a wrong type");
     };
     let mut changed = false;
     let mut kept: Vec<Cow<'_, str>> = Vec::with_capacity(all.len());
@@ -275,8 +275,8 @@ fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
         let item = item.get();
         let named = spans::find(item, name).is_some_and(|it| it.starts_with('"'));
         match object(item, fields) {
-            Judged::Fits if named => kept.push(item.into()),
-            Judged::Changed(text) if named => {
+            MendVerdict::Fits if named => kept.push(item.into()),
+            MendVerdict::Changed(text) if named => {
                 kept.push(text.into());
                 changed = true;
             }
@@ -284,8 +284,8 @@ fn objects(value: &str, name: &str, fields: &[Field]) -> Judged {
         }
     }
     match changed {
-        true => Judged::Changed(format!("[{}]", kept.join(","))),
-        false => Judged::Fits,
+        true => MendVerdict::Changed(format!("[{}]", kept.join(","))),
+        false => MendVerdict::Fits,
     }
 }
 
@@ -321,12 +321,12 @@ fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Opt
             continue;
         };
         match shape.judge(value) {
-            Judged::Fits => {}
-            Judged::Changed(text) => {
+            MendVerdict::Fits => {}
+            MendVerdict::Changed(text) => {
                 wrong.push(format!("its {key} holds members of wrong types"));
                 changes.push(MemberEdit::Set(key, text.into()));
             }
-            Judged::Unfit(reason) => {
+            MendVerdict::Unfit(reason) => {
                 wrong.push(format!("its {key} {reason}"));
                 changes.push(MemberEdit::Remove(key));
             }
@@ -479,12 +479,12 @@ pub(crate) fn page(
     }
     if let Some(next) = member("nextCursor") {
         match cursor::judge(next, asked_by) {
-            cursor::Judged::Fits => {}
-            cursor::Judged::Changed(text, reason) => {
+            cursor::CursorVerdict::Fits => {}
+            cursor::CursorVerdict::Changed(text, reason) => {
                 mends.of_page(reason);
                 changes.push(MemberEdit::Set("nextCursor", text.into()));
             }
-            cursor::Judged::Unfit(reason) => {
+            cursor::CursorVerdict::Unfit(reason) => {
                 mends.of_page(reason);
                 changes.push(MemberEdit::Remove("nextCursor"));
             }

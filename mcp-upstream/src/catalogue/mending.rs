@@ -23,11 +23,11 @@ pub(crate) struct ListMending {
     /// True when lists are passed on as the server wrote them.
     raw: AtomicBool,
     /// Plain data; the lock is never held across an await.
-    told: Mutex<Told>,
+    told: Mutex<MendLog>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct MendLog {
     /// All mends that were logged.
     logged: HashSet<(ListKind, Mend)>,
     /// The mends of the current lists …
@@ -125,7 +125,7 @@ impl ListMending {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, MendLog> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,12 +16,12 @@ pub(crate) const CALLS_WAIT: Duration = Duration::from_secs(3);
 pub(super) const FAILED: Duration = Duration::from_secs(5);
 
 /// The result of a reading.
-pub(crate) type Outcome = Result<Arc<ToolList>, CallError>;
+pub(crate) type ReadingOutcome = Result<Arc<ToolList>, CallError>;
 
 /// A reading of a list, in progress or over. It goes on when the caller that began it leaves, so that with a server that does not
 /// answer, no caller waits for more than one reading.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct ListReading {
     started: Instant,
     /// The version of the tools that was known when the reading began.
     version: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Reading {
 /// The result of a reading, and when it ended.
 #[derive(Debug)]
 struct Over {
-    outcome: Outcome,
+    outcome: ReadingOutcome,
     at: Instant,
     /// True when the reading was dropped before its end, which says nothing about the server.
     abandoned: bool,
@@ -39,9 +39,9 @@ struct Over {
 
 /// A reading that its holder has to carry out. Dropping it tells the waiting callers that it was abandoned.
 #[derive(Debug)]
-pub(crate) struct Begun(Arc<Reading>);
+pub(crate) struct BegunReading(Arc<ListReading>);
 
-impl Reading {
+impl ListReading {
     /// The moment until which calls wait for the reading, if each call has this time limit.
     pub(crate) fn patience(&self, limit: Duration) -> Instant {
         // Calls come one after the other, and the server may be silent for long: all calls together wait only this once.
@@ -53,7 +53,7 @@ impl Reading {
     /// # Errors
     ///
     /// If the tools could not be read.
-    pub(crate) async fn outcome(&self) -> Outcome {
+    pub(crate) async fn outcome(&self) -> ReadingOutcome {
         let mut over = self.over.subscribe();
         let over = over.wait_for(Option::is_some).await;
         match over.as_deref() {
@@ -92,7 +92,7 @@ impl Reading {
 }
 
 impl Over {
-    fn new(outcome: Outcome) -> Self {
+    fn new(outcome: ReadingOutcome) -> Self {
         let at = Instant::now();
         Self {
             outcome,
@@ -106,26 +106,26 @@ impl Over {
     }
 }
 
-impl Begun {
+impl BegunReading {
     pub(super) fn at(version: u64) -> Self {
-        Self(Arc::new(Reading {
+        Self(Arc::new(ListReading {
             started: Instant::now(),
             version,
             over: watch::Sender::new(None),
         }))
     }
 
-    pub(super) fn reading(&self) -> &Arc<Reading> {
+    pub(super) fn reading(&self) -> &Arc<ListReading> {
         &self.0
     }
 
     /// Ends the reading and gives its result to all waiting callers.
-    pub(crate) fn end(self, outcome: Outcome) {
+    pub(crate) fn end(self, outcome: ReadingOutcome) {
         self.0.over.send_replace(Some(Over::new(outcome)));
     }
 }
 
-impl Drop for Begun {
+impl Drop for BegunReading {
     fn drop(&mut self) {
         if self.0.is_running() {
             let ended = Over {

@@ -25,7 +25,7 @@ pub(super) struct Results {
 
 /// The outcome of a check.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Checked {
+pub(crate) enum ResultCheck {
     /// No fault was found, or the result could not be checked.
     Fits,
     /// The fault, with its place.
@@ -90,17 +90,22 @@ impl ToolList {
     }
 
     /// Checks the structured part of a result against the tool's schema. With `light` only small checks run.
-    pub(crate) fn check_structured(&self, tool: &str, structured: &str, light: bool) -> Checked {
+    pub(crate) fn check_structured(
+        &self,
+        tool: &str,
+        structured: &str,
+        light: bool,
+    ) -> ResultCheck {
         let Some(entry) = self.tool(tool) else {
-            return Checked::Fits;
+            return ResultCheck::Fits;
         };
         let Ok(schema) = self.result_schema(entry, light) else {
-            return Checked::Heavy;
+            return ResultCheck::Heavy;
         };
         match schema.map(|schema| schema.fault_of_result(structured.as_bytes(), light)) {
-            None | Some(Ok(None)) => Checked::Fits,
-            Some(Ok(Some(fault))) => Checked::Fault(fault),
-            Some(Err(())) => Checked::Heavy,
+            None | Some(Ok(None)) => ResultCheck::Fits,
+            Some(Ok(Some(fault))) => ResultCheck::Fault(fault),
+            Some(Err(())) => ResultCheck::Heavy,
         }
     }
 }
@@ -111,11 +116,11 @@ mod tests {
 
     impl ToolList {
         /// Holds a whole result against the schema.
-        fn check_result(&self, tool: &str, result: &str, light: bool) -> Checked {
+        fn check_result(&self, tool: &str, result: &str, light: bool) -> ResultCheck {
             match self.structured(tool, result) {
                 Ok(Some(structured)) => self.check_structured(tool, structured, light),
-                Ok(None) => Checked::Fits,
-                Err(fault) => Checked::Fault(fault),
+                Ok(None) => ResultCheck::Fits,
+                Err(fault) => ResultCheck::Fault(fault),
             }
         }
     }
@@ -136,16 +141,16 @@ mod tests {
         let part = list.structured("add", &largest).expect("no fault");
         assert_eq!(part.map(str::len), Some(ARGUMENTS_MAX));
         assert_eq!(list.structured("plain", &largest), Ok(None));
-        let fault = Checked::Fault("structuredContent.v: the member is missing".into());
-        assert_eq!(list.check_result("add", &largest, true), Checked::Heavy);
+        let fault = ResultCheck::Fault("structuredContent.v: the member is missing".into());
+        assert_eq!(list.check_result("add", &largest, true), ResultCheck::Heavy);
         assert_eq!(list.check_result("add", &largest, false), fault);
         let larger = result(ARGUMENTS_MAX - around + 1);
         for light in [true, false] {
-            assert_eq!(list.check_result("add", &larger, light), Checked::Fits);
+            assert_eq!(list.check_result("add", &larger, light), ResultCheck::Fits);
         }
         assert_eq!(
             list.check_result("add", r#"{"content":[]}"#, true),
-            Checked::Fault("it has no structuredContent".into())
+            ResultCheck::Fault("it has no structuredContent".into())
         );
     }
 
@@ -156,7 +161,7 @@ mod tests {
         );
         assert!(list.declares_outputs());
         let ok = r#"{"content":[],"structuredContent":{"v":1}}"#;
-        assert_eq!(list.check_result("add", ok, true), Checked::Heavy);
+        assert_eq!(list.check_result("add", ok, true), ResultCheck::Heavy);
         for (tool, result, fault) in [
             ("add", ok, None),
             (
@@ -197,18 +202,18 @@ mod tests {
             ("unlisted", r#"{"content":[]}"#, None),
         ] {
             let expected = match fault {
-                None => Checked::Fits,
-                Some(fault) => Checked::Fault(fault.into()),
+                None => ResultCheck::Fits,
+                Some(fault) => ResultCheck::Fault(fault.into()),
             };
             assert_eq!(list.check_result(tool, result, false), expected, "{result}");
         }
         // The schema is compiled now, so a light check suffices.
-        assert_eq!(list.check_result("add", ok, true), Checked::Fits);
+        assert_eq!(list.check_result("add", ok, true), ResultCheck::Fits);
         let long = format!(
             r#"{{"structuredContent":{{"v":1,"x":"{}"}}}}"#,
             "x".repeat(20_000)
         );
-        assert_eq!(list.check_result("add", &long, true), Checked::Heavy);
+        assert_eq!(list.check_result("add", &long, true), ResultCheck::Heavy);
         assert!(!ToolList::of_page(r#"{"tools":[{"name":"a"}]}"#).declares_outputs());
     }
 

@@ -66,7 +66,7 @@ fn paged() -> Paged {
     }
 }
 
-async fn read(catalogue: &Catalogue, source: &Paged) -> Outcome {
+async fn read(catalogue: &Catalogue, source: &Paged) -> ReadingOutcome {
     let name = "ns".parse().expect("a name");
     catalogue.read(&name, source).await
 }

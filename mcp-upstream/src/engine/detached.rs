@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 
 /// Owns the future until it is done, or hands it to the runtime.
-pub(crate) struct Detached<F>(Option<Pin<Box<F>>>)
+pub(crate) struct DetachedFuture<F>(Option<Pin<Box<F>>>)
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static;
 
-impl<F> Detached<F>
+impl<F> DetachedFuture<F>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -25,7 +25,7 @@ where
     }
 }
 
-impl<F> Future for Detached<F>
+impl<F> Future for DetachedFuture<F>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -42,7 +42,7 @@ where
     }
 }
 
-impl<F> Drop for Detached<F>
+impl<F> Drop for DetachedFuture<F>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
@@ -74,7 +74,7 @@ mod tests {
     async fn a_dropped_future_runs_to_its_end() {
         let (go, gone) = oneshot::channel::<()>();
         let (done, mut finished) = oneshot::channel();
-        let mut waiting = Box::pin(Detached::new(async move {
+        let mut waiting = Box::pin(DetachedFuture::new(async move {
             let _ = gone.await;
             let _ = done.send(());
         }));
@@ -87,6 +87,6 @@ mod tests {
 
     #[tokio::test]
     async fn an_awaited_future_gives_its_output_in_place() {
-        assert_eq!(Detached::new(async { 7 }).await, 7);
+        assert_eq!(DetachedFuture::new(async { 7 }).await, 7);
     }
 }

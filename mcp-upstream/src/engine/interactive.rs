@@ -57,7 +57,7 @@ enum Ran {
 }
 
 /// How the phase `Resuming` ended.
-enum Resumed {
+enum ResumeOutcome {
     Over(CallOutcome),
     Entered(Permit),
     AskedAgain,
@@ -123,9 +123,9 @@ impl<'a> InteractiveCall<'a> {
                     return outcome;
                 }
                 match self.resuming(work.as_mut()).await {
-                    Resumed::Over(outcome) => return outcome,
-                    Resumed::Entered(permit) => break permit,
-                    Resumed::AskedAgain => {}
+                    ResumeOutcome::Over(outcome) => return outcome,
+                    ResumeOutcome::Entered(permit) => break permit,
+                    ResumeOutcome::AskedAgain => {}
                 }
             };
             self.questions.deliver();
@@ -164,7 +164,7 @@ impl<'a> InteractiveCall<'a> {
     }
 
     /// The phase in which all questions are answered and the call waits for its turn.
-    async fn resuming(&mut self, work: Working<'_>) -> Resumed {
+    async fn resuming(&mut self, work: Working<'_>) -> ResumeOutcome {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.questions.namespace().gate);
@@ -172,10 +172,10 @@ impl<'a> InteractiveCall<'a> {
         // In this order: the answer; another question; a permit; the end of the time.
         let end = tokio::select! {
             biased;
-            outcome = work => Resumed::Over(outcome),
-            () = self.questions.opened() => Resumed::AskedAgain,
-            permit = gate.resume(&principal) => Resumed::Entered(permit),
-            () = sleep_until(deadline) => Resumed::Over(Err(timed_out(self.limit))),
+            outcome = work => ResumeOutcome::Over(outcome),
+            () = self.questions.opened() => ResumeOutcome::AskedAgain,
+            permit = gate.resume(&principal) => ResumeOutcome::Entered(permit),
+            () = sleep_until(deadline) => ResumeOutcome::Over(Err(timed_out(self.limit))),
         };
         self.stop_clock(began);
         end

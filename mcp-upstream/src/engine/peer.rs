@@ -9,13 +9,13 @@ use tooldock_workers::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
 use super::{CallSecrets, EventSender, PeerEvent};
-use crate::interaction::{Asked, Interaction, cannot_be_asked};
+use crate::interaction::{Interaction, QuestionSet, cannot_be_asked};
 
 /// Sends messages to the client of a call before its answer, and asks it if possible. Never waits. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Peer {
     /// Takes messages for the client; `None` if they are dropped.
-    heard: Option<Listener>,
+    heard: Option<PeerChannel>,
     /// Takes questions; `None` if the call may not ask.
     inbox: Option<Arc<CallInbox>>,
     /// Counts the answer of the call; `None` for requests of the gateway itself.
@@ -24,7 +24,7 @@ pub(crate) struct Peer {
 
 /// The channel to a client that receives messages.
 #[derive(Clone)]
-struct Listener {
+struct PeerChannel {
     events: EventSender,
     /// Counts messages that are dropped because the client reads too slowly.
     dropped: IntCounter,
@@ -43,7 +43,7 @@ impl Peer {
     ) -> Self {
         Self {
             answers: Some(answers),
-            heard: heard.map(|(events, secrets)| Listener {
+            heard: heard.map(|(events, secrets)| PeerChannel {
                 events,
                 dropped: dropped.clone(),
                 secrets,
@@ -72,7 +72,7 @@ impl Peer {
     }
 
     /// Asks the client; questions that it cannot be asked fail at once.
-    pub(crate) fn ask(&self, asked: Asked) -> Vec<Arc<Interaction>> {
+    pub(crate) fn ask(&self, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         if let Some(inbox) = &self.inbox {
             return inbox.ask(asked);
         }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{Ask, Question, Replier};
 
-use super::{Unanswered, ask_failed, missing_capability};
+use super::{OpenQuestionGuard, ask_failed, missing_capability};
 use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
 use crate::protocol::code;
 
@@ -20,13 +20,13 @@ pub(crate) enum Responder {
     Function(Replier),
     /// A stdio server's own request, counted while it has no answer if it belongs to a call. Boxed: see
     /// [`Phase`](super::Phase).
-    Request(Box<ServerRequest>, Option<Unanswered>),
+    Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
     /// A round of questions, all of which must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),
 }
 
 /// Questions that are asked together.
-pub(crate) type Asked = Vec<(Question, Responder)>;
+pub(crate) type QuestionSet = Vec<(Question, Responder)>;
 
 /// The answer to a question.
 pub(super) enum Answer {
@@ -103,7 +103,7 @@ impl Answer {
 }
 
 /// The questions of a function, each with its responder.
-pub(crate) fn of_function(ask: Ask) -> Asked {
+pub(crate) fn of_function(ask: Ask) -> QuestionSet {
     let Ask { questions, replier } = ask;
     let questions = questions.into_iter();
     questions
@@ -112,14 +112,14 @@ pub(crate) fn of_function(ask: Ask) -> Asked {
 }
 
 /// Fails questions before they are asked.
-pub(crate) fn refuse(asked: Asked, reason: &str) {
+pub(crate) fn refuse(asked: QuestionSet, reason: &str) {
     for (question, responder) in asked {
         responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
     }
 }
 
 /// Fails the questions of a call whose caller cannot be asked anything.
-pub(crate) fn cannot_be_asked(asked: Asked) {
+pub(crate) fn cannot_be_asked(asked: QuestionSet) {
     for (question, responder) in asked {
         let failed = Answer::Failed(missing_capability(question.method));
         responder.answer(&question.key, failed);
@@ -129,13 +129,13 @@ pub(crate) fn cannot_be_asked(asked: Asked) {
 /// The error for the function, made from the client's error object.
 fn refused(error: &[u8]) -> CallError {
     #[derive(Deserialize)]
-    struct Refusal<'a> {
+    struct ErrorFields<'a> {
         #[serde(borrow, default)]
         code: Option<&'a RawValue>,
         #[serde(borrow, default)]
         message: Option<&'a RawValue>,
     }
-    let refusal = serde_json::from_slice::<Refusal<'_>>(error).ok();
+    let refusal = serde_json::from_slice::<ErrorFields<'_>>(error).ok();
     let code = refusal
         .as_ref()
         .and_then(|refusal| refusal.code)

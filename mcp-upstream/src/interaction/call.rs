@@ -10,8 +10,8 @@ use tooldock_workers::parking::{Parked, ParkingFull};
 use tooldock_workers::registry::Namespace;
 
 use super::{
-    Asked, EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, Scope, TakenBack, ask_failed,
-    cannot_be_asked, refuse,
+    EventSender, Interaction, KEPT_ANSWERS_MAX, OPEN_IN_CALL, QuestionOwner, QuestionSet,
+    TakenBack, ask_failed, cannot_be_asked, refuse,
 };
 
 /// The questions of a call. The upstream opens them, the client's side answers them, and the call delivers the answers when all
@@ -64,7 +64,7 @@ impl CallInteractions {
     }
 
     /// Asks all questions, or none: questions that cannot be asked fail, and the returned list is empty.
-    pub(crate) fn open(self: &Arc<Self>, asked: Asked) -> Vec<Arc<Interaction>> {
+    pub(crate) fn open(self: &Arc<Self>, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         let Some(events) = &self.events else {
             self.book().release();
             cannot_be_asked(asked);
@@ -74,7 +74,7 @@ impl CallInteractions {
             let mut book = self.book();
             match self.admit(&mut book, asked.len()) {
                 Ok(()) => {
-                    let scope: Weak<dyn Scope> = Arc::<Self>::downgrade(self);
+                    let scope: Weak<dyn QuestionOwner> = Arc::<Self>::downgrade(self);
                     let limit = self.namespace.limits.ask_timeout;
                     let asked = asked.into_iter().map(|(question, responder)| {
                         Interaction::new(Some(question), responder, limit, Weak::clone(&scope))
@@ -214,7 +214,7 @@ impl Book {
     }
 }
 
-impl Scope for CallInteractions {
+impl QuestionOwner for CallInteractions {
     fn take_back(&self, message: TakenBack) {
         if let Some(events) = &self.events {
             events.take_back(message);

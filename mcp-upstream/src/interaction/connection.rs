@@ -28,7 +28,7 @@ struct Book {
 }
 
 /// Counts one question without an answer until it is dropped.
-pub(crate) struct Unanswered(Arc<watch::Sender<usize>>);
+pub(crate) struct OpenQuestionGuard(Arc<watch::Sender<usize>>);
 
 impl ConnectionInteractions {
     /// Notes a question under the server's id.
@@ -87,9 +87,9 @@ impl ConnectionInteractions {
     }
 
     /// Counts a question of a call.
-    pub(crate) fn unanswered(&self) -> Unanswered {
+    pub(crate) fn unanswered(&self) -> OpenQuestionGuard {
         self.unanswered.send_modify(|open| *open += 1);
-        Unanswered(Arc::clone(&self.unanswered))
+        OpenQuestionGuard(Arc::clone(&self.unanswered))
     }
 
     /// Returns true if a question in a call has no answer.
@@ -113,7 +113,7 @@ fn is_awaited(entry: &Weak<Interaction>) -> bool {
     entry.upgrade().is_some_and(|entry| !entry.is_over())
 }
 
-impl Drop for Unanswered {
+impl Drop for OpenQuestionGuard {
     fn drop(&mut self) {
         self.0.send_modify(|open| *open = open.saturating_sub(1));
     }

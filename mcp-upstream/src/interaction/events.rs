@@ -45,19 +45,19 @@ pub(crate) enum PeerEvent {
 
 /// Sends a call's events; held by the engine. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct EventSender(Arc<Queue>);
+pub(crate) struct EventSender(Arc<EventQueue>);
 
 /// Receives a call's events; held by the transport.
 #[derive(Debug)]
-pub(crate) struct EventReceiver(Arc<Queue>);
+pub(crate) struct EventReceiver(Arc<EventQueue>);
 
 /// The queue of a call's events. Most calls that may talk send none: until a call does, nothing else is allocated.
 #[derive(Debug, Default)]
-struct Queue(Mutex<Waiting>);
+struct EventQueue(Mutex<QueuedEvents>);
 
 /// Plain data; the lock is never held across an await.
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedEvents {
     events: VecDeque<PeerEvent>,
     bytes: usize,
     /// The waker of the receiver that waits for an event.
@@ -68,12 +68,12 @@ struct Waiting {
 
 /// The channel of one call.
 pub(crate) fn events() -> (EventSender, EventReceiver) {
-    let queue = Arc::new(Queue::default());
+    let queue = Arc::new(EventQueue::default());
     (EventSender(Arc::clone(&queue)), EventReceiver(queue))
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+impl EventQueue {
+    fn lock(&self) -> MutexGuard<'_, QueuedEvents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,7 +87,7 @@ impl Queue {
         fits
     }
 
-    fn push(mut waiting: MutexGuard<'_, Waiting>, event: PeerEvent) {
+    fn push(mut waiting: MutexGuard<'_, QueuedEvents>, event: PeerEvent) {
         waiting.bytes += event.bytes();
         waiting.events.push_back(event);
         let reader = waiting.reader.take();
@@ -98,7 +98,7 @@ impl Queue {
     }
 }
 
-impl Waiting {
+impl QueuedEvents {
     fn has_room_for(&self, event: &PeerEvent) -> bool {
         let bytes = event.bytes();
         // A single large event is accepted: its size is bounded by the limit of a frame or a message.
@@ -150,7 +150,7 @@ impl EventSender {
         }
         let waiting = self.0.lock();
         if !waiting.is_over {
-            Queue::push(waiting, event(ours));
+            EventQueue::push(waiting, event(ours));
         }
     }
 }

@@ -25,11 +25,11 @@ pub(crate) const QUESTION_COST: usize =
 #[derive(Debug, Default)]
 pub(crate) struct SessionInteractions {
     /// A handful of entries. Guards plain data; the lock is never held across an await.
-    table: Mutex<Table>,
+    table: Mutex<OpenQuestions>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct OpenQuestions {
     closed: bool,
     /// The id of the last question.
     last: u64,
@@ -40,9 +40,9 @@ impl SessionInteractions {
     /// Starts without questions, in a session that was taken up `epoch` times: ids of questions that another process asked are
     /// not used again, and answers to them come too late. After 2^21 times the ids are no longer exact in JavaScript.
     pub(crate) fn of_epoch(epoch: u32) -> Self {
-        let table = Table {
+        let table = OpenQuestions {
             last: u64::from(epoch) << 32,
-            ..Table::default()
+            ..OpenQuestions::default()
         };
         Self {
             table: Mutex::new(table),
@@ -108,7 +108,7 @@ impl SessionInteractions {
         self.lock().open.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, OpenQuestions> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

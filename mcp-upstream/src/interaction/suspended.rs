@@ -35,7 +35,7 @@ type SuspensionId = [u8; ID_BYTES];
 
 /// The reason why a state takes no call out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum ResumeRefusal {
     /// Not made here, changed on the way, or made for another request or principal.
     #[error("requestState is not valid for this request")]
     Invalid,
@@ -67,7 +67,7 @@ pub(crate) enum NoPlace {
 }
 
 /// A call that can be suspended: it goes on while it waits, until a retry takes it out.
-pub(crate) trait Waiting: Send + Sized + 'static {
+pub(crate) trait Suspendable: Send + Sized + 'static {
     /// Lets the call go on until it has its answer. Must keep that answer and be cancel safe.
     fn go_on(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -76,33 +76,33 @@ pub(crate) trait Waiting: Send + Sized + 'static {
 pub(crate) struct SuspendedCalls<T> {
     key: SessionKey,
     replicas: Arc<Replicas>,
-    table: Arc<Table<T>>,
+    table: Arc<SuspensionTable<T>>,
 }
 
 /// Guards plain data; the lock is never held across an await.
-struct Table<T>(Mutex<HashMap<NamespaceName, Calls<T>>>);
+struct SuspensionTable<T>(Mutex<HashMap<NamespaceName, NamespaceCalls<T>>>);
 
 /// The suspended calls of one namespace.
-struct Calls<T> {
-    entries: HashMap<SuspensionId, Entry<T>>,
+struct NamespaceCalls<T> {
+    entries: HashMap<SuspensionId, SuspensionEntry<T>>,
     /// The number of calls of each principal.
     shares: Shares,
 }
 
-struct Entry<T> {
+struct SuspensionEntry<T> {
     principal: Arc<str>,
     claim: oneshot::Sender<oneshot::Sender<T>>,
     /// True when the call has its answer and only waits to be fetched.
     over: bool,
 }
 
-impl<T: Waiting> SuspendedCalls<T> {
+impl<T: Suspendable> SuspendedCalls<T> {
     /// An empty table whose states are sealed with `key`, and name this replica.
     pub(crate) fn new(key: SessionKey, replicas: Arc<Replicas>) -> Self {
         Self {
             key,
             replicas,
-            table: Arc::new(Table(Mutex::default())),
+            table: Arc::new(SuspensionTable(Mutex::default())),
         }
     }
 
@@ -125,19 +125,20 @@ impl<T: Waiting> SuspendedCalls<T> {
         if let Err(full) = calls.shares.room(&principal, max) {
             // If the principal's own share is used up, calls of others make no room for it.
             let own = full == ParkingFull::Principal;
-            let goes = |entry: &Entry<T>| entry.over && (!own || entry.principal == principal);
+            let goes =
+                |entry: &SuspensionEntry<T>| entry.over && (!own || entry.principal == principal);
             let over = calls.entries.iter().find(|(_, entry)| goes(entry));
             let over = *over.ok_or(NoPlace::Full(full))?.0;
             calls.remove(over);
         }
-        let entry = Entry {
+        let entry = SuspensionEntry {
             principal,
             claim,
             over: false,
         };
         calls.insert(id, entry);
         drop(table);
-        let stay = Stay {
+        let stay = SuspensionGuard {
             table: Arc::clone(&self.table),
             namespace: bound.namespace.clone(),
             id,
@@ -147,21 +148,25 @@ impl<T: Waiting> SuspendedCalls<T> {
     }
 
     /// Takes a call out by its state, if the state was made for this request.
-    pub(crate) async fn take(&self, state: &str, bound: BoundRequest<'_>) -> Result<T, Refused> {
+    pub(crate) async fn take(
+        &self,
+        state: &str,
+        bound: BoundRequest<'_>,
+    ) -> Result<T, ResumeRefusal> {
         let (replica, id) = self.open(state, bound)?;
         match self.replicas.settled_standing(replica).await {
             Standing::Own => {}
             // If told that its call is gone, a client would make the call again.
-            Standing::Up(_) | Standing::Unclear => return Err(Refused::Elsewhere(replica.0)),
-            Standing::Leaving | Standing::Gone => return Err(Refused::Gone),
+            Standing::Up(_) | Standing::Unclear => return Err(ResumeRefusal::Elsewhere(replica.0)),
+            Standing::Leaving | Standing::Gone => return Err(ResumeRefusal::Gone),
         }
         let entry = self
             .table
             .remove(bound.namespace, id)
-            .ok_or(Refused::Gone)?;
+            .ok_or(ResumeRefusal::Gone)?;
         let (hand, handed) = oneshot::channel();
-        entry.claim.send(hand).map_err(|_| Refused::Gone)?;
-        handed.await.map_err(|_| Refused::Gone)
+        entry.claim.send(hand).map_err(|_| ResumeRefusal::Gone)?;
+        handed.await.map_err(|_| ResumeRefusal::Gone)
     }
 
     /// Drops the calls of lost principals, which cancels them.
@@ -217,16 +222,16 @@ impl<T: Waiting> SuspendedCalls<T> {
         &self,
         state: &str,
         bound: BoundRequest<'_>,
-    ) -> Result<(ReplicaId, SuspensionId), Refused> {
-        let state = self.key.open_state(state).ok_or(Refused::Invalid)?;
-        let (replica, rest) = state.split_first_chunk().ok_or(Refused::Invalid)?;
-        let (id, rest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
-        let (expires, digest) = rest.split_first_chunk().ok_or(Refused::Invalid)?;
+    ) -> Result<(ReplicaId, SuspensionId), ResumeRefusal> {
+        let state = self.key.open_state(state).ok_or(ResumeRefusal::Invalid)?;
+        let (replica, rest) = state.split_first_chunk().ok_or(ResumeRefusal::Invalid)?;
+        let (id, rest) = rest.split_first_chunk().ok_or(ResumeRefusal::Invalid)?;
+        let (expires, digest) = rest.split_first_chunk().ok_or(ResumeRefusal::Invalid)?;
         if *digest != digest_of(&bound) {
-            return Err(Refused::Invalid);
+            return Err(ResumeRefusal::Invalid);
         }
         if u64::from_be_bytes(*expires) < unix_millis(Duration::ZERO) {
-            return Err(Refused::Expired);
+            return Err(ResumeRefusal::Expired);
         }
         Ok((ReplicaId(u32::from_be_bytes(*replica)), *id))
     }
@@ -246,8 +251,8 @@ fn digest_of(bound: &BoundRequest<'_>) -> [u8; 32] {
     hash.finalize().into()
 }
 
-impl<T> Table<T> {
-    fn remove(&self, namespace: &NamespaceName, id: SuspensionId) -> Option<Entry<T>> {
+impl<T> SuspensionTable<T> {
+    fn remove(&self, namespace: &NamespaceName, id: SuspensionId) -> Option<SuspensionEntry<T>> {
         let mut table = self.lock();
         let calls = table.get_mut(namespace)?;
         let entry = calls.remove(id);
@@ -257,12 +262,12 @@ impl<T> Table<T> {
         entry
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, Calls<T>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, NamespaceCalls<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T> Default for Calls<T> {
+impl<T> Default for NamespaceCalls<T> {
     fn default() -> Self {
         Self {
             entries: HashMap::new(),
@@ -271,13 +276,13 @@ impl<T> Default for Calls<T> {
     }
 }
 
-impl<T> Calls<T> {
-    fn insert(&mut self, id: SuspensionId, entry: Entry<T>) {
+impl<T> NamespaceCalls<T> {
+    fn insert(&mut self, id: SuspensionId, entry: SuspensionEntry<T>) {
         self.shares.take(Arc::clone(&entry.principal));
         self.entries.insert(id, entry);
     }
 
-    fn remove(&mut self, id: SuspensionId) -> Option<Entry<T>> {
+    fn remove(&mut self, id: SuspensionId) -> Option<SuspensionEntry<T>> {
         let entry = self.entries.remove(&id)?;
         self.shares.give_back(&entry.principal);
         Some(entry)
@@ -285,13 +290,13 @@ impl<T> Calls<T> {
 }
 
 /// Owns a call's entry in the table. Dropping it, even by a panic of the call, gives the place back.
-struct Stay<T> {
-    table: Arc<Table<T>>,
+struct SuspensionGuard<T> {
+    table: Arc<SuspensionTable<T>>,
     namespace: NamespaceName,
     id: SuspensionId,
 }
 
-impl<T> Drop for Stay<T> {
+impl<T> Drop for SuspensionGuard<T> {
     fn drop(&mut self) {
         // Dropped outside the lock. Usually the entry was taken out before.
         let entry = self.table.remove(&self.namespace, self.id);
@@ -299,7 +304,7 @@ impl<T> Drop for Stay<T> {
     }
 }
 
-impl<T: Waiting> Stay<T> {
+impl<T: Suspendable> SuspensionGuard<T> {
     /// Keeps the call until a retry takes it, it is pushed out, or its time is over; in the last two cases the call is dropped.
     async fn run(
         self,

@@ -25,7 +25,7 @@ impl Wait {
     }
 }
 
-impl Scope for Wait {
+impl QuestionOwner for Wait {
     fn take_back(&self, message: TakenBack) {
         let message = message.own.unwrap_or(message.ours);
         let message = String::from_utf8(message.into()).expect("UTF-8");
@@ -47,7 +47,7 @@ pub(crate) fn round(scope: &Arc<Wait>) -> (Arc<Interaction>, Told) {
         params: Bytes::new(),
     };
     let (responder, told) = oneshot::channel();
-    let scope: Weak<dyn Scope> = Arc::<Wait>::downgrade(scope);
+    let scope: Weak<dyn QuestionOwner> = Arc::<Wait>::downgrade(scope);
     let responder = Responder::Round(responder);
     let entry = Interaction::new(Some(question), responder, Duration::from_secs(60), scope);
     (entry, told)

@@ -6,13 +6,13 @@ use std::fmt;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-struct Entries {
+struct EntriesVisitor {
     max: usize,
     /// True when a key may be repeated.
     repeated: bool,
 }
 
-impl<'de> Visitor<'de> for Entries {
+impl<'de> Visitor<'de> for EntriesVisitor {
     type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,7 +44,7 @@ pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> 
 /// The entries in their order, with all values of repeated keys. `None` for a value that is not an object.
 pub(crate) fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
-    let entries = Entries {
+    let entries = EntriesVisitor {
         max: usize::MAX,
         repeated: true,
     };
@@ -54,7 +54,7 @@ pub(crate) fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue
 /// The entries of an object from a client, at most `max`; `None` for an object with more, without keeping any of them.
 pub(crate) fn few_entries(raw: &RawValue, max: usize) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
-    let entries = Entries {
+    let entries = EntriesVisitor {
         max,
         repeated: false,
     };

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use tooldock_workers::json::{Unread, Walk};
 
-use super::key::{Found, Key, Level};
+use super::key::{Key, KeyLookup, Level};
 use super::splice::span;
 
 /// The most members of a message, of its `params`, and of `_meta` in them: code that rewrites them notes each, so a body full of
@@ -57,14 +57,14 @@ impl Span {
 
 /// A known member.
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct IndexedMember {
     key: Key,
     /// The start of its key.
     begin: u32,
     value: Span,
 }
 
-impl Member {
+impl IndexedMember {
     fn new(key: Key, begin: usize, value: Range<usize>) -> Option<Self> {
         Some(Self {
             key,
@@ -98,7 +98,7 @@ pub(crate) enum Ambiguity {
 /// The positions of the known members of a message.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Index {
-    members: SmallVec<[Member; USUAL]>,
+    members: SmallVec<[IndexedMember; USUAL]>,
     twice: Option<Key>,
     ambiguity: Option<Box<Ambiguity>>,
 }
@@ -111,7 +111,7 @@ impl Index {
     /// If the text is not a JSON object, or is nested too deep for this reader.
     #[inline]
     pub(super) fn of(text: &str) -> Result<Self, Unread> {
-        let mut reader = Reader {
+        let mut reader = IndexReader {
             text,
             walk: Walk::new(text),
             index: Self::default(),
@@ -127,7 +127,7 @@ impl Index {
     /// The span of a member from its key to the end of its value.
     pub(super) fn whole(&self, key: Key) -> Option<Span> {
         let found = self.members.iter().find(|member| member.key == key);
-        found.map(Member::whole)
+        found.map(IndexedMember::whole)
     }
 
     /// Indexes a message that [`Self::of`] refuses, because it is nested deeper. Only the top level is read, so only a response
@@ -164,7 +164,7 @@ impl Index {
         ] {
             let Some(value) = value else { continue };
             let at = span(text, value.get());
-            let member = Member::new(key, at.start, at);
+            let member = IndexedMember::new(key, at.start, at);
             let too_long = || serde_json::Error::custom("the message is too long");
             index.members.push(member.ok_or_else(too_long)?);
         }
@@ -193,7 +193,7 @@ impl Index {
     ///
     /// As for [`Self::of`].
     pub(super) fn of_value(text: &str, level: Level, at: usize) -> Result<Self, Unread> {
-        let mut reader = Reader {
+        let mut reader = IndexReader {
             text,
             walk: Walk::new(text),
             index: Self::default(),
@@ -232,7 +232,7 @@ impl Index {
         at: usize,
     ) -> Result<(), Unread> {
         let end = at + text.len();
-        let member = Member::new(key, begin, at..end);
+        let member = IndexedMember::new(key, begin, at..end);
         self.members.push(member.ok_or(Unread)?);
         if let Some(level) = key.below() {
             self.members
@@ -247,13 +247,13 @@ pub(super) fn names(raw: &str) -> bool {
     raw.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'))
 }
 
-struct Reader<'a> {
+struct IndexReader<'a> {
     text: &'a str,
     walk: Walk<'a>,
     index: Index,
 }
 
-impl Reader<'_> {
+impl IndexReader<'_> {
     /// Reads the object whose opening brace was just read.
     fn object(&mut self, level: Level) -> Result<(), Unread> {
         let mut members = 0;
@@ -261,13 +261,13 @@ impl Reader<'_> {
         while let Some(at) = next {
             let begin = at.start;
             match level.find(self.text.get(at).ok_or(Unread)?) {
-                Found::Known(key) => self.known(key, begin)?,
-                Found::Alike(text, known) => {
+                KeyLookup::Known(key) => self.known(key, begin)?,
+                KeyLookup::Alike(text, known) => {
                     let text = text.into();
                     self.note(|| Ambiguity::Alike { text, known });
                     self.walk.value()?;
                 }
-                Found::Other => {
+                KeyLookup::Other => {
                     self.walk.value()?;
                 }
             }
@@ -301,7 +301,7 @@ impl Reader<'_> {
             self.index.twice.get_or_insert(key);
             return Ok(());
         }
-        let member = Member::new(key, begin, value);
+        let member = IndexedMember::new(key, begin, value);
         self.index.members.push(member.ok_or(Unread)?);
         Ok(())
     }

@@ -112,7 +112,7 @@ const RAW_MAX: usize = 6 * Key::Capabilities.name().len();
 
 /// The result of looking up a key.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
+pub(super) enum KeyLookup<'a> {
     /// A known key.
     Known(Key),
     /// A key that differs from a known one only in case, with its decoded text.
@@ -144,34 +144,34 @@ impl Level {
     }
 
     /// Looks up a key. `quoted` is raw JSON that has been read.
-    pub(super) fn find(self, quoted: &str) -> Found<'_> {
+    pub(super) fn find(self, quoted: &str) -> KeyLookup<'_> {
         let raw = quoted.get(1..quoted.len() - 1).unwrap_or_default();
         if let Some(key) = self.exactly(raw) {
-            return Found::Known(key);
+            return KeyLookup::Known(key);
         }
         let known = || self.keys().iter().copied();
         let same_length = || known().filter(|key| key.name().len() == raw.len());
         if raw.is_empty() || raw.len() > RAW_MAX {
-            return Found::Other;
+            return KeyLookup::Other;
         }
         if raw.is_ascii() && !raw.contains('\\') {
             return match same_length().find(|key| raw.eq_ignore_ascii_case(key.name())) {
-                Some(key) => Found::Alike(Cow::Borrowed(raw), key),
-                None => Found::Other,
+                Some(key) => KeyLookup::Alike(Cow::Borrowed(raw), key),
+                None => KeyLookup::Other,
             };
         }
         // A key that cannot be decoded is unknown.
         let Ok(text) = serde_json::from_str::<Cow<'_, str>>(quoted) else {
-            return Found::Other;
+            return KeyLookup::Other;
         };
         let alike = |key: &Key| {
             let name = key.name().chars().map(without_case);
             name.eq(text.chars().map(without_case))
         };
         match known().find(alike) {
-            Some(key) if text == key.name() => Found::Known(key),
-            Some(key) => Found::Alike(text, key),
-            None => Found::Other,
+            Some(key) if text == key.name() => KeyLookup::Known(key),
+            Some(key) => KeyLookup::Alike(text, key),
+            None => KeyLookup::Other,
         }
     }
 }
@@ -202,15 +202,18 @@ mod tests {
             for key in level.keys() {
                 let quoted = format!("\"{}\"", key.name());
                 assert_eq!(key.level(), level);
-                assert_eq!(level.find(&quoted), Found::Known(*key));
+                assert_eq!(level.find(&quoted), KeyLookup::Known(*key));
                 let escaped: String = key.name().chars().map(escape).collect();
-                assert_eq!(level.find(&format!("\"{escaped}\"")), Found::Known(*key));
+                assert_eq!(
+                    level.find(&format!("\"{escaped}\"")),
+                    KeyLookup::Known(*key)
+                );
                 let upper = format!("\"{}\"", key.name().to_uppercase());
-                assert!(matches!(level.find(&upper), Found::Alike(_, known) if known == *key));
+                assert!(matches!(level.find(&upper), KeyLookup::Alike(_, known) if known == *key));
             }
         }
         for other in ["\"\"", "\"names\"", "\"nam\"", "\"id\"", r#""\ud800ame""#] {
-            assert_eq!(Level::Params.find(other), Found::Other, "{other}");
+            assert_eq!(Level::Params.find(other), KeyLookup::Other, "{other}");
         }
     }
 
@@ -237,7 +240,7 @@ mod tests {
         ] {
             let quoted = format!("\"{key}\"");
             assert!(
-                matches!(level.find(&quoted), Found::Alike(_, it) if it == known),
+                matches!(level.find(&quoted), KeyLookup::Alike(_, it) if it == known),
                 "{key}"
             );
         }

@@ -104,11 +104,12 @@ impl RequestError {
     /// The error of a server, passed on.
     pub(crate) fn forwarded(answer: Response) -> Self {
         #[derive(serde::Deserialize)]
-        struct Coded {
+        struct CodeField {
             #[serde(default)]
             code: i64,
         }
-        let code = serde_json::from_slice::<Coded>(answer.payload()).map_or(0, |coded| coded.code);
+        let code =
+            serde_json::from_slice::<CodeField>(answer.payload()).map_or(0, |coded| coded.code);
         let answer = Box::new(answer);
         Self::Forwarded { answer, code }
     }

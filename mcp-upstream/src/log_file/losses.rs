@@ -12,10 +12,10 @@ const CALM: Duration = Duration::from_secs(1);
 
 /// The losses of one log. Clones share their counts.
 #[derive(Debug, Clone)]
-pub struct Losses(Arc<Inner>);
+pub struct Losses(Arc<LossState>);
 
 #[derive(Debug)]
-struct Inner {
+struct LossState {
     /// `audit log`
     log: &'static str,
     counter: IntCounter,
@@ -39,7 +39,7 @@ impl Losses {
     }
 
     fn with_calm(log: &'static str, counter: IntCounter, calm: Duration) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(LossState {
             log,
             counter,
             calm,

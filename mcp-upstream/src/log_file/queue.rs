@@ -23,16 +23,16 @@ pub trait Record: Send + 'static {
 
 /// The queue between senders and the writer.
 #[derive(Debug)]
-pub(crate) struct Queue<R> {
+pub(crate) struct RecordQueue<R> {
     /// Plain data; the lock is never held while waiting or writing.
-    waiting: Mutex<Waiting<R>>,
+    waiting: Mutex<QueuedRecords<R>>,
     /// Wakes the writer for the first record, or for the end.
     filled: Condvar,
     losses: Losses,
 }
 
 #[derive(Debug)]
-struct Waiting<R> {
+struct QueuedRecords<R> {
     records: Vec<R>,
     /// The records and bytes that are not written yet.
     held: usize,
@@ -61,12 +61,12 @@ pub(crate) enum Turn {
 
 /// The writer's end of the queue; once it is dropped, further records are lost.
 #[derive(Debug)]
-pub(crate) struct Records<'q, R>(&'q Queue<R>);
+pub(crate) struct Records<'q, R>(&'q RecordQueue<R>);
 
-impl<R> Queue<R> {
+impl<R> RecordQueue<R> {
     pub(crate) fn new(losses: Losses) -> Self {
         Self {
-            waiting: Mutex::new(Waiting {
+            waiting: Mutex::new(QueuedRecords {
                 records: Vec::new(),
                 held: 0,
                 held_bytes: 0,
@@ -101,12 +101,12 @@ impl<R> Queue<R> {
         self.filled.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<R>> {
+    fn lock(&self) -> MutexGuard<'_, QueuedRecords<R>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<R: Record> Queue<R> {
+impl<R: Record> RecordQueue<R> {
     /// Adds a record, or counts it as lost; never waits for the writer.
     pub(super) fn put(&self, record: R) {
         // Memory that a record keeps, perhaps a part of a request's body, stays allocated until the record is written.
@@ -134,14 +134,15 @@ impl<R: Record> Queue<R> {
 }
 
 impl<'q, R> Records<'q, R> {
-    pub(crate) fn of(queue: &'q Queue<R>) -> Self {
+    pub(crate) fn of(queue: &'q RecordQueue<R>) -> Self {
         Self(queue)
     }
 
     /// Waits for records, at most for `patience`, lets more gather for `linger`, and moves all to `batch`, which must be empty.
     pub(crate) fn take(&self, batch: &mut Vec<R>, linger: Duration, patience: Duration) -> Turn {
         let mut waiting = self.0.lock();
-        let has_nothing = |it: &mut Waiting<R>| it.records.is_empty() && !it.reopens && !it.ends;
+        let has_nothing =
+            |it: &mut QueuedRecords<R>| it.records.is_empty() && !it.reopens && !it.ends;
         if has_nothing(&mut waiting) {
             waiting.writer_sleeps = true;
             let woken = self
@@ -216,11 +217,11 @@ mod tests {
 
     const SMALL: Bytes = Bytes(100);
 
-    fn queue() -> Queue<Bytes> {
-        Queue::new(Losses::for_tests())
+    fn queue() -> RecordQueue<Bytes> {
+        RecordQueue::new(Losses::for_tests())
     }
 
-    fn lost(queue: &Queue<Bytes>) -> u64 {
+    fn lost(queue: &RecordQueue<Bytes>) -> u64 {
         queue.losses.counted()
     }
 

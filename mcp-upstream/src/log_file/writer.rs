@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use super::losses::Losses;
-use super::queue::{Queue, Record, Records, Turn};
+use super::queue::{Record, RecordQueue, Records, Turn};
 
 /// How long records gather before they are written. Meanwhile senders need not wake the writer.
 const LINGER: Duration = Duration::from_millis(10);
@@ -37,7 +37,7 @@ pub trait Sink: Send + 'static {
 
 /// Sends records to the writer. Cheap to clone.
 #[derive(Debug)]
-pub struct LogSender<R>(Arc<Queue<R>>);
+pub struct LogSender<R>(Arc<RecordQueue<R>>);
 
 impl<R> Clone for LogSender<R> {
     fn clone(&self) -> Self {
@@ -52,7 +52,7 @@ impl<R: Record> LogSender<R> {
     }
 
     #[cfg(test)]
-    pub(crate) fn of(queue: &Arc<Queue<R>>) -> Self {
+    pub(crate) fn of(queue: &Arc<RecordQueue<R>>) -> Self {
         Self(Arc::clone(queue))
     }
 }
@@ -60,7 +60,7 @@ impl<R: Record> LogSender<R> {
 /// Owner of the log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
 #[must_use = "dropping the guard ends the log"]
 pub struct LogGuard<R: Record> {
-    queue: Arc<Queue<R>>,
+    queue: Arc<RecordQueue<R>>,
     finished: Receiver<()>,
 }
 
@@ -93,7 +93,7 @@ pub type LogEnds<R> = (LogSender<R>, LogGuard<R>);
 ///
 /// If the thread cannot be started.
 pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<LogEnds<S::Record>> {
-    let queue = Arc::new(Queue::new(losses));
+    let queue = Arc::new(RecordQueue::new(losses));
     let (done, finished) = sync_channel(1);
     let written = Arc::clone(&queue);
     std::thread::Builder::new()
@@ -110,7 +110,7 @@ pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<L
 }
 
 /// In each turn, waits for a record, lets more gather for [`LINGER`], writes them all and flushes.
-fn write_until_stopped<S: Sink>(queue: &Queue<S::Record>, sink: &mut S) {
+fn write_until_stopped<S: Sink>(queue: &RecordQueue<S::Record>, sink: &mut S) {
     let records = Records::of(queue);
     let losses = queue.losses();
     let mut batch = Vec::new();

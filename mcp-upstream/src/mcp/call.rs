@@ -8,7 +8,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::{Core, exchange, forget_session};
 use crate::caller::Caller;
-use crate::engine::{CallFacts, CallOutcome, Detached, Talks, UpstreamCall, UpstreamReply};
+use crate::engine::{CallFacts, CallOutcome, DetachedFuture, Talks, UpstreamCall, UpstreamReply};
 use crate::format::{self, CacheScope, ResultFormat};
 use crate::jsonrpc::RequestError;
 use crate::protocol::method::RESOURCES_READ;
@@ -66,7 +66,7 @@ async fn quiet_in_session(
     let entry = InFlightCalls::enter(session, id, handle, notice);
     let (core, call) = (Arc::clone(core), Arc::clone(call));
     let caller = cx.caller.clone();
-    Detached::new(async move {
+    DetachedFuture::new(async move {
         let run = core.engine.run(&caller, &call, None);
         let outcome = Abortable::new(run, registration).await;
         drop(entry);

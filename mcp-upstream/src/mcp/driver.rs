@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use crate::interaction::{EventReceiver, PeerEvent, Waiting};
+use crate::interaction::{EventReceiver, PeerEvent, Suspendable};
 
 /// A call that runs while it is driven. Dropping it cancels it.
 pub(crate) struct CallDriver<T> {
@@ -68,7 +68,7 @@ impl<T> CallDriver<T> {
     }
 }
 
-impl<T: Send + 'static> Waiting for CallDriver<T> {
+impl<T: Send + 'static> Suspendable for CallDriver<T> {
     async fn go_on(&mut self) {
         if self.outcome.is_none() {
             self.outcome = Some(self.work.as_mut().await);

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tooldock_workers::names::NamespaceName;
 
 use super::open_stream;
-use crate::engine::{Detached, UpstreamCall, go_on};
+use crate::engine::{DetachedFuture, UpstreamCall, go_on};
 use crate::jsonrpc::RequestError;
 use crate::mcp::Core;
 use crate::protocol::ProtocolVersion;
@@ -173,7 +173,7 @@ impl Exchange {
         let goes_on = exchange.session.is_some();
         let stream = Box::pin(exchange.into_stream());
         let reply = match goes_on {
-            true => Detached::new(stream).await,
+            true => DetachedFuture::new(stream).await,
             false => stream.await,
         };
         reply.map(ExchangeDelivery::Events)

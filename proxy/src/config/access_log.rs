@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tooldock_upstream::log_file::Target;
+use tooldock_upstream::log_file::LogTarget;
 use tooldock_workers::off_or;
 
 use crate::access_log::Pattern;
@@ -36,9 +36,9 @@ pub(crate) struct AccessLogSettings {
 
 impl AccessLogSettings {
     /// The target of the lines. Tool code can write in the data directory, so that only a regular file will do there.
-    pub(crate) fn target(&self, data_dir: &Path) -> Target {
+    pub(crate) fn target(&self, data_dir: &Path) -> LogTarget {
         if self.path.as_os_str() == STDOUT {
-            return Target::Stdout;
+            return LogTarget::Stdout;
         }
         let absolute = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
         let folder = absolute.parent().and_then(|it| it.canonicalize().ok());
@@ -48,8 +48,8 @@ impl AccessLogSettings {
             found.starts_with(data_dir) || absolute.starts_with(data_dir)
         };
         match is_in(data_dir) || real_data_dir.is_ok_and(|it| is_in(&it)) {
-            true => Target::Regular(self.path.clone()),
-            false => Target::Path(self.path.clone()),
+            true => LogTarget::Regular(self.path.clone()),
+            false => LogTarget::Path(self.path.clone()),
         }
     }
 }
@@ -128,16 +128,16 @@ mod tests {
         assert_eq!(parse("off"), Ok(AccessLogConfig::Off));
         assert_eq!(parse("false"), Ok(AccessLogConfig::Off));
         let stdout = on("{ path: stdout }");
-        assert_eq!(stdout.target(Path::new("/data")), Target::Stdout);
+        assert_eq!(stdout.target(Path::new("/data")), LogTarget::Stdout);
         assert_eq!(stdout.format, AccessLogFormat::Combined);
         let file = on("{ path: /var/log/access.log, format: json }");
         assert_eq!(
             file.target(Path::new("/data")),
-            Target::Path("/var/log/access.log".into())
+            LogTarget::Path("/var/log/access.log".into())
         );
         assert_eq!(
             file.target(Path::new("/var/log")),
-            Target::Regular("/var/log/access.log".into()),
+            LogTarget::Regular("/var/log/access.log".into()),
             "where tool code can write"
         );
         for yaml in [

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use tooldock_filters::{self as filters, Subject};
 use tooldock_upstream::caller::Caller;
-use tooldock_upstream::engine::{CountedBy, Exhausted, Limiter};
+use tooldock_upstream::engine::{CountedBy, ExhaustedLimit, Limiter};
 use tooldock_upstream::replicas::{AnnouncedReload, Replicas};
 use tooldock_upstream::{Pages, ReloadControl, Service};
 use tooldock_workers::budget::Budget;
@@ -76,7 +76,7 @@ impl Limiter for Limits {
         namespace: &NamespaceName,
         tool: &str,
         counted: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, ExhaustedLimit> {
         let subject = Subject {
             tool: Some(tool),
             ..subject(caller, namespace)
@@ -90,7 +90,11 @@ impl Limiter for Limits {
         checked.map_err(exhausted)
     }
 
-    fn check_request(&self, caller: &Caller, namespace: &NamespaceName) -> Result<(), Exhausted> {
+    fn check_request(
+        &self,
+        caller: &Caller,
+        namespace: &NamespaceName,
+    ) -> Result<(), ExhaustedLimit> {
         let rules = self.0.load();
         let checked = rules.admission.check_request(subject(caller, namespace));
         checked.map_err(exhausted)
@@ -108,8 +112,8 @@ fn subject<'a>(caller: &'a Caller, namespace: &'a NamespaceName) -> Subject<'a> 
     }
 }
 
-fn exhausted(exhausted: filters::Exhausted) -> Exhausted {
-    Exhausted {
+fn exhausted(exhausted: filters::Exhausted) -> ExhaustedLimit {
+    ExhaustedLimit {
         wait: exhausted.wait.duration(),
         budget: exhausted.budget,
     }

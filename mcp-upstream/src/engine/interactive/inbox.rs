@@ -8,7 +8,7 @@ use tooldock_workers::worker::{CallEvent, CallSink};
 
 use crate::broadcast::Audience;
 use crate::engine::{CallSecrets, PeerEvent};
-use crate::interaction::{Asked, CallInteractions, Interaction, of_function};
+use crate::interaction::{CallInteractions, Interaction, QuestionSet, of_function};
 
 /// Receives a call's events and questions from the connection's reader. Never waits.
 pub(in crate::engine) struct CallInbox {
@@ -22,7 +22,7 @@ pub(in crate::engine) struct CallInbox {
 
 impl CallInbox {
     /// Asks the client; questions that it cannot be asked fail at once.
-    pub(in crate::engine) fn ask(&self, asked: Asked) -> Vec<Arc<Interaction>> {
+    pub(in crate::engine) fn ask(&self, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         self.questions.open(asked)
     }
 }

@@ -9,7 +9,7 @@ struct Call {
     dropped: Arc<AtomicUsize>,
 }
 
-impl Waiting for Call {
+impl Suspendable for Call {
     async fn go_on(&mut self) {
         self.over.notified().await;
     }
@@ -81,7 +81,7 @@ impl Scene {
 /// A call that panics while it waits for its client.
 struct Panics;
 
-impl Waiting for Panics {
+impl Suspendable for Panics {
     async fn go_on(&mut self) {
         panic!("a call that waits for its client panics, as this test wants it to");
     }
@@ -101,7 +101,7 @@ async fn a_suspended_call_that_panics_gives_its_place_back() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(calls.count(), 0);
         let taken = calls.take(&state, scene.bound()).await;
-        assert_eq!(taken.err(), Some(Refused::Gone));
+        assert_eq!(taken.err(), Some(ResumeRefusal::Gone));
     }
 }
 
@@ -122,7 +122,7 @@ async fn a_state_takes_its_call_out_once() {
         .expect("suspended");
     assert_eq!(taken.name, 2);
     let again = scene.calls.take(&two, scene.bound()).await;
-    assert_eq!(again.err(), Some(Refused::Gone));
+    assert_eq!(again.err(), Some(ResumeRefusal::Gone));
     assert_eq!(scene.calls.count(), 1);
     // A single one of two concurrent retries wins.
     let (first, second) = tokio::join!(
@@ -130,7 +130,7 @@ async fn a_state_takes_its_call_out_once() {
         scene.calls.take(&one, scene.bound())
     );
     assert_eq!(first.map(|call| call.name).ok(), Some(1));
-    assert_eq!(second.err(), Some(Refused::Gone));
+    assert_eq!(second.err(), Some(ResumeRefusal::Gone));
     assert_eq!(scene.calls.count(), 0);
 }
 
@@ -176,7 +176,7 @@ async fn a_state_is_good_for_its_own_request_only() {
         },
     ] {
         let refused = scene.calls.take(&state, bound).await.err();
-        assert_eq!(refused, Some(Refused::Invalid), "{bound:?}");
+        assert_eq!(refused, Some(ResumeRefusal::Invalid), "{bound:?}");
     }
     let respelled = BoundRequest {
         arguments: br#"{"city":"Ulm","n":1}"#,
@@ -201,13 +201,13 @@ async fn a_state_is_good_for_its_own_request_only() {
         if bad != state {
             assert_eq!(
                 scene.calls.take(bad, own).await.err(),
-                Some(Refused::Invalid),
+                Some(ResumeRefusal::Invalid),
                 "{bad}"
             );
         }
     }
     let foreign = elsewhere.calls.take(&state, own).await.err();
-    assert_eq!(foreign, Some(Refused::Invalid));
+    assert_eq!(foreign, Some(ResumeRefusal::Invalid));
     assert!(
         scene.calls.take(&state, own).await.is_ok(),
         "none of them took it"
@@ -224,7 +224,7 @@ async fn a_call_nobody_comes_for_is_dropped_in_time() {
     assert_eq!((scene.calls.count(), scene.dropped()), (0, 1));
     assert_eq!(
         scene.calls.take(&state, scene.bound()).await.err(),
-        Some(Refused::Gone)
+        Some(ResumeRefusal::Gone)
     );
     // A state from the past by the wall clock, which a paused clock does not move.
     let past = scene.suspend(2, Instant::now(), 8).expect("room");
@@ -234,7 +234,7 @@ async fn a_call_nobody_comes_for_is_dropped_in_time() {
     }
     assert_eq!(
         scene.calls.take(&past, scene.bound()).await.err(),
-        Some(Refused::Expired)
+        Some(ResumeRefusal::Expired)
     );
 }
 
@@ -255,7 +255,7 @@ async fn a_full_namespace_suspends_no_more_until_a_call_is_over() {
     assert_eq!((scene.calls.count(), scene.dropped()), (1, 2));
     assert_eq!(
         scene.calls.take(&first, scene.bound()).await.err(),
-        Some(Refused::Gone)
+        Some(ResumeRefusal::Gone)
     );
     assert!(scene.calls.take(&third, scene.bound()).await.is_ok());
 }
@@ -278,7 +278,7 @@ async fn a_principal_suspends_no_more_than_its_share_and_pushes_out_only_its_own
     );
     assert!(scene.suspend(2, soon(), 8).is_ok(), "its own makes room");
     let gone = scene.calls.take(&one, scene.bound()).await;
-    assert_eq!(gone.err(), Some(Refused::Gone));
+    assert_eq!(gone.err(), Some(ResumeRefusal::Gone));
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::exchange::Inputs;
 use crate::engine::{CallOutcome, UpstreamCall};
-use crate::interaction::{self, Interaction, PeerEvent, Waiting};
+use crate::interaction::{self, Interaction, PeerEvent, Suspendable};
 use crate::jsonrpc::{self, Message, RequestError, splice};
 use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};
@@ -156,7 +156,7 @@ impl ModernCall {
     }
 }
 
-impl Waiting for ModernCall {
+impl Suspendable for ModernCall {
     async fn go_on(&mut self) {
         self.driver.go_on().await;
     }

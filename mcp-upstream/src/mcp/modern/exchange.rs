@@ -21,7 +21,7 @@ use super::delivery::{InputRequests, ModernCall, Recipient, Step};
 use crate::caller::Caller;
 use crate::engine::{CallOutcome, Talks, UpstreamCall, ask_failed};
 use crate::format::{self, ResultFormat};
-use crate::interaction::{NoPlace, Refused};
+use crate::interaction::{NoPlace, ResumeRefusal};
 use crate::jsonrpc::{self, Key, Members, RequestError};
 use crate::mcp::exchange::{Patience, streamed};
 use crate::mcp::{Core, call};
@@ -119,7 +119,7 @@ pub(super) async fn resume(
         .suspended
         .take(&state, exchange.bound(&retry.subject, retry.arguments));
     let mut driver = taken.await.map_err(|refused| match refused {
-        Refused::Elsewhere(replica) => RequestError::Elsewhere(replica),
+        ResumeRefusal::Elsewhere(replica) => RequestError::Elsewhere(replica),
         refused => RequestError::InvalidParams(refused.to_string().into()),
     })?;
     driver.answer(cx, inputs)?;

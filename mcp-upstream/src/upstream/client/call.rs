@@ -25,7 +25,7 @@ use super::{
 use crate::bridge::params::{self, ClientMetadata};
 use crate::bridge::{errors, nulls, reply, rounds, shapes, state};
 use crate::catalogue::coerce::coerced;
-use crate::catalogue::{Access, Catalogue, Checked, ListKind, PageKey, ToolList};
+use crate::catalogue::{Access, Catalogue, ListKind, PageKey, ResultCheck, ToolList};
 use crate::engine::{CallFacts, Peer, UpstreamCall, UpstreamReply, Work};
 use crate::heavy_work;
 use crate::interaction::Responder;
@@ -469,20 +469,20 @@ impl ServerCall {
             return Ok(());
         };
         let checked = match tools.structured(tool, result) {
-            Ok(None) => Checked::Fits,
-            Err(fault) => Checked::Fault(fault),
+            Ok(None) => ResultCheck::Fits,
+            Err(fault) => ResultCheck::Fault(fault),
             Ok(Some(part)) => match tools.check_structured(tool, part, true) {
-                Checked::Heavy => {
+                ResultCheck::Heavy => {
                     let (tool, part) = (Arc::clone(tool), part.to_owned());
                     let check = move || tools.check_structured(&tool, &part, false);
                     let heavy = heavy_work::run(&self.requester.principal, check).await;
                     // A result that cannot be checked now is passed on.
-                    heavy.unwrap_or(Checked::Fits)
+                    heavy.unwrap_or(ResultCheck::Fits)
                 }
                 checked => checked,
             },
         };
-        let Checked::Fault(fault) = checked else {
+        let ResultCheck::Fault(fault) = checked else {
             return Ok(());
         };
         let violation = ProtocolViolation::OutputSchema;
@@ -613,7 +613,7 @@ impl ServerCall {
         let view = self.access.view(&self.facts.namespace);
         let part = match (&self.client, opening) {
             (Client::Modern(_), ServerInfo::Legacy(initialize)) => {
-                let server = reply::Server::of(initialize);
+                let server = reply::LegacyServer::of(initialize);
                 let part = match answer.outcome() {
                     ResponseOutcome::Result(result) => {
                         let time = self.facts.namespace.limits.ask_timeout;

@@ -14,7 +14,7 @@ use super::connector::{Era, Isolation, Opener, ServerConnection, ServerInfo};
 use super::isolation;
 use super::own_lists::OwnLists;
 use super::{ExternalServers, Requester};
-use crate::catalogue::{Catalogue, Outcome, PageSource, Reading, ToolList, late};
+use crate::catalogue::{Catalogue, ListReading, PageSource, ReadingOutcome, ToolList, late};
 use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
@@ -91,7 +91,7 @@ impl ExternalServers {
         self: &Arc<Self>,
         whose: ListOwner<'_>,
         catalogue: &Arc<Catalogue>,
-    ) -> Outcome {
+    ) -> ReadingOutcome {
         let namespace = whose.namespace;
         let version = catalogue.version();
         // The deadline covers all tries.
@@ -123,7 +123,7 @@ impl ExternalServers {
         self: &Arc<Self>,
         whose: ListOwner<'_>,
         catalogue: &Arc<Catalogue>,
-    ) -> Outcome {
+    ) -> ReadingOutcome {
         let namespace = whose.namespace;
         if let Some(current) = catalogue.current() {
             return Ok(current);
@@ -140,7 +140,7 @@ impl ExternalServers {
         self: &Arc<Self>,
         whose: ListOwner<'_>,
         catalogue: &Arc<Catalogue>,
-    ) -> (Arc<Reading>, bool) {
+    ) -> (Arc<ListReading>, bool) {
         let (reading, begun) = catalogue.begin();
         let is_own = begun.is_some();
         if let Some(begun) = begun {
@@ -163,7 +163,11 @@ impl ExternalServers {
 
     /// Reads the tools from the shared process, which lists for all clients, even if calls have processes of their own. If the
     /// server is reached with the caller's credentials, reads them from the process of the principal.
-    async fn read_tools(self: &Arc<Self>, whose: ListOwner<'_>, catalogue: &Catalogue) -> Outcome {
+    async fn read_tools(
+        self: &Arc<Self>,
+        whose: ListOwner<'_>,
+        catalogue: &Catalogue,
+    ) -> ReadingOutcome {
         let namespace = whose.namespace;
         let client = Client::Plain;
         if self.processes.is_personal(namespace) {

@@ -370,7 +370,7 @@ impl InboundHandler {
             handler: Arc::clone(self),
             settled: Notify::new(),
         });
-        let scope: Weak<dyn interaction::Scope> = Arc::<OutsideCalls>::downgrade(&wait);
+        let scope: Weak<dyn interaction::QuestionOwner> = Arc::<OutsideCalls>::downgrade(&wait);
         let id = request.id().clone();
         let responder = Responder::Request(Box::new(request), None);
         let entry = Interaction::new(None, responder, self.ask_timeout, scope);
@@ -420,7 +420,7 @@ struct OutsideCalls {
     settled: Notify,
 }
 
-impl interaction::Scope for OutsideCalls {
+impl interaction::QuestionOwner for OutsideCalls {
     fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
         if !own.is_some_and(|own| self.handler.put(own)) {
