@@ -276,8 +276,8 @@ impl Catalogue {
         self.announced.subscribe()
     }
 
-    /// The reading that serves callers who want the current tools. With [`BegunReading`] if the caller has to carry it out, since no
-    /// reading serves yet.
+    /// The reading that serves callers who want the current tools. With [`BegunReading`] if the caller has to carry it out, since
+    /// no reading serves yet.
     pub(crate) fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
         let mut inner = self.lock();
         let version = inner.version;

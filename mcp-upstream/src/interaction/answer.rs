@@ -19,7 +19,7 @@ pub(crate) enum Responder {
     /// A worker's function, which waits for the question's key.
     Function(Replier),
     /// A stdio server's own request, counted while it has no answer if it belongs to a call. Boxed: see
-    /// [`Phase`](super::Phase).
+    /// [`QuestionPhase`](super::QuestionPhase).
     Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
     /// A round of questions, all of which must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),

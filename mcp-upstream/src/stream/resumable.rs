@@ -17,7 +17,7 @@ use super::{
 };
 
 /// The state of a stream after events were removed from it.
-pub(super) struct Left {
+pub(super) struct RemainingEvents {
     /// The oldest event, by which the share lists the stream from now on; `None` without events, and then it is not listed.
     pub(super) oldest: Option<u64>,
     /// True when nothing can ever be read from the stream again.
@@ -225,16 +225,16 @@ impl Stream {
     }
 
     /// Removes events that are older than `since`.
-    pub(super) fn evict_before(&self, since: Instant) -> Left {
+    pub(super) fn evict_before(&self, since: Instant) -> RemainingEvents {
         self.evict(|_, at| at < since)
     }
 
     /// Removes one event if it is still the oldest.
-    pub(super) fn evict_one(&self, sequence: u64) -> Left {
+    pub(super) fn evict_one(&self, sequence: u64) -> RemainingEvents {
         self.evict(|oldest, _| oldest == sequence)
     }
 
-    fn evict(&self, mut goes: impl FnMut(u64, Instant) -> bool) -> Left {
+    fn evict(&self, mut goes: impl FnMut(u64, Instant) -> bool) -> RemainingEvents {
         let mut state = self.lock();
         let before = state.window.cost();
         let mut slow = false;
@@ -258,7 +258,7 @@ impl Stream {
         if let Some(share) = self.share.as_ref().filter(|_| slow) {
             share.ledger().metrics.slow_readers.inc();
         }
-        Left { oldest, useless }
+        RemainingEvents { oldest, useless }
     }
 
     /// Ends the stream with its session: nothing more can be read.

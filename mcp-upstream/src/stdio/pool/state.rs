@@ -294,7 +294,8 @@ impl PoolStateMachine {
         })
     }
 
-    /// The return path of nearly every request. Returns false if more may follow from it, which [`PoolStateMachine::step`] has to handle.
+    /// The return path of nearly every request. Returns false if more may follow from it, which [`PoolStateMachine::step`] has to
+    /// handle.
     pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
         let Some(entry) = self.processes.get_mut(&process) else {
             return true;

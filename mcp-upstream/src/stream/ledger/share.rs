@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Ledger;
 use crate::stream::Stream;
-use crate::stream::resumable::Left;
+use crate::stream::resumable::RemainingEvents;
 
 /// The number of entries of dropped streams that is kept until they are more than half.
 const DEAD_MIN: usize = 1024;
@@ -120,7 +120,7 @@ impl Share {
     }
 
     /// Lists a stream again after events were removed, or removes it from its session.
-    fn settle(&self, stream: &Arc<Stream>, left: &Left) {
+    fn settle(&self, stream: &Arc<Stream>, left: &RemainingEvents) {
         if let Some(oldest) = left.oldest {
             self.list(oldest, stream);
         } else if left.useless

@@ -1,10 +1,10 @@
 //! Room for waiting requests: unowned processes end first, then those of sessions whose clients are away.
 //!
 //! Many clients never end their session: they just vanish, and their processes would stay for `idle_stop`. While a request waits
-//! for a slot, the pool asks which clients are away ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]); only that event lets
-//! a process give way, so that decisions never rest on old data. A process with a call in flight is leased, and one with an open
-//! question has a client that is not away, so neither gives way. The slot's lasting requests are kept: if the session comes back,
-//! its next process is opened like this one, and gets them again.
+//! for a slot, the pool asks which clients are away ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]); only
+//! that event lets a process give way, so that decisions never rest on old data. A process with a call in flight is leased, and
+//! one with an open question has a client that is not away, so neither gives way. The slot's lasting requests are kept: if the
+//! session comes back, its next process is opened like this one, and gets them again.
 //!
 //! A principal's process belongs to no single session and does not give way.
 //!

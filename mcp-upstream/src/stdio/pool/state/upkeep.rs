@@ -147,8 +147,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Timers that became due since the last step count;
-    /// timers that the step left alone do not.
+    /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Timers that became due since the last step
+    /// count; timers that the step left alone do not.
     pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
         let now = self.looked_at?;
         let processes = self
