@@ -205,7 +205,7 @@ pub(crate) fn namespace(name: &str) -> Namespace {
         issues: Vec::new(),
         upstream: registry::UpstreamKind::Empty,
         content_hash: [0; 32],
-        attached: registry::Attached::default(),
+        attached: registry::Attachment::default(),
         recovering: std::sync::Weak::new(),
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tooldock_workers::aggregate;
 use tooldock_workers::data_dir::STARTER;
-use tooldock_workers::external::{self, Checked, Finding};
+use tooldock_workers::external::{self, Finding, ServerCheck};
 use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::precedence;
@@ -33,7 +33,7 @@ pub(crate) use target::Target;
 /// # Errors
 ///
 /// When the configuration cannot be written as YAML.
-pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String, yaml::Error> {
+pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<String, yaml::Error> {
     let mut report = String::new();
     let source = effective
         .source
@@ -96,7 +96,7 @@ pub(crate) fn report(effective: &Effective, servers: &Checked) -> Result<String,
 }
 
 /// The output of `check` for a single part.
-pub(crate) fn report_on(path: &Path, checked: &Checked) -> String {
+pub(crate) fn report_on(path: &Path, checked: &ServerCheck) -> String {
     let mut report = String::new();
     let errors = checked.findings.iter().filter(|it| it.is_error).count();
     let verdict = match errors {
@@ -111,7 +111,7 @@ pub(crate) fn report_on(path: &Path, checked: &Checked) -> String {
     report
 }
 
-fn list_servers(report: &mut String, servers: &Checked) {
+fn list_servers(report: &mut String, servers: &ServerCheck) {
     if !servers.servers.is_empty() {
         report.push_str("# external servers\n");
     }
@@ -127,7 +127,7 @@ fn list_servers(report: &mut String, servers: &Checked) {
     }
 }
 
-fn list_warnings(report: &mut String, servers: &Checked) {
+fn list_warnings(report: &mut String, servers: &ServerCheck) {
     for finding in servers.findings.iter().filter(|it| !it.is_error) {
         let _ = writeln!(report, "# warning: {}", told(finding));
     }
@@ -135,7 +135,7 @@ fn list_warnings(report: &mut String, servers: &Checked) {
 
 /// Findings about external servers, about variables and files that the namespaces of the data directory lack, about
 /// addresses that another program has, and about rules for missing namespaces and members of aggregates.
-pub(crate) fn whole(effective: &Effective) -> Checked {
+pub(crate) fn whole(effective: &Effective) -> ServerCheck {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
     let tools = effective.data_dir.join("tools");
@@ -181,7 +181,7 @@ fn known_namespaces(
 }
 
 /// Checks a single part: a file of external servers, or the folder of a namespace.
-pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
+pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
     let namespaces = &effective.config.namespaces;
     match target {
         Target::Servers(file) => {
@@ -202,7 +202,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> Checked {
 }
 
 /// Findings about the folder of a namespace, or about a single Python file of the folder.
-fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Checked {
+fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> ServerCheck {
     // `DATA/tools/NAME` belongs to that data directory, whatever the configuration says.
     let data = folder.parent().and_then(|tools| folder_in(tools, "tools"));
     let python = PythonCheck {
@@ -217,9 +217,9 @@ fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Chec
         let file = folder.join(file).display().to_string();
         findings.retain(|it| it.place.starts_with(&file));
     }
-    Checked {
+    ServerCheck {
         findings,
-        ..Checked::default()
+        ..ServerCheck::default()
     }
 }
 
@@ -230,7 +230,7 @@ fn folder_in<'a>(folder: &'a Path, name: &str) -> Option<&'a Path> {
 }
 
 /// Findings as annotations of GitHub Actions, a line each.
-pub(crate) fn annotations(checked: &Checked) -> String {
+pub(crate) fn annotations(checked: &ServerCheck) -> String {
     let escaped = |text: &str| {
         let text = text.replace('%', "%25");
         text.replace('\r', "%0D").replace('\n', "%0A")
@@ -259,7 +259,7 @@ pub(crate) fn annotations(checked: &Checked) -> String {
 }
 
 /// Checks the external servers of the configuration and of the data directory.
-pub(crate) fn servers(effective: &Effective) -> Checked {
+pub(crate) fn servers(effective: &Effective) -> ServerCheck {
     let (secrets, unreadable) = secrets(effective, None);
     let config = &effective.config;
     let mut claims = precedence::configured(&config.upstreams, &config.toolman);
@@ -331,7 +331,7 @@ fn secrets(effective: &Effective, beside: Option<&Path>) -> (Secrets, Option<Fin
 }
 
 /// The errors among the findings, a line each.
-pub(crate) fn errors(servers: &Checked) -> impl Iterator<Item = String> {
+pub(crate) fn errors(servers: &ServerCheck) -> impl Iterator<Item = String> {
     let errors = servers.findings.iter().filter(|it| it.is_error);
     errors.map(told)
 }
@@ -446,7 +446,7 @@ mod tests {
             ("SESSION_KEY", "hush hush hush hush hush hush hush"),
         ];
         let effective = checked(&file, &variables).expect("valid");
-        let report = report(&effective, &Checked::default()).expect("yaml");
+        let report = report(&effective, &ServerCheck::default()).expect("yaml");
         assert!(
             !report.contains(&digest) && !report.contains("hush"),
             "{report}"
@@ -460,7 +460,7 @@ mod tests {
         let says = |yaml: &str| {
             let (_dir, file) = write(yaml);
             let effective = checked(&file, &[("BEARER_TOKEN", "hush")]).expect("valid");
-            let report = report(&effective, &Checked::default()).expect("yaml");
+            let report = report(&effective, &ServerCheck::default()).expect("yaml");
             report.contains("# host of admission.public_url: gw.example, which every listener")
         };
         assert!(says("admission: { public_url: 'https://gw.example:8443' }"));
@@ -484,7 +484,7 @@ mod tests {
             "upstreams: { stdio: { time: { command: x, env: { A: '${TOKEN}', B: hush, C: 'hush${TOKEN}' } } } }",
         );
         let effective = checked(&file, &[]).expect("valid");
-        let report = report(&effective, &Checked::default()).expect("yaml");
+        let report = report(&effective, &ServerCheck::default()).expect("yaml");
         assert!(report.contains("A: ${TOKEN}"), "{report}");
         assert_eq!(report.matches(MASK).count(), 2, "{report}");
         assert!(!report.contains("hush"), "{report}");
@@ -612,7 +612,7 @@ mod tests {
     fn every_listener_and_warning_is_listed() {
         let (_dir, file) = write("");
         let effective = checked(&file, &[]).expect("valid");
-        let report = report(&effective, &Checked::default()).expect("yaml");
+        let report = report(&effective, &ServerCheck::default()).expect("yaml");
         for expected in [
             "core http://127.0.0.1:8000: /mcp",
             "manager http://127.0.0.1:8001: /mcp, /sse, /messages, /health",
@@ -629,7 +629,7 @@ mod tests {
         let (_dir, file) = write("");
         let listed = |legacy| {
             let effective = checked(&file, &[("ENABLE_LEGACY_MCP", legacy)]).expect("valid");
-            report(&effective, &Checked::default())
+            report(&effective, &ServerCheck::default())
                 .expect("yaml")
                 .contains("/sse, /messages")
         };

@@ -11,30 +11,30 @@ pub const TIMES: RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(365 * 24 * 3600 + 6 * 3600);
 
 /// A kind of value that can have bounds.
-pub trait Bounded: Copy + PartialOrd {
+pub trait BoundedValue: Copy + PartialOrd {
     /// The value as a configuration file spells it.
     fn spelled(self) -> String;
 }
 
-impl Bounded for u32 {
+impl BoundedValue for u32 {
     fn spelled(self) -> String {
         self.to_string()
     }
 }
 
-impl Bounded for usize {
+impl BoundedValue for usize {
     fn spelled(self) -> String {
         self.to_string()
     }
 }
 
-impl Bounded for ByteSize {
+impl BoundedValue for ByteSize {
     fn spelled(self) -> String {
         self.to_string()
     }
 }
 
-impl Bounded for Duration {
+impl BoundedValue for Duration {
     fn spelled(self) -> String {
         format_duration(self).to_string()
     }
@@ -45,7 +45,7 @@ impl Bounded for Duration {
 /// # Errors
 ///
 /// Names the value and its bounds, for a message that begins with the key.
-pub fn within<T: Bounded>(value: T, bounds: &RangeInclusive<T>) -> Result<(), String> {
+pub fn within<T: BoundedValue>(value: T, bounds: &RangeInclusive<T>) -> Result<(), String> {
     if bounds.contains(&value) {
         return Ok(());
     }

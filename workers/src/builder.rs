@@ -162,7 +162,7 @@ pub enum BuilderErrorCode {
 
 /// Request to the child, as one line of JSON on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct BuilderRequest {
     task: Task,
     /// Folder of the clones.
     repos: std::path::PathBuf,
@@ -181,7 +181,7 @@ pub(crate) enum Task {
 /// Output of the child, one line of JSON each on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Line {
+pub(crate) enum BuilderLine {
     Progress(Progress),
     Analysis(Analysis),
     Registry(Vec<RegistryEntry>),

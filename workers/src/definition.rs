@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 /// An entry of a worker's ready line.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Announced {
+pub(crate) struct ReadyEntry {
     /// The MCP object as lists show it.
     pub(crate) definition: Arc<RawValue>,
     #[serde(default)]
@@ -16,7 +16,7 @@ pub(crate) struct Announced {
     pub(crate) context: bool,
 }
 
-impl Announced {
+impl ReadyEntry {
     /// Reads the member that the gateway needs to know; the rest of the definition stays as it is.
     ///
     /// # Errors
@@ -37,7 +37,7 @@ macro_rules! announced {
     ($(#[$about:meta])* $name:ident by $(#[$key_about:meta])* $key:ident, $member:literal) => {
         $(#[$about])*
         #[derive(Debug, Clone, ::serde::Deserialize)]
-        #[serde(try_from = "crate::definition::Announced")]
+        #[serde(try_from = "crate::definition::ReadyEntry")]
         pub struct $name {
             $(#[$key_about])*
             pub $key: ::std::sync::Arc<str>,
@@ -49,16 +49,16 @@ macro_rules! announced {
             pub context: bool,
         }
 
-        impl TryFrom<crate::definition::Announced> for $name {
+        impl TryFrom<crate::definition::ReadyEntry> for $name {
             type Error = String;
 
-            fn try_from(announced: crate::definition::Announced) -> Result<Self, String> {
+            fn try_from(announced: crate::definition::ReadyEntry) -> Result<Self, String> {
                 #[derive(::serde::Deserialize)]
-                struct Key<'a> {
+                struct DefinitionKey<'a> {
                     #[serde(borrow, rename = $member)]
                     key: ::std::borrow::Cow<'a, str>,
                 }
-                let $key = ::std::sync::Arc::from(announced.key::<Key<'_>>()?.key);
+                let $key = ::std::sync::Arc::from(announced.key::<DefinitionKey<'_>>()?.key);
                 Ok(Self {
                     $key,
                     definition: announced.definition,

@@ -49,7 +49,7 @@ pub(crate) use lock::{FileLock, LockOf};
 pub(crate) use variables::{
     builder_variables, installer_variables, server_variables, worker_variables,
 };
-pub(crate) use venv::Prepared;
+pub(crate) use venv::NamespaceEnvironment;
 
 /// Installs that run at once.
 const INSTALLS_MAX: usize = 4;
@@ -194,7 +194,7 @@ impl Environments {
         source: &NamespaceSource,
         toolchain: &Toolchain,
         packages: Packages,
-    ) -> Result<Prepared, EnvironmentError> {
+    ) -> Result<NamespaceEnvironment, EnvironmentError> {
         venv::prepare(self, source, toolchain, packages).await
     }
 

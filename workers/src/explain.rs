@@ -440,7 +440,7 @@ mod tests {
     }
 
     /// A name that counts how many of its kind are there at once.
-    struct Counted<'a> {
+    struct CountedName<'a> {
         name: String,
         count: &'a Count,
     }
@@ -451,7 +451,7 @@ mod tests {
         most: Cell<usize>,
     }
 
-    impl<'a> Counted<'a> {
+    impl<'a> CountedName<'a> {
         fn new(name: String, count: &'a Count) -> Self {
             count.now.set(count.now.get() + 1);
             count.most.set(count.most.get().max(count.now.get()));
@@ -459,42 +459,42 @@ mod tests {
         }
     }
 
-    impl Drop for Counted<'_> {
+    impl Drop for CountedName<'_> {
         fn drop(&mut self) {
             self.count.now.set(self.count.now.get() - 1);
         }
     }
 
-    impl AsRef<str> for Counted<'_> {
+    impl AsRef<str> for CountedName<'_> {
         fn as_ref(&self) -> &str {
             &self.name
         }
     }
 
-    impl PartialEq for Counted<'_> {
+    impl PartialEq for CountedName<'_> {
         fn eq(&self, other: &Self) -> bool {
             self.name == other.name
         }
     }
 
-    impl Eq for Counted<'_> {}
+    impl Eq for CountedName<'_> {}
 
-    impl PartialOrd for Counted<'_> {
+    impl PartialOrd for CountedName<'_> {
         fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
             Some(self.cmp(other))
         }
     }
 
-    impl Ord for Counted<'_> {
+    impl Ord for CountedName<'_> {
         fn cmp(&self, other: &Self) -> Ordering {
             self.name.cmp(&other.name)
         }
     }
 
     /// Every name twice, in no order.
-    fn names(count: &Count) -> impl Iterator<Item = Counted<'_>> {
+    fn names(count: &Count) -> impl Iterator<Item = CountedName<'_>> {
         let all = (0..10_000).map(|at| at * 7919 % 5000);
-        all.map(|at| Counted::new(format!("key:{at:04}"), count))
+        all.map(|at| CountedName::new(format!("key:{at:04}"), count))
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod resolve;
 mod spec;
 
 pub use crate::template::Template;
-pub use check::{Checked, Finding, Listed, check, check_file};
+pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
 pub(crate) use config::check_limits;
 pub use config::{
     InvalidServer, Isolation, ListMode, Restart, StdioServerConfig, StdioServersConfig,

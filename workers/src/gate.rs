@@ -29,13 +29,13 @@ pub struct Gate {
 /// The calls that wait.
 #[derive(Debug, Default)]
 struct Queues {
-    by_principal: HashMap<Principal, Queue>,
+    by_principal: HashMap<Principal, PrincipalQueue>,
     calls: usize,
 }
 
 /// The calls of one principal that wait.
 #[derive(Debug)]
-struct Queue {
+struct PrincipalQueue {
     /// Held by the call that stands in the line.
     turn: Arc<Semaphore>,
     calls: usize,
@@ -111,12 +111,12 @@ impl Gate {
     fn wait<'a>(
         &'a self,
         principal: &'a Principal,
-        may: impl FnOnce(usize, &Queue) -> bool,
+        may: impl FnOnce(usize, &PrincipalQueue) -> bool,
     ) -> Option<WaitingCall<'a>> {
         let mut queues = self.queues();
         let all = queues.calls;
         let queue = queues.by_principal.entry(principal.clone());
-        let queue = queue.or_insert_with(|| Queue {
+        let queue = queue.or_insert_with(|| PrincipalQueue {
             turn: Arc::new(Semaphore::new(1)),
             calls: 0,
         });

@@ -13,7 +13,7 @@ mod read;
 mod scan;
 mod walk;
 
-use members::Members;
+use members::JsonMembers;
 pub use read::{from_str, object, raw};
 pub use scan::{DEPTH_MAX, Unread, is_value};
 pub use walk::Walk;

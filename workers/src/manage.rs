@@ -37,11 +37,11 @@ pub use file_name::{InvalidToolFileName, InvalidToolFileVersion, ToolFileName, T
 pub use folder::NamespaceFolder;
 pub use history::{KeptVersion, ListedFile, ToolFiles};
 pub(crate) use inspect::INSPECT_SCRIPT;
-pub use inspect::{Fault, FoundTool, Inspected};
+pub use inspect::{Fault, FileInspection, FoundTool};
 pub use package::{InvalidPackageSpec, PackageSpec};
 pub use requirements::NotInstalled;
 pub use servers::{ManagedServer, ServerRefused, check_texts};
-pub use tool_file::{Changed, TOOL_FILE_BYTES_MAX};
+pub use tool_file::{FileChange, TOOL_FILE_BYTES_MAX};
 
 /// Reason why a change was not made, in one line for the caller. Nothing was changed then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -114,7 +114,7 @@ pub fn text(text: &str) -> String {
     // Logins first: a password may have blanks and quotes in it.
     let text = redact_credentials(text);
     let mut shown = String::with_capacity(text.len());
-    let mut next = Next::Shown;
+    let mut next = NextWord::Shown;
     let mut rest = text.as_str();
     while !rest.is_empty() {
         let (word, after) = rest.split_at(rest.find(is_gap).unwrap_or(rest.len()));
@@ -130,16 +130,16 @@ pub fn text(text: &str) -> String {
 
 /// The arguments of a command.
 pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let mut next = Next::Shown;
+    let mut next = NextWord::Shown;
     let masked = arguments.into_iter().map(|argument| {
-        let now = std::mem::replace(&mut next, Next::Shown);
+        let now = std::mem::replace(&mut next, NextWord::Shown);
         match now {
-            Next::Masked => return value(argument),
-            Next::Pair => return pair(argument),
+            NextWord::Masked => return value(argument),
+            NextWord::Pair => return pair(argument),
             // After another option, the previous one stood alone.
-            Next::Login if !argument.starts_with('-') => return login(argument),
-            Next::Password if !argument.starts_with('-') => return password(argument),
-            Next::Shown | Next::Separator | Next::Login | Next::Password => {}
+            NextWord::Login if !argument.starts_with('-') => return login(argument),
+            NextWord::Password if !argument.starts_with('-') => return password(argument),
+            NextWord::Shown | NextWord::Separator | NextWord::Login | NextWord::Password => {}
         }
         if !argument.starts_with('-') {
             return text(argument);
@@ -152,11 +152,11 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
             return text(argument);
         };
         match after_option(name) {
-            Next::Masked => format!("{name}={}", value(said)),
-            Next::Pair => format!("{name}={}", pair(said)),
-            Next::Login => format!("{name}={}", login(said)),
-            Next::Password => format!("{name}={}", password(said)),
-            Next::Shown | Next::Separator => text(argument),
+            NextWord::Masked => format!("{name}={}", value(said)),
+            NextWord::Pair => format!("{name}={}", pair(said)),
+            NextWord::Login => format!("{name}={}", login(said)),
+            NextWord::Password => format!("{name}={}", password(said)),
+            NextWord::Shown | NextWord::Separator => text(argument),
         }
     });
     masked.collect()
@@ -354,7 +354,7 @@ fn values(entry: &Value) -> Value {
 
 /// The kind of word that follows an option or a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum NextWord {
     /// A word without a special meaning.
     Shown,
     /// A credential.
@@ -369,15 +369,15 @@ enum Next {
     Password,
 }
 
-fn after_option(name: &str) -> Next {
+fn after_option(name: &str) -> NextWord {
     match name {
-        "-H" | "--header" | "--headers" | "-e" | "--env" => Next::Pair,
+        "-H" | "--header" | "--headers" | "-e" | "--env" => NextWord::Pair,
         "-u" | "-U" | "--user" | "--username" | "--login" | "--proxy-user" | "--http-user" => {
-            Next::Login
+            NextWord::Login
         }
-        "-p" => Next::Password,
-        _ if is_secret(name) => Next::Masked,
-        _ => Next::Shown,
+        "-p" => NextWord::Password,
+        _ if is_secret(name) => NextWord::Masked,
+        _ => NextWord::Shown,
     }
 }
 
@@ -395,18 +395,18 @@ fn pair(text: &str) -> String {
 }
 
 /// Masks a word of a text, and notes in `next` if the following word is a credential.
-fn in_text(word: &str, next: &mut Next) -> String {
-    let now = std::mem::replace(next, Next::Shown);
+fn in_text(word: &str, next: &mut NextWord) -> String {
+    let now = std::mem::replace(next, NextWord::Shown);
     let is_separator = word.chars().all(|c| ":=,".contains(c));
-    if is_separator && now != Next::Shown {
-        *next = Next::Masked;
+    if is_separator && now != NextWord::Shown {
+        *next = NextWord::Masked;
         return word.to_owned();
     }
     if is_scheme(word) {
-        *next = Next::Masked;
+        *next = NextWord::Masked;
         return word.to_owned();
     }
-    if now == Next::Masked {
+    if now == NextWord::Masked {
         return value(word);
     }
     if let Some(shown) = of_option(word, now, next) {
@@ -421,11 +421,11 @@ fn in_text(word: &str, next: &mut Next) -> String {
         let secret = is_secret(&name[..at]);
         return match said {
             "" if secret => {
-                *next = Next::Masked;
+                *next = NextWord::Masked;
                 word.to_owned()
             }
             _ if secret && is_scheme(said) => {
-                *next = Next::Masked;
+                *next = NextWord::Masked;
                 word.to_owned()
             }
             _ if secret || is_credential(said) => format!("{name}{}", value(said)),
@@ -436,19 +436,19 @@ fn in_text(word: &str, next: &mut Next) -> String {
         return MASK.to_owned();
     }
     *next = match (is_secret(word), word.starts_with('-')) {
-        (true, true) => Next::Masked,
-        (true, false) => Next::Separator,
-        (false, _) => Next::Shown,
+        (true, true) => NextWord::Masked,
+        (true, false) => NextWord::Separator,
+        (false, _) => NextWord::Shown,
     };
     word.to_owned()
 }
 
 /// A word of a text that is an option for a user or a password, or follows one. `None` for other words.
-fn of_option(word: &str, now: Next, next: &mut Next) -> Option<String> {
+fn of_option(word: &str, now: NextWord, next: &mut NextWord) -> Option<String> {
     if !word.starts_with('-') {
         return match now {
-            Next::Login => Some(login(word)),
-            Next::Password => Some(password(word)),
+            NextWord::Login => Some(login(word)),
+            NextWord::Password => Some(password(word)),
             _ => None,
         };
     }
@@ -460,9 +460,9 @@ fn of_option(word: &str, now: Next, next: &mut Next) -> Option<String> {
         None => (word, None),
     };
     match (after_option(name), said) {
-        (Next::Login, Some(said)) => Some(format!("{name}={}", login(said))),
-        (Next::Password, Some(said)) => Some(format!("{name}={}", password(said))),
-        (after @ (Next::Login | Next::Password), None) => {
+        (NextWord::Login, Some(said)) => Some(format!("{name}={}", login(said))),
+        (NextWord::Password, Some(said)) => Some(format!("{name}={}", password(said))),
+        (after @ (NextWord::Login | NextWord::Password), None) => {
             *next = after;
             Some(word.to_owned())
         }

@@ -15,7 +15,7 @@ use crate::worker::WorkerState;
 
 pub use servers::ServerMetrics;
 use servers::ServerSeries;
-pub use table::{Kind, family, forget};
+pub use table::{MetricKind, family, forget};
 
 /// Buckets in seconds: from a warm start to one that loads large libraries.
 const START_SECONDS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];

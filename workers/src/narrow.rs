@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::aggregate::AggregatesConfig;
-use crate::bounds::Bounded;
+use crate::bounds::BoundedValue;
 use crate::config::{
     Ceilings, GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, OperatorLimits,
 };
@@ -136,7 +136,7 @@ fn limits_of<'a>(servers: &'a ServersConfig, name: &NamespaceName) -> Option<&'a
 }
 
 fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) {
-    fn lower<T: Bounded>(key: &str, merged: &mut T, operator: T, vain: &mut Vec<String>) {
+    fn lower<T: BoundedValue>(key: &str, merged: &mut T, operator: T, vain: &mut Vec<String>) {
         if *merged > operator {
             let (asked, applies) = (merged.spelled(), operator.spelled());
             vain.push(format!(
@@ -280,21 +280,21 @@ mod tests {
     use crate::policy::ToolPolicy;
 
     /// A merged configuration, and the refused changes.
-    struct Narrowed {
+    struct NarrowedConfig {
         namespaces: NamespacesConfig,
         servers: ServersConfig,
         vain: Vec<String>,
     }
 
     /// `namespaces:` and `upstreams.stdio:` of both files.
-    fn narrowed(operator: [&str; 2], data_file: [&str; 2]) -> Narrowed {
+    fn narrowed(operator: [&str; 2], data_file: [&str; 2]) -> NarrowedConfig {
         fn parsed<T: DeserializeOwned>(below: &str, over: &str) -> T {
             let mut tree = yaml::from_str(below).expect(below);
             merge(&mut tree, yaml::from_str(over).expect(over));
             yaml::from_value(tree).expect(over)
         }
         let [namespaces, servers] = operator;
-        let mut narrowed = Narrowed {
+        let mut narrowed = NarrowedConfig {
             namespaces: parsed(namespaces, data_file[0]),
             servers: ServersConfig {
                 stdio: parsed(servers, data_file[1]),
@@ -329,7 +329,7 @@ mod tests {
         }
     }
 
-    impl Narrowed {
+    impl NarrowedConfig {
         fn policy(&self, name: &str) -> ToolPolicy {
             let name: NamespaceName = name.parse().expect("a name");
             let nothing = LimitsPatch::default();

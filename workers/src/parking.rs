@@ -17,7 +17,7 @@ pub struct Parking {
 
 /// A place; dropping it makes room.
 #[derive(Debug)]
-pub struct Parked {
+pub struct ParkingPermit {
     places: Arc<Mutex<Shares>>,
     principal: Arc<str>,
 }
@@ -54,13 +54,13 @@ impl Parking {
     /// # Errors
     ///
     /// [`ParkingFull`] when there is no place for that principal.
-    pub fn enter(&self, principal: &str) -> Result<Parked, ParkingFull> {
+    pub fn enter(&self, principal: &str) -> Result<ParkingPermit, ParkingFull> {
         let principal: Arc<str> = principal.into();
         let mut places = lock(&self.places);
         places.room(&principal, self.max)?;
         places.take(Arc::clone(&principal));
         drop(places);
-        Ok(Parked {
+        Ok(ParkingPermit {
             places: Arc::clone(&self.places),
             principal,
         })
@@ -77,7 +77,7 @@ impl Parking {
     }
 }
 
-impl Drop for Parked {
+impl Drop for ParkingPermit {
     fn drop(&mut self) {
         lock(&self.places).give_back(&self.principal);
     }

@@ -78,10 +78,10 @@ pub struct Claim {
 
 /// Every claimed name with the claim that has it, and the claims that lost.
 #[derive(Debug, Default)]
-pub struct Names(BTreeMap<NamespaceName, Settled>);
+pub struct Names(BTreeMap<NamespaceName, NameDecision>);
 
 #[derive(Debug)]
-struct Settled {
+struct NameDecision {
     winner: Claim,
     losers: Vec<Claim>,
     /// Changes of the winner by another file that were refused.
@@ -199,12 +199,12 @@ impl Names {
     pub fn settle(claims: impl IntoIterator<Item = Claim>) -> Self {
         let mut claims: Vec<_> = claims.into_iter().collect();
         claims.sort_by_key(|it| (it.origin.source, !it.enabled, it.origin.kind));
-        let mut names: BTreeMap<NamespaceName, Settled> = BTreeMap::new();
+        let mut names: BTreeMap<NamespaceName, NameDecision> = BTreeMap::new();
         for claim in claims {
             match names.get_mut(&claim.name) {
                 Some(settled) => settled.losers.push(claim),
                 None => {
-                    let settled = Settled {
+                    let settled = NameDecision {
                         winner: claim.clone(),
                         losers: Vec::new(),
                         refused: Vec::new(),
@@ -256,7 +256,10 @@ impl Names {
 
     /// Issues about the claims to a name that lost, and about changes of its namespace that were refused.
     pub fn issues(&self, name: &NamespaceName) -> Vec<Issue> {
-        self.0.get(name).map(Settled::issues).unwrap_or_default()
+        self.0
+            .get(name)
+            .map(NameDecision::issues)
+            .unwrap_or_default()
     }
 
     /// The issues of names under which nothing is served, since the claim that has the name is switched off.
@@ -285,7 +288,7 @@ impl Names {
     }
 }
 
-impl Settled {
+impl NameDecision {
     fn issues(&self) -> Vec<Issue> {
         let Claim {
             name,

@@ -81,7 +81,7 @@ pub struct Namespace {
     /// Hash over everything that makes up the namespace; with an equal hash there is nothing to do.
     pub content_hash: [u8; 32],
     /// Value that a layer above keeps with the namespace.
-    pub attached: Attached,
+    pub attached: Attachment,
     /// The worker that keeps trying to come up while `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
     pub recovering: Weak<Worker>,
 }
@@ -89,7 +89,7 @@ pub struct Namespace {
 /// A value that a layer above keeps with a namespace, so that it is found without a table and dropped with the namespace. A
 /// copy of the namespace, which may be changed before it is served, begins without a value.
 #[derive(Default)]
-pub struct Attached(OnceLock<Arc<dyn Any + Send + Sync>>);
+pub struct Attachment(OnceLock<Arc<dyn Any + Send + Sync>>);
 
 /// Upstream that runs a namespace's tools.
 #[derive(Debug, Clone)]
@@ -233,7 +233,7 @@ impl Snapshot {
     }
 }
 
-impl Attached {
+impl Attachment {
     /// The value, if it has that type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.get()?).downcast().ok()
@@ -245,15 +245,15 @@ impl Attached {
     }
 }
 
-impl Clone for Attached {
+impl Clone for Attachment {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-impl fmt::Debug for Attached {
+impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Attached")
+        f.debug_tuple("Attachment")
             .field(&self.0.get().is_some())
             .finish()
     }
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_with_a_namespace_is_one_value_which_a_copy_does_not_have() {
-        let attached = Attached::default();
+        let attached = Attachment::default();
         assert!(attached.get::<String>().is_none());
         attached.set(Arc::new("first".to_owned()));
         attached.set(Arc::new("second".to_owned()));
@@ -589,7 +589,7 @@ mod tests {
             gate: Arc::new(Gate::new(1, 1)),
             parked: Arc::new(Parking::new(1)),
             content_hash: [0; 32],
-            attached: Attached::default(),
+            attached: Attachment::default(),
             recovering: Weak::new(),
         }
     }

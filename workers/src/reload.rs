@@ -48,11 +48,11 @@ use crate::names::NamespaceName;
 use crate::precedence::{DATA_FILE, Names, configured};
 use crate::registry::{Issue, Registry, UpstreamKind};
 use crate::secrets::{RecordedOwners, SecretSource, Secrets};
-use crate::startup::Expected;
+use crate::startup::ExpectedNamespaces;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 pub(crate) use external::{is_same as same_namespace, namespace as of_external};
-use itself::{Itself, Scope};
+use itself::{Itself, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of};
 pub(crate) use wanted::{content_hash, gate, nobody, parking};
@@ -86,7 +86,7 @@ pub struct Reloader {
     /// Outcome of the parts of the next reload that are done elsewhere.
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
-    queue: Mutex<Queue>,
+    queue: Mutex<RunQueue>,
     itself: Mutex<Itself>,
     fleet: Mutex<Fleet>,
     /// Lock held while a snapshot is read and the next one swapped in, so that no publisher loses another's change.
@@ -173,23 +173,23 @@ type Ticket = watch::Sender<Option<Answer>>;
 
 /// State of the runs: the current one, and the next.
 #[derive(Debug, Default)]
-struct Queue {
+struct RunQueue {
     running: bool,
     /// The run after the current one, if a caller waits for it, and its scope.
-    next: Option<(Scope, Ticket)>,
+    next: Option<(ReloadScope, Ticket)>,
 }
 
 /// Workers that were started and are not gone yet.
 #[derive(Debug, Default)]
 struct Fleet {
-    members: Vec<Member>,
+    members: Vec<FleetMember>,
     /// Workers whose first boot failed and that go on trying; nothing serves in their namespaces.
     recovering: BTreeMap<NamespaceName, Arc<Worker>>,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Member {
+struct FleetMember {
     worker: Arc<Worker>,
     identity: Identity,
 }
@@ -252,7 +252,7 @@ impl Reloader {
         let claims = configured(&servers, &aggregates).into_iter();
         let claims = claims.chain(file.claims()).filter(|claim| claim.enabled);
         let claims = claims.map(|claim| claim.name);
-        self.registry.startup().begin(Expected {
+        self.registry.startup().begin(ExpectedNamespaces {
             names: claims.chain(elsewhere.map(|it| it.name)).collect(),
             tools_dir: Some(self.data.tools_dir()),
         });
@@ -306,16 +306,16 @@ impl Reloader {
     ///
     /// When the reload could not begin. Namespaces that fail are in the report.
     pub async fn reload(self: &Arc<Self>) -> Result<Arc<ReloadReport>, ReloadError> {
-        self.request(Scope::All).await
+        self.request(ReloadScope::All).await
     }
 
     /// Makes one served namespace equal to its files on disk, and touches no other.
     async fn reload_only(self: &Arc<Self>, name: &NamespaceName) -> Answer {
         let only = BTreeSet::from([name.clone()]);
-        self.request(Scope::Only(only)).await
+        self.request(ReloadScope::Only(only)).await
     }
 
-    async fn request(self: &Arc<Self>, scope: Scope) -> Answer {
+    async fn request(self: &Arc<Self>, scope: ReloadScope) -> Answer {
         let control = self.control.get().ok_or(ReloadError::NotStarted)?;
         if self.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
@@ -350,7 +350,7 @@ impl Reloader {
     }
 
     /// Runs until no caller waits.
-    async fn run_queue(self: Arc<Self>, mut scope: Scope, mut ticket: Ticket) {
+    async fn run_queue(self: Arc<Self>, mut scope: ReloadScope, mut ticket: Ticket) {
         let mut before: Option<Answer> = None;
         loop {
             // In a separate task, so that a panic ends one run and not the queue.
@@ -407,7 +407,7 @@ impl Reloader {
         }
         let worker = Worker::start(spec, Arc::clone(&self.host));
         self.watch(worker.spec().namespace.clone(), worker.refusals());
-        fleet.members.push(Member {
+        fleet.members.push(FleetMember {
             worker: Arc::clone(&worker),
             identity,
         });

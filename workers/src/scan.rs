@@ -129,14 +129,14 @@ pub fn claims(tools_dir: &Path) -> Vec<Claim> {
 }
 
 /// A folder that is a namespace by its name.
-struct Found {
+struct ScannedFolder {
     name: NamespaceName,
     path: PathBuf,
     real: PathBuf,
 }
 
 /// The folders of `tree`, a real path, in name order.
-fn folders(tree: &Path) -> io::Result<Vec<Found>> {
+fn folders(tree: &Path) -> io::Result<Vec<ScannedFolder>> {
     let mut entries = fs::read_dir(tree)?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     let mut folders = Vec::new();
@@ -158,7 +158,7 @@ fn folders(tree: &Path) -> io::Result<Vec<Found>> {
             );
             break;
         }
-        folders.push(Found { name, path, real });
+        folders.push(ScannedFolder { name, path, real });
     }
     Ok(folders)
 }

@@ -37,7 +37,7 @@ pub struct Startup {
 
 /// The namespaces that the first scan will find.
 #[derive(Debug, Default)]
-pub struct Expected {
+pub struct ExpectedNamespaces {
     /// Names of the configuration and of the file of external servers.
     pub names: BTreeSet<NamespaceName>,
     /// Tools directory, whose folders are the other names.
@@ -46,8 +46,8 @@ pub struct Expected {
 
 #[derive(Debug, Default)]
 struct Stage {
-    phase: Phase,
-    expected: Expected,
+    phase: StartupPhase,
+    expected: ExpectedNamespaces,
     /// Time at which the first scan began.
     began: Option<Instant>,
     /// Namespaces that are published and have no environment yet.
@@ -55,7 +55,7 @@ struct Stage {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
+enum StartupPhase {
     /// The first scan is over, or there is none.
     #[default]
     Over,
@@ -78,27 +78,27 @@ impl Default for Startup {
 
 impl Startup {
     /// Begins the first scan, which will find these.
-    pub(crate) fn begin(&self, expected: Expected) {
+    pub(crate) fn begin(&self, expected: ExpectedNamespaces) {
         self.stage
             .send_modify(|stage| stage.began = Some(Instant::now()));
-        self.enter(Phase::FirstScan, expected);
+        self.enter(StartupPhase::FirstScan, expected);
     }
 
     /// Ends a scan of all namespaces: they are published except for these, which come up beside it.
     pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
-        let expected = Expected {
+        let expected = ExpectedNamespaces {
             names: late,
             tools_dir: None,
         };
-        self.enter(Phase::Over, expected);
+        self.enter(StartupPhase::Over, expected);
     }
 
     /// Notes that the first scan failed as a whole.
     pub(crate) fn failed(&self) {
         self.stage.send_if_modified(|stage| {
-            let scanning = stage.phase == Phase::FirstScan;
+            let scanning = stage.phase == StartupPhase::FirstScan;
             if scanning {
-                stage.phase = Phase::Failed;
+                stage.phase = StartupPhase::Failed;
             }
             scanning
         });
@@ -107,7 +107,7 @@ impl Startup {
     /// Notes that a namespace that came up beside the start is published.
     pub(crate) fn came_up(&self, name: &NamespaceName) {
         self.stage.send_if_modified(|stage| {
-            let late = stage.phase == Phase::Over && stage.expected.names.remove(name);
+            let late = stage.phase == StartupPhase::Over && stage.expected.names.remove(name);
             if late && stage.expected.names.is_empty() {
                 self.runs.store(false, Ordering::Release);
             }
@@ -141,9 +141,9 @@ impl Startup {
         self.stage.borrow().retried.contains(name)
     }
 
-    fn enter(&self, phase: Phase, expected: Expected) {
+    fn enter(&self, phase: StartupPhase, expected: ExpectedNamespaces) {
         self.stage.send_modify(|stage| {
-            let runs = phase != Phase::Over || !expected.names.is_empty();
+            let runs = phase != StartupPhase::Over || !expected.names.is_empty();
             self.runs.store(runs, Ordering::Release);
             stage.phase = phase;
             stage.expected = expected;
@@ -157,12 +157,12 @@ impl Startup {
 
     /// Returns true while the first scan is running.
     pub fn is_scanning(&self) -> bool {
-        self.is_running() && self.stage.borrow().phase == Phase::FirstScan
+        self.is_running() && self.stage.borrow().phase == StartupPhase::FirstScan
     }
 
     /// Returns true if all namespaces were scanned once, or if there is no scan.
     pub fn is_scanned(&self) -> bool {
-        !self.is_running() || self.stage.borrow().phase == Phase::Over
+        !self.is_running() || self.stage.borrow().phase == StartupPhase::Over
     }
 
     /// The namespaces that come up beside the start.
@@ -171,7 +171,7 @@ impl Startup {
             return Vec::new();
         }
         let stage = self.stage.borrow();
-        let late = (stage.phase == Phase::Over).then_some(&stage.expected.names);
+        let late = (stage.phase == StartupPhase::Over).then_some(&stage.expected.names);
         late.into_iter().flatten().cloned().collect()
     }
 
@@ -207,7 +207,7 @@ impl Startup {
 
     /// Returns true if waiting may help.
     fn goes_on(&self) -> bool {
-        self.is_running() && self.stage.borrow().phase != Phase::Failed
+        self.is_running() && self.stage.borrow().phase != StartupPhase::Failed
     }
 }
 
@@ -327,7 +327,7 @@ mod tests {
     fn starting(tools: &std::path::Path) -> Arc<Registry> {
         std::fs::create_dir_all(tools.join("folder")).unwrap();
         let registry = Arc::new(Registry::default());
-        registry.startup().begin(Expected {
+        registry.startup().begin(ExpectedNamespaces {
             names: BTreeSet::from([name("configured")]),
             tools_dir: Some(tools.to_owned()),
         });

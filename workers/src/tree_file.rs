@@ -11,7 +11,7 @@ use crate::regular_file;
 
 /// Reason why a path in the tree is not opened or not read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum TreeFileError {
     /// A symlink leads out of the tree.
     #[error("a symlink that leaves the tools directory")]
     Outside,
@@ -36,8 +36,8 @@ pub(crate) fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Opens a regular file in the tree, without blocking.
-pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), Refused> {
-    let real = resolve(path, tree)?.ok_or(Refused::Outside)?;
+pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFileError> {
+    let real = resolve(path, tree)?.ok_or(TreeFileError::Outside)?;
     // Before it is opened: opening a device can have effects.
     regular(&real.metadata()?)?;
     let file = regular_file::open(&real)?;
@@ -46,7 +46,7 @@ pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), Refused
 }
 
 /// A small file's content; `None` if there is nothing of that name. A symlink that leads nowhere is an error.
-pub(crate) fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, Refused> {
+pub(crate) fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, TreeFileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -56,18 +56,18 @@ pub(crate) fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>
     let mut content = Vec::new();
     file.take(max + 1).read_to_end(&mut content)?;
     if content.len() as u64 > max {
-        return Err(Refused::TooLarge(max));
+        return Err(TreeFileError::TooLarge(max));
     }
     Ok(Some(content))
 }
 
-fn regular(metadata: &Metadata) -> Result<(), Refused> {
+fn regular(metadata: &Metadata) -> Result<(), TreeFileError> {
     if metadata.is_file() {
         Ok(())
     } else if metadata.is_dir() {
-        Err(Refused::Directory)
+        Err(TreeFileError::Directory)
     } else {
-        Err(Refused::Special)
+        Err(TreeFileError::Special)
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
         let path = tree.join("pipe");
         make_pipe(&path);
         let refused = without_waiting(move || read(&path, &tree, 10)).unwrap_err();
-        assert!(matches!(refused, Refused::Special), "{refused}");
+        assert!(matches!(refused, TreeFileError::Special), "{refused}");
     }
 
     #[test]
@@ -134,17 +134,17 @@ mod tests {
         assert_eq!(read(&tree.join("in"), &tree, 10).unwrap().unwrap(), b"ok");
         assert!(matches!(
             read(&tree.join("out"), &tree, 10),
-            Err(Refused::Outside)
+            Err(TreeFileError::Outside)
         ));
         assert!(matches!(
             read(&tree.join("gone"), &tree, 10),
-            Err(Refused::Unreadable(_))
+            Err(TreeFileError::Unreadable(_))
         ));
     }
 
     #[test]
     fn a_directory_is_no_file() {
         let (_temp, tree) = tree();
-        assert!(matches!(open(&tree, &tree), Err(Refused::Directory)));
+        assert!(matches!(open(&tree, &tree), Err(TreeFileError::Directory)));
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use burst::Burst;
 use fingerprint::fingerprint;
-use source::Source;
+use source::ChangeWatcher;
 
 /// Interval of checking for replaced folders. A check is a few system calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub struct Watch {
 #[derive(Debug)]
 enum Means {
     /// The system reports changes.
-    Told(Arc<Mutex<Source>>),
+    Told(Arc<Mutex<ChangeWatcher>>),
     /// Files are polled.
     Polled { every: Duration, last: Option<u64> },
 }
@@ -125,7 +125,7 @@ impl Watch {
 
 async fn told(root: &Path, mark: &Arc<Notify>) -> Means {
     let (root, mark) = (root.to_owned(), Arc::clone(mark));
-    let new = move || Source::new(&root, mark).map_err(|error| error.to_string());
+    let new = move || ChangeWatcher::new(&root, mark).map_err(|error| error.to_string());
     let source = tokio::task::spawn_blocking(new).await;
     match source.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(source) => Means::Told(Arc::new(Mutex::new(source))),

@@ -63,8 +63,8 @@ pub use event::{
     Answers, Ask, AskMethod, CallEvent, CallSink, LogLevel, Notice, OPEN_QUESTIONS_MAX, Question,
     Replier, UnknownLogLevel,
 };
-use member::{Common, Member};
-use rpc::{Link, Refused};
+use member::{Common, WorkerMember};
+use rpc::{CallRefusal, Link};
 
 /// Maximum wait of a call for a worker that is starting or restarting.
 const READY_WAIT: Duration = Duration::from_secs(5);
@@ -123,7 +123,7 @@ pub struct WorkerHost {
 
 /// Declarations of a worker when it became ready.
 #[derive(Debug, Clone, Default)]
-pub struct Declared {
+pub struct Declarations {
     /// Its tools, in its order.
     pub tools: Vec<Arc<Tool>>,
     /// Its resources, in its order.
@@ -140,7 +140,7 @@ pub struct Declared {
     pub files: Vec<SourceFile>,
 }
 
-impl Declared {
+impl Declarations {
     /// Returns true if clients are shown equal lists for both, issues apart.
     fn lists_what(&self, other: &Self) -> bool {
         // `Debug` shows every field, so a field added later is included without being named here.
@@ -177,11 +177,11 @@ impl Declared {
 /// A namespace's processes, seen as one; clones of its `Arc` are handed to the snapshot and to calls in flight.
 pub struct Worker {
     /// At least one.
-    members: Box<[Member]>,
+    members: Box<[WorkerMember]>,
     /// Notified when some member entered another state.
     changed: Arc<Notify>,
     /// Declarations of the first process to come up.
-    declared: Arc<OnceLock<Arc<Declared>>>,
+    declared: Arc<OnceLock<Arc<Declarations>>>,
     /// Changes with every refused start.
     refused: watch::Receiver<()>,
     /// Begin of the next search for the least busy member, so that equally busy ones take turns.
@@ -315,7 +315,7 @@ impl Worker {
                 socket,
                 ..spec.clone()
             };
-            Member::start(spec, Arc::clone(&host), &common)
+            WorkerMember::start(spec, Arc::clone(&host), &common)
         };
         let members = spec.sockets().map(start).collect();
         // Made after those of its members: the series of a namespace are removed with the last handle.
@@ -344,7 +344,7 @@ impl Worker {
     ///
     /// The error of a process that failed: `dependency_error` if it reported that (it then stays [`WorkerState::Failed`]),
     /// otherwise `worker_unavailable`, and it goes on trying; [`Worker::declared`] has the outcome of later boots.
-    pub async fn ready(&self) -> Result<Arc<Declared>, CallError> {
+    pub async fn ready(&self) -> Result<Arc<Declarations>, CallError> {
         for member in &self.members {
             member.ready().await?;
         }
@@ -352,18 +352,18 @@ impl Worker {
     }
 
     /// Declarations of the first process to come up. A process with other declarations takes no calls.
-    pub fn declared(&self) -> Option<Arc<Declared>> {
+    pub fn declared(&self) -> Option<Arc<Declarations>> {
         self.declared.get().cloned()
     }
 
     /// Returns true if some process is not started again, since its files or functions are not those it was started with.
     pub fn is_outdated(&self) -> bool {
-        self.members.iter().any(Member::is_outdated)
+        self.members.iter().any(WorkerMember::is_outdated)
     }
 
     /// Returns true if it is outdated and has no process left that takes calls: none of its declared functions is loaded.
     pub(crate) fn is_lost(&self) -> bool {
-        self.is_outdated() && !self.members.iter().any(Member::takes_calls)
+        self.is_outdated() && !self.members.iter().any(WorkerMember::takes_calls)
     }
 
     /// Changes whenever the start of a process is refused, since the worker is outdated. Closed when the worker is gone.
@@ -394,9 +394,9 @@ impl Worker {
             let _counted = member.count();
             match link.begin(&call, sink.clone()) {
                 Ok(sent) => return sent.answer().await,
-                Err(Refused::Failed(error)) => return Err(error),
+                Err(CallRefusal::Failed(error)) => return Err(error),
                 // The connection is over; nothing was sent, so the next connection may take the call.
-                Err(Refused::Closed) => {}
+                Err(CallRefusal::Closed) => {}
             }
         }
     }
@@ -425,7 +425,7 @@ impl Worker {
 
     /// States of its processes.
     pub fn states(&self) -> impl Iterator<Item = WorkerState> {
-        self.members.iter().map(Member::state)
+        self.members.iter().map(WorkerMember::state)
     }
 
     /// Specification that it was started with.
@@ -440,17 +440,17 @@ impl Worker {
 
     /// The pids of its current processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
-        self.members.iter().filter_map(Member::pid)
+        self.members.iter().filter_map(WorkerMember::pid)
     }
 
     /// Processes started after the first ones.
     pub fn restarts(&self) -> u64 {
-        self.members.iter().map(Member::restarts).sum()
+        self.members.iter().map(WorkerMember::restarts).sum()
     }
 
     /// Calls that wait for the worker or its answer.
     pub fn in_flight(&self) -> usize {
-        self.members.iter().map(Member::in_flight).sum()
+        self.members.iter().map(WorkerMember::in_flight).sum()
     }
 
     /// Returns true if it was asked to end: later calls are for its successor.
@@ -473,12 +473,12 @@ impl Worker {
     }
 
     /// The member with the fewest calls among those that take calls.
-    fn least_busy(&self) -> Option<(&Member, Arc<Link>)> {
+    fn least_busy(&self) -> Option<(&WorkerMember, Arc<Link>)> {
         if let [only] = &*self.members {
             return Some((only, only.link()?));
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let calls = |member: &Member| member.takes_calls().then(|| member.in_flight());
+        let calls = |member: &WorkerMember| member.takes_calls().then(|| member.in_flight());
         let chosen = least_busy::find(self.members.iter().map(calls), turn)?;
         let member = &self.members[chosen];
         // A connection that ended this moment is looked for again, after a short wait.
@@ -486,7 +486,10 @@ impl Worker {
     }
 
     /// Waits for a process that is on its way.
-    async fn wait_for_link(&self, deadline: Instant) -> Result<(&Member, Arc<Link>), CallError> {
+    async fn wait_for_link(
+        &self,
+        deadline: Instant,
+    ) -> Result<(&WorkerMember, Arc<Link>), CallError> {
         let _waiting = self.members[0].count();
         loop {
             // Made before the check, so that a link published between the two is not missed.
@@ -502,7 +505,7 @@ impl Worker {
     }
 
     /// The member that is nearest to taking calls.
-    fn best(&self) -> &Member {
+    fn best(&self) -> &WorkerMember {
         let nearest = self.members.iter().min_by_key(|it| it.state().distance());
         nearest.expect("a worker has at least one process")
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tooldock_workers::parking::{Parked, ParkingFull};
+use tooldock_workers::parking::{ParkingFull, ParkingPermit};
 use tooldock_workers::registry::Namespace;
 
 use super::{
@@ -33,7 +33,7 @@ struct Book {
     /// The questions that were not delivered.
     entries: Vec<Arc<Interaction>>,
     /// The call's place among the calls that wait for their client, from its first question until it goes on.
-    place: Option<Parked>,
+    place: Option<ParkingPermit>,
     /// True when the call is over.
     ended: bool,
 }
@@ -209,7 +209,7 @@ impl CallInteractions {
 
 impl Book {
     /// Gives the place back if no question is left.
-    fn release(&mut self) -> Option<Parked> {
+    fn release(&mut self) -> Option<ParkingPermit> {
         self.place.take_if(|_| self.entries.is_empty())
     }
 }

@@ -21,7 +21,7 @@ use tooldock_workers::gate::Gate;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
-use tooldock_workers::registry::{Attached, Namespace, Registry, SecretsStatus, UpstreamKind};
+use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::worker::LogLevel;
 
 use super::worker::describe;
@@ -179,7 +179,7 @@ fn namespace() -> Namespace {
         issues: Vec::new(),
         upstream: UpstreamKind::Empty,
         content_hash: [0; 32],
-        attached: Attached::default(),
+        attached: Attachment::default(),
         recovering: std::sync::Weak::new(),
     }
 }

@@ -33,7 +33,7 @@ use tooldock_workers::manage::Workspace;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
-use tooldock_workers::registry::{Attached, Namespace, SecretsStatus, UpstreamKind};
+use tooldock_workers::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use tooldock_workers::secrets::SecretNames;
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
@@ -194,7 +194,7 @@ impl Management {
             issues: Vec::new(),
             upstream: UpstreamKind::System,
             content_hash: [0; 32],
-            attached: Attached::default(),
+            attached: Attachment::default(),
             recovering: std::sync::Weak::new(),
         }
     }

@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tooldock_workers::manage::{Inspected, TOOL_FILE_BYTES_MAX, ToolFileName, ToolFileVersion};
+use tooldock_workers::manage::{
+    FileInspection, TOOL_FILE_BYTES_MAX, ToolFileName, ToolFileVersion,
+};
 use tooldock_workers::names::NamespaceName;
 
 use super::answer::{Answer, WebFailure, json_of, with_status};
@@ -48,7 +50,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest, name: &str) -> 
             .flat_map(|it| &it.tools)
             .map(|tool| &tool.name)
             .collect();
-        let fault = found.and_then(Inspected::fault);
+        let fault = found.and_then(FileInspection::fault);
         json!({
             "filename": file.name.as_str(),
             "size": file.size,

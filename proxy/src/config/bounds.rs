@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use tooldock_upstream::session::config::{BYTES_MIN, PollAfter};
-use tooldock_workers::bounds::{Bounded, TIMES, within};
+use tooldock_workers::bounds::{BoundedValue, TIMES, within};
 use tooldock_workers::config::{LimitsPatch, OutOfBounds};
 
 use super::replicas::GRACE_MAX;
@@ -111,7 +111,11 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn at_most<T: Bounded>(key: &str, value: T, (other, most): (&str, T)) -> Result<(), ConfigError> {
+fn at_most<T: BoundedValue>(
+    key: &str,
+    value: T,
+    (other, most): (&str, T),
+) -> Result<(), ConfigError> {
     if value <= most {
         return Ok(());
     }

@@ -22,7 +22,7 @@ use crate::names::NamespaceName;
 use crate::regular_file;
 use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
 use crate::template::Template;
-use keys::{Keys, Source, Value};
+use keys::{AggregateText, Keys, Value};
 
 /// The largest file that is read.
 const FILE_MAX: u64 = 1024 * 1024;
@@ -63,7 +63,7 @@ impl ServedOver {
 pub fn read(path: &Path, over: ServedOver) -> Result<AggregateSpec, String> {
     let name = path.display().to_string();
     let text = text(path).map_err(|reason| format!("{name}: {reason}"))?;
-    let source = Source {
+    let source = AggregateText {
         name: &name,
         text: &text,
     };
@@ -97,7 +97,7 @@ fn text(path: &Path) -> Result<String, String> {
 }
 
 fn spec(
-    source: Source<'_>,
+    source: AggregateText<'_>,
     path: &Path,
     (folder, over): (&Path, ServedOver),
 ) -> Result<AggregateSpec, String> {
@@ -118,7 +118,7 @@ fn spec(
     })
 }
 
-fn active(source: Source<'_>, keys: &mut Keys<'_>) -> Result<ActivePatterns, String> {
+fn active(source: AggregateText<'_>, keys: &mut Keys<'_>) -> Result<ActivePatterns, String> {
     let patterns = keys.texts("active_toolsets", PATTERNS_MAX)?;
     let texts = patterns.iter().map(|(text, _)| text.clone()).collect();
     ActivePatterns::new(texts).map_err(|error| {
@@ -128,7 +128,7 @@ fn active(source: Source<'_>, keys: &mut Keys<'_>) -> Result<ActivePatterns, Str
     })
 }
 
-fn options(source: Source<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, String> {
+fn options(source: AggregateText<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, String> {
     let defaults = AggregateOptions::default();
     let scope = choice(
         source,
@@ -160,7 +160,7 @@ fn options(source: Source<'_>, keys: &mut Keys<'_>) -> Result<AggregateOptions, 
 }
 
 /// The servers in the order of the file, in each of their forms: `[[servers]]`, `[[server]]`, `[servers.NAME]`.
-fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>, String> {
+fn servers<'a>(source: AggregateText<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>, String> {
     let mut servers = Vec::new();
     for key in ["servers", "server"] {
         let Some(value) = keys.take(key) else {
@@ -208,7 +208,7 @@ fn servers<'a>(source: Source<'a>, keys: &mut Keys<'a>) -> Result<Vec<Keys<'a>>,
 
 /// Reads one server of the file.
 fn member(
-    source: Source<'_>,
+    source: AggregateText<'_>,
     mut keys: Keys<'_>,
     (folder, over): (&Path, ServedOver),
 ) -> Result<Member, String> {
@@ -395,7 +395,7 @@ impl Run {
     /// Refuses keys that only a command has, and `more`.
     fn only_for_commands(
         &self,
-        source: Source<'_>,
+        source: AggregateText<'_>,
         more: [Option<(&str, usize)>; 2],
     ) -> Result<(), String> {
         let env = self.env.values().next().map(|(_, at)| ("env", *at));
@@ -432,7 +432,7 @@ fn of_url(
 
 /// Refuses a value with a malformed reference.
 fn well_formed(
-    source: Source<'_>,
+    source: AggregateText<'_>,
     key: &str,
     values: &BTreeMap<String, (String, usize)>,
 ) -> Result<(), String> {
@@ -446,7 +446,7 @@ fn well_formed(
 
 /// Refuses a header that occurs twice in different case.
 fn once_each(
-    source: Source<'_>,
+    source: AggregateText<'_>,
     headers: &BTreeMap<String, (String, usize)>,
 ) -> Result<(), String> {
     let mut seen = BTreeMap::new();
@@ -469,7 +469,7 @@ fn templates(values: &BTreeMap<String, (String, usize)>) -> BTreeMap<String, Tem
 
 /// Error about a server's keys, at the place of the key it is about.
 fn of_server(
-    source: Source<'_>,
+    source: AggregateText<'_>,
     at: usize,
     named: &BTreeMap<String, (String, usize)>,
     wrong: &InvalidServer,
@@ -488,7 +488,7 @@ fn of_server(
 
 /// Reads a key with a few allowed words.
 fn choice<T: Copy>(
-    source: Source<'_>,
+    source: AggregateText<'_>,
     keys: &mut Keys<'_>,
     key: &'static str,
     words: &[(&str, T)],

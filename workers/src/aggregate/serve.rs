@@ -15,7 +15,7 @@ use crate::external::{self, INVALID, StdioServerConfig};
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
-use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
+use crate::registry::{Attachment, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::reload::{content_hash, gate, nobody, of_external, parking, same_namespace};
 use crate::secrets::Secrets;
 
@@ -153,7 +153,7 @@ pub fn namespace(
         parked: parking(current, &limits),
         content_hash: content_hash(&hash.finalize().into(), &limits, &tool_limits, None),
         upstream,
-        attached: Attached::default(),
+        attached: Attachment::default(),
         recovering: Weak::new(),
         limits,
         tool_limits,

@@ -47,7 +47,7 @@ enum Language {
 
 /// Facts gathered from all source files.
 #[derive(Debug, Default)]
-struct Facts {
+struct SourceFacts {
     tools: Vec<FoundTool>,
     hosts: BTreeSet<String>,
     secrets: BTreeSet<String>,
@@ -113,7 +113,7 @@ pub(super) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
     let sources = if main.is_empty() { all } else { main };
     let language = most_of(tree, &sources);
 
-    let mut facts = Facts::default();
+    let mut facts = SourceFacts::default();
     let (mut bytes, mut unread) = (0, 0);
     for (index, (path, file_language)) in sources.iter().enumerate() {
         let over =
@@ -163,7 +163,7 @@ pub(super) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
 }
 
 /// Parses a file and reads its tree; returns false if that takes too long.
-fn look_into(path: &str, language: Language, text: &str, facts: &mut Facts) -> bool {
+fn look_into(path: &str, language: Language, text: &str, facts: &mut SourceFacts) -> bool {
     let mut parser = Parser::new();
     if parser.set_language(&language.grammar(path)).is_err() {
         return false;

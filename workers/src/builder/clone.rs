@@ -157,7 +157,7 @@ impl Git {
             .arg(repository.url())
             .arg(&self.directory)
             .stdout(Stdio::null());
-        let mut child = Running(command.spawn().map_err(not_started)?);
+        let mut child = ChildGuard(command.spawn().map_err(not_started)?);
         let stderr = child.0.stderr.take();
         let bytes_max = config.max_size.as_u64();
         let too_large = || {
@@ -206,7 +206,7 @@ impl Git {
     /// The files of a commit that are kept. The listing is read as a stream: a commit may name more files than memory holds.
     fn list(&self, revision: &str, tree: &mut Tree) -> Result<Vec<Blob>, BuilderError> {
         let mut command = self.inside(&["ls-tree", "-r", "-l", "-z", "--full-tree", revision]);
-        let mut child = Running(command.stderr(Stdio::null()).spawn().map_err(not_started)?);
+        let mut child = ChildGuard(command.stderr(Stdio::null()).spawn().map_err(not_started)?);
         let Some(stdout) = child.0.stdout.take() else {
             return Err(unreadable());
         };
@@ -252,7 +252,7 @@ impl Git {
     fn take(&self, blobs: &[Blob], tree: &mut Tree) -> Result<(), BuilderError> {
         let mut command = self.inside(&["cat-file", "--batch"]);
         let command = command.stdin(Stdio::piped()).stderr(Stdio::null());
-        let mut child = Running(command.spawn().map_err(not_started)?);
+        let mut child = ChildGuard(command.spawn().map_err(not_started)?);
         let (Some(stdin), Some(stdout)) = (child.0.stdin.take(), child.0.stdout.take()) else {
             return Err(unreadable());
         };
@@ -299,7 +299,7 @@ fn take_one(
 }
 
 /// An entry of `ls-tree -l`. Without a size, it has the reason why it is not kept.
-struct Entry<'a> {
+struct TreeEntry<'a> {
     id: &'a str,
     size: Option<u64>,
     reason: &'static str,
@@ -307,7 +307,7 @@ struct Entry<'a> {
 }
 
 /// `MODE SP TYPE SP ID SP+ SIZE TAB PATH`
-fn parse_entry(entry: &[u8]) -> Option<Entry<'_>> {
+fn parse_entry(entry: &[u8]) -> Option<TreeEntry<'_>> {
     let tab = memchr::memchr(b'\t', entry)?;
     let head = std::str::from_utf8(&entry[..tab]).ok()?;
     let mut words = head.split_ascii_whitespace();
@@ -318,7 +318,7 @@ fn parse_entry(entry: &[u8]) -> Option<Entry<'_>> {
         (_, "blob") => (Some(size.parse().ok()?), ""),
         _ => (None, "is no file"),
     };
-    Some(Entry {
+    Some(TreeEntry {
         id,
         size,
         reason,
@@ -328,16 +328,16 @@ fn parse_entry(entry: &[u8]) -> Option<Entry<'_>> {
 
 /// A child process that is killed when this value is dropped. Processes that the child started are ended by the guard
 /// above this process.
-struct Running(Child);
+struct ChildGuard(Child);
 
-impl Running {
+impl ChildGuard {
     fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         self.end();
     }

@@ -28,16 +28,16 @@ pub(super) struct Fetch {
 
 /// Registry that a package is published in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PackageRegistry {
     Npm,
     Pypi,
 }
 
 /// A package as the caller asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
+struct PackageRequest {
     /// The registry, if the caller named one.
-    kind: Option<Kind>,
+    kind: Option<PackageRegistry>,
     name: String,
     version: Option<String>,
 }
@@ -45,7 +45,7 @@ struct Wanted {
 /// A package that can be downloaded.
 #[derive(Debug, Clone)]
 pub(super) struct Package {
-    kind: Kind,
+    kind: PackageRegistry,
     name: String,
     version: String,
     /// The address of its archive.
@@ -71,7 +71,7 @@ impl ExpectedDigest {
     }
 }
 
-impl Kind {
+impl PackageRegistry {
     fn as_str(self) -> &'static str {
         match self {
             Self::Npm => "npm",
@@ -116,14 +116,14 @@ impl Fetch {
             // The MCP registry knows which package registry its servers are published in.
             wanted.kind =
                 registry::kind_of(self, config, &wanted.name).and_then(|kind| match &kind[..] {
-                    "npm" => Some(Kind::Npm),
-                    "pypi" => Some(Kind::Pypi),
+                    "npm" => Some(PackageRegistry::Npm),
+                    "pypi" => Some(PackageRegistry::Pypi),
                     _ => None,
                 });
         }
         match wanted.kind {
-            Some(Kind::Npm) => npm::find(self, &wanted),
-            Some(Kind::Pypi) => pypi::find(self, &wanted),
+            Some(PackageRegistry::Npm) => npm::find(self, &wanted),
+            Some(PackageRegistry::Pypi) => pypi::find(self, &wanted),
             // Only if npm has no such package: while npm is unreachable, its package must not be replaced by another one.
             None => npm::find(self, &wanted).or_else(|at_npm| {
                 if at_npm.code != BuilderErrorCode::NotFound {
@@ -167,17 +167,17 @@ impl Fetch {
 }
 
 /// `name`, `@scope/name`, `npm:name`, `pypi:name`, each with `@VERSION` or `==VERSION`.
-fn parse(text: &str) -> Result<Wanted, BuilderError> {
+fn parse(text: &str) -> Result<PackageRequest, BuilderError> {
     let text = text.trim();
     let (kind, rest) = match text.split_once(':') {
-        Some(("npm", rest)) => (Some(Kind::Npm), rest),
-        Some(("pypi", rest)) => (Some(Kind::Pypi), rest),
+        Some(("npm", rest)) => (Some(PackageRegistry::Npm), rest),
+        Some(("pypi", rest)) => (Some(PackageRegistry::Pypi), rest),
         Some(_) => {
             return Err(BuilderError::invalid(format!(
                 "{text:?} is not a package that can be fetched: npm and PyPI are known. For a repository, call install_from_repo."
             )));
         }
-        None => (text.starts_with('@').then_some(Kind::Npm), text),
+        None => (text.starts_with('@').then_some(PackageRegistry::Npm), text),
     };
     let (name, version) = match rest.split_once("==") {
         Some((name, version)) => (name, Some(version)),
@@ -195,7 +195,9 @@ fn parse(text: &str) -> Result<Wanted, BuilderError> {
                 .all(|c| c.is_ascii_alphanumeric() || "._-+~".contains(c))
     };
     let named = match name.strip_prefix('@').map(|it| it.split_once('/')) {
-        Some(Some((scope, name))) => word(scope) && word(name) && kind == Some(Kind::Npm),
+        Some(Some((scope, name))) => {
+            word(scope) && word(name) && kind == Some(PackageRegistry::Npm)
+        }
         Some(None) => false,
         None => word(name),
     };
@@ -205,7 +207,7 @@ fn parse(text: &str) -> Result<Wanted, BuilderError> {
              with @VERSION or ==VERSION behind it where a certain version is wanted."
         )));
     }
-    Ok(Wanted {
+    Ok(PackageRequest {
         kind,
         name: name.to_owned(),
         version: version.map(str::to_owned),

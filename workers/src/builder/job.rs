@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, nice, setrlimit};
 
 use super::fetch::Fetch;
-use super::store::{Source, Store};
+use super::store::{Store, TreeSource};
 use super::tree::Tree;
-use super::{Analysis, BuilderConfig, BuilderError, Line, Progress, Request, Task};
+use super::{Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, Task};
 use super::{analysis, clone, reach::Reach, registry};
 
 /// The largest request.
@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
         .lock()
         .take(REQUEST_MAX)
         .read_to_string(&mut text);
-    let request: Request = match read.map(|_| serde_json::from_str(&text)) {
+    let request: BuilderRequest = match read.map(|_| serde_json::from_str(&text)) {
         Ok(Ok(request)) => request,
         _ => {
             eprintln!("tooldock __builder: expects one request as JSON on standard input");
@@ -47,13 +47,13 @@ pub fn main() -> ExitCode {
     limit(Resource::As, MEMORY_MAX);
     limit(Resource::Fsize, request.config.max_size.as_u64());
     limit(Resource::Core, 0);
-    let answer = run(&request, &|progress| say(&Line::Progress(progress)));
+    let answer = run(&request, &|progress| say(&BuilderLine::Progress(progress)));
     say(&answer);
     ExitCode::SUCCESS
 }
 
 /// Writes a line. A gateway that is gone cannot be told; its guard ends this process.
-fn say(line: &Line) {
+fn say(line: &BuilderLine) {
     if let Ok(mut text) = serde_json::to_vec(line) {
         text.push(b'\n');
         let mut stdout = io::stdout().lock();
@@ -73,18 +73,20 @@ fn limit(what: Resource, value: u64) {
 }
 
 /// Runs the job of a request.
-pub(super) fn run(request: &Request, show: Show<'_>) -> Line {
+pub(super) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
     let config = &request.config;
     let store = Store::new(request.repos.clone());
     let result = match &request.task {
-        Task::AnalyzeRepo(url) => analyze_repo(url, config, &store, show).map(Line::Analysis),
+        Task::AnalyzeRepo(url) => {
+            analyze_repo(url, config, &store, show).map(BuilderLine::Analysis)
+        }
         Task::AnalyzePackage(package) => {
-            analyze_package(package, config, &store, show).map(Line::Analysis)
+            analyze_package(package, config, &store, show).map(BuilderLine::Analysis)
         }
         Task::SearchRegistry(query) => Fetch::new(config)
-            .and_then(|fetch| registry::search(&fetch, config, query).map(Line::Registry)),
+            .and_then(|fetch| registry::search(&fetch, config, query).map(BuilderLine::Registry)),
     };
-    result.unwrap_or_else(Line::Error)
+    result.unwrap_or_else(BuilderLine::Error)
 }
 
 fn analyze_repo(
@@ -130,7 +132,7 @@ fn keep(
     let mut tree = Tree::new(building.files(), config.max_size.as_u64());
     let revision = fill(&mut tree, &building.path)?;
     let analysis = analysis::analyse(source, &tree, show);
-    let about = Source {
+    let about = TreeSource {
         source: source.to_owned(),
         revision,
         bytes: tree.bytes(),

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::store::Store;
 use super::{
-    Analysis, BuilderConfig, BuilderError, Line, Progress, RegistryEntry, RepoFile, Request, Task,
+    Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, RegistryEntry,
+    RepoFile, Task,
 };
 use crate::environment::builder_variables;
 use crate::metrics::WorkerMetrics;
@@ -121,7 +122,7 @@ impl Builder {
     pub async fn search_registry(&self, query: &str) -> Result<Vec<RegistryEntry>, BuilderError> {
         let task = Task::SearchRegistry(argument("query", query)?);
         match self.run(task, &mut |_| {}).await? {
-            Line::Registry(entries) => Ok(entries),
+            BuilderLine::Registry(entries) => Ok(entries),
             _ => Err(no_answer()),
         }
     }
@@ -147,7 +148,7 @@ impl Builder {
         &self,
         task: Task,
         progress: &mut (dyn FnMut(Progress) + Send),
-    ) -> Result<Line, BuilderError> {
+    ) -> Result<BuilderLine, BuilderError> {
         let turn = timeout(TURN_WAIT, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             return Err(BuilderError::timed_out(format!(
@@ -155,7 +156,7 @@ impl Builder {
                 TURN_WAIT.as_secs()
             )));
         };
-        let request = Request {
+        let request = BuilderRequest {
             task,
             repos: self.host.repos.clone(),
             config: BuilderConfig::clone(&self.config.load()),
@@ -184,7 +185,7 @@ impl Builder {
                     }
                 }
                 answer = &mut job => return match answer {
-                    Ok(Ok(Line::Error(error))) | Ok(Err(error)) => Err(error),
+                    Ok(Ok(BuilderLine::Error(error))) | Ok(Err(error)) => Err(error),
                     Ok(Ok(line)) => Ok(line),
                     // The runtime is gone, or shutting down.
                     Err(_) => Err(BuilderError::failed("the gateway is shutting down.")),
@@ -197,7 +198,7 @@ impl Builder {
 /// A child and its job, owned by a task in the control runtime.
 struct Job {
     host: BuilderHost,
-    request: Request,
+    request: BuilderRequest,
     said: mpsc::Sender<Progress>,
     cancelled: CancellationToken,
     /// Released when the child has ended, not when its caller went away.
@@ -205,7 +206,7 @@ struct Job {
 }
 
 impl Job {
-    async fn run(self) -> Result<Line, BuilderError> {
+    async fn run(self) -> Result<BuilderLine, BuilderError> {
         let spec = ProcessSpec {
             program: self.host.program.clone(),
             args: vec!["__builder".into()],
@@ -246,7 +247,7 @@ impl Job {
     }
 
     /// Writes the request and reads until the answer.
-    async fn converse(&self, child: &mut Child) -> Result<Line, BuilderError> {
+    async fn converse(&self, child: &mut Child) -> Result<BuilderLine, BuilderError> {
         let mut request = serde_json::to_vec(&self.request)
             .map_err(|error| BuilderError::failed(format!("cannot write the request: {error}")))?;
         request.push(b'\n');
@@ -291,7 +292,7 @@ impl Job {
         }))
     }
 
-    async fn listen(&self, stdout: impl AsyncRead + Unpin) -> Option<Line> {
+    async fn listen(&self, stdout: impl AsyncRead + Unpin) -> Option<BuilderLine> {
         let mut stdout = BufReader::new(stdout);
         let mut line = Vec::new();
         loop {
@@ -302,7 +303,7 @@ impl Job {
             }
             match serde_json::from_slice(&line).ok()? {
                 // Shown or not: the child does not wait for it.
-                Line::Progress(progress) => _ = self.said.try_send(progress),
+                BuilderLine::Progress(progress) => _ = self.said.try_send(progress),
                 answer => return Some(answer),
             }
         }
@@ -336,9 +337,9 @@ fn argument(name: &str, value: &str) -> Result<String, BuilderError> {
     Ok(value.to_owned())
 }
 
-fn analysis(line: Line) -> Result<Analysis, BuilderError> {
+fn analysis(line: BuilderLine) -> Result<Analysis, BuilderError> {
     match line {
-        Line::Analysis(analysis) => Ok(analysis),
+        BuilderLine::Analysis(analysis) => Ok(analysis),
         _ => Err(no_answer()),
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct Store {
 
 /// Content of `source.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Source {
+pub(super) struct TreeSource {
     /// The address as the caller gave it.
     pub(super) source: String,
     /// The commit or version.
@@ -101,7 +101,7 @@ impl Store {
 
     /// Puts a complete tree in its place, instead of an older tree of the same address, and removes the oldest trees.
     #[cfg(feature = "builder")]
-    pub(super) fn complete(&self, building: Building, source: &Source) -> io::Result<()> {
+    pub(super) fn complete(&self, building: Building, source: &TreeSource) -> io::Result<()> {
         let text = serde_json::to_vec(source)?;
         fs::write(building.path.join(SOURCE), text)?;
         let exclusive = self.lock(Access::Exclusive)?;
@@ -375,7 +375,7 @@ fn read_at_most(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 }
 
 /// The content of a tree's `source.json`, unless it is damaged.
-fn source_of(tree: &Path) -> Option<Source> {
+fn source_of(tree: &Path) -> Option<TreeSource> {
     let text = read_at_most(&tree.join(SOURCE), SOURCE_MAX).ok()?;
     serde_json::from_slice(&text).ok()
 }
@@ -412,11 +412,11 @@ mod tests {
     fn keep(store: &Store, source: &str, bytes: u64) -> PathBuf {
         let building = store.begin().unwrap();
         fs::write(building.files().join("a.txt"), source).unwrap();
-        let about = Source {
+        let about = TreeSource {
             source: source.into(),
             bytes,
             left_out: BTreeMap::from([("link".into(), "is a symbolic link".into())]),
-            ..Source::default()
+            ..TreeSource::default()
         };
         store.complete(building, &about).unwrap();
         store.place_of(source)

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
-use crate::bounds::Bounded;
+use crate::bounds::BoundedValue;
 
 /// The spelling of [`Concurrency::Auto`].
 const AUTO: &str = "auto";
@@ -68,7 +68,7 @@ impl fmt::Display for Concurrency {
     }
 }
 
-impl Bounded for Concurrency {
+impl BoundedValue for Concurrency {
     fn spelled(self) -> String {
         self.to_string()
     }

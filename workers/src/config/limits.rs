@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use super::concurrency::Concurrency;
-use crate::bounds::{Bounded, TIMES, within};
+use crate::bounds::{BoundedValue, TIMES, within};
 
 /// The most worker processes one namespace may have.
 pub const PROCESSES_MAX: usize = 64;
@@ -320,7 +320,7 @@ pub struct OutOfBounds {
     pub(crate) too_low: bool,
 }
 
-fn check<T: Bounded>(
+fn check<T: BoundedValue>(
     key: impl Fn() -> String,
     said: Option<T>,
     bounds: &RangeInclusive<T>,
@@ -333,7 +333,7 @@ fn check<T: Bounded>(
     })
 }
 
-fn cap<T: Bounded>(
+fn cap<T: BoundedValue>(
     said: &mut Option<T>,
     operator: Option<T>,
     ceiling: Option<T>,

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::interpreter::find_program;
 use super::script::BOUNDS;
 use super::variables::installer_variables;
-use crate::manage::{INSPECT_SCRIPT, Inspected};
+use crate::manage::{FileInspection, INSPECT_SCRIPT};
 use crate::scan::NamespaceSource;
 use crate::secrets::Secret;
 
@@ -34,7 +34,7 @@ const LAST_LINE_MAX: u64 = 4096;
 
 /// The first line of a worker.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Imported {
+pub(crate) struct ImportReport {
     op: String,
     /// Reason why the worker does not start.
     #[serde(default)]
@@ -52,7 +52,7 @@ pub(crate) struct ImportIssue {
     pub(crate) message: String,
 }
 
-impl Imported {
+impl ImportReport {
     /// The files that are not served whole.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ pub(crate) fn import(
     environment: &Path,
     variables: Vec<(OsString, Secret)>,
     limit: Duration,
-) -> Result<Imported, String> {
+) -> Result<ImportReport, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut command = Command::new(environment.join("bin/python"));
     command
@@ -105,7 +105,10 @@ pub(crate) fn import(
 /// # Errors
 ///
 /// The reason why there is no answer.
-pub(crate) fn parse(python: &str, files: &[(String, String)]) -> Result<Vec<Inspected>, String> {
+pub(crate) fn parse(
+    python: &str,
+    files: &[(String, String)],
+) -> Result<Vec<FileInspection>, String> {
     let program = find_program(python).ok_or_else(|| {
         format!("workers.python: {python:?} was not found; install Python, or name it there")
     })?;

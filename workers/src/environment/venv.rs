@@ -30,7 +30,7 @@ const PTH_FILE: &str = "zz_tooldock.pth";
 
 /// A namespace's environment, ready to start a worker in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Prepared {
+pub(crate) struct NamespaceEnvironment {
     /// The environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the next
     /// generation switched that symlink.
     pub(crate) build: PathBuf,
@@ -47,7 +47,7 @@ pub(super) async fn prepare(
     source: &NamespaceSource,
     toolchain: &Toolchain,
     packages: Packages,
-) -> Result<Prepared, EnvironmentError> {
+) -> Result<NamespaceEnvironment, EnvironmentError> {
     let name = &source.name;
     let requirements = source
         .requirements
@@ -104,7 +104,7 @@ pub(super) async fn prepare(
         point(&link, &environment)
     })
     .await?;
-    Ok(Prepared {
+    Ok(NamespaceEnvironment {
         python: build.join("bin/python"),
         build,
         venv,

@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 
 use super::config::Isolation;
 use super::file::{EXTERNAL_FILE, ServersFile};
-use super::resolve::{External, MISSING, Place, Server, ServersConfig, resolve};
+use super::resolve::{External, MISSING, Server, ServerPlace, ServersConfig, resolve};
 use super::spec::StdioSpec;
 use crate::config::NamespacesConfig;
 use crate::manifest::effective_limits;
@@ -20,9 +20,9 @@ use crate::secrets::Secrets;
 
 /// Result of checking the external servers of a data directory and a configuration.
 #[derive(Debug, Default)]
-pub struct Checked {
+pub struct ServerCheck {
     /// The servers there would be, in name order.
-    pub servers: Vec<Listed>,
+    pub servers: Vec<CheckedServer>,
     /// Problems of the servers.
     pub findings: Vec<Finding>,
     /// The namespaces of all places, including those that are switched off or cannot start.
@@ -31,7 +31,7 @@ pub struct Checked {
 
 /// A server in the result.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct CheckedServer {
     /// Its namespace.
     pub name: NamespaceName,
     /// Key that it is configured under.
@@ -63,14 +63,14 @@ pub fn check(
     claims: Vec<Claim>,
     namespaces: &NamespacesConfig,
     secrets: &Secrets,
-) -> Checked {
+) -> ServerCheck {
     let path = data.join(EXTERNAL_FILE);
     let file = ServersFile::read(data);
     checked(&path, file, (configured, claims), namespaces, secrets)
 }
 
 /// Checks a file in the format of `external/config.yaml`, at any path.
-pub fn check_file(path: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Checked {
+pub fn check_file(path: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> ServerCheck {
     let file = ServersFile::read_alone(path);
     let file = file.and_then(|file| file.ok_or_else(|| "no such file".into()));
     let none = ServersConfig::default();
@@ -83,8 +83,8 @@ fn checked(
     (configured, claims): (&ServersConfig, Vec<Claim>),
     namespaces: &NamespacesConfig,
     secrets: &Secrets,
-) -> Checked {
-    let mut checked = Checked::default();
+) -> ServerCheck {
+    let mut checked = ServerCheck::default();
     let from = path;
     let path = path.display();
     let file = file.unwrap_or_else(|message| {
@@ -112,13 +112,13 @@ fn checked(
     checked
 }
 
-impl Checked {
+impl ServerCheck {
     fn look_at(&mut self, external: External, file: &Path, namespaces: &NamespacesConfig) {
         let place = match external.place {
-            Place::Stdio | Place::Remote => {
+            ServerPlace::Stdio | ServerPlace::Remote => {
                 format!("{}.{}", external.place.key(), external.name)
             }
-            Place::File => {
+            ServerPlace::File => {
                 format!("{}: servers.{}", file.display(), external.name)
             }
         };
@@ -145,7 +145,7 @@ impl Checked {
             }),
             Ok(Server::Remote(server)) => {
                 let backends = server.spec.backends.iter().map(|it| it.id.to_string());
-                self.servers.push(Listed {
+                self.servers.push(CheckedServer {
                     name: external.name,
                     place,
                     command: backends.collect::<Vec<_>>().join(" "),
@@ -156,7 +156,7 @@ impl Checked {
                 if let Some((key, message)) = not_startable(&server.spec) {
                     self.warning(at(key), message);
                 }
-                self.servers.push(Listed {
+                self.servers.push(CheckedServer {
                     name: external.name,
                     place,
                     command: server.spec.program.display().to_string(),
@@ -228,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    fn looked_at(data: &Path, configured: &str) -> Checked {
+    fn looked_at(data: &Path, configured: &str) -> ServerCheck {
         let configured = ServersConfig {
             stdio: yaml::from_str(configured).unwrap(),
             ..ServersConfig::default()

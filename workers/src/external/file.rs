@@ -15,7 +15,7 @@ use super::config::{InvalidServer, StdioServerConfig};
 use super::registry_name::{PackageType, RegistryCache, launch};
 use crate::names::NamespaceName;
 use crate::precedence::Claim;
-use crate::tree_file::{self, Refused};
+use crate::tree_file::{self, TreeFileError};
 use crate::yaml::{self, Mapping, Value};
 
 /// Path of the file, relative to the data directory.
@@ -41,7 +41,7 @@ pub(crate) struct ServersFile {
 /// Source of an entry's command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Source {
+enum CommandSource {
     Registry,
     Custom,
 }
@@ -154,7 +154,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     };
     // `key:` with nothing behind it is ignored.
     keys.retain(|_, value| !value.is_null());
-    let source: Option<Source> = take(&mut keys, "source", "must be registry or custom")?;
+    let source: Option<CommandSource> = take(&mut keys, "source", "must be registry or custom")?;
     let name: Option<String> = take(&mut keys, "name", "must be a text")?;
     let package_type: Option<PackageType> = take(&mut keys, "package_type", "must be npm or pypi")?;
     // Each key separately, so that the error can name it.
@@ -185,11 +185,11 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
         return Ok(config);
     }
     let source = source.unwrap_or(match name {
-        Some(_) => Source::Registry,
-        None => Source::Custom,
+        Some(_) => CommandSource::Registry,
+        None => CommandSource::Custom,
     });
     match (source, name) {
-        (Source::Registry, Some(name)) => {
+        (CommandSource::Registry, Some(name)) => {
             if !config.command.is_empty() {
                 let message = "belongs to source: custom; a registry's name says what is run";
                 return Err(InvalidServer::new("command", message));
@@ -198,10 +198,10 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
             args.append(&mut config.args);
             (config.command, config.args) = (command.into(), args);
         }
-        (Source::Registry, None) => {
+        (CommandSource::Registry, None) => {
             return Err(InvalidServer::new("name", "is missing"));
         }
-        (Source::Custom, _) => {}
+        (CommandSource::Custom, _) => {}
     }
     config.validate()?;
     Ok(config)
@@ -260,7 +260,7 @@ fn read_yaml(path: &Path) -> Result<Option<Value>, String> {
     let text = match tree_file::read(path, &tree, BYTES_MAX) {
         Ok(Some(text)) => text,
         Ok(None) => return Ok(None),
-        Err(Refused::Outside) => return Err("a symlink that leaves its directory".into()),
+        Err(TreeFileError::Outside) => return Err("a symlink that leaves its directory".into()),
         Err(refused) => return Err(refused.to_string()),
     };
     if !yaml::readable_in_time(&text) {

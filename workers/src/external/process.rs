@@ -75,7 +75,7 @@ pub struct ServerProcess {
     /// The pipes until they are taken. A plain mutex: held for a move.
     pipes: Mutex<Option<Pipes>>,
     exit: watch::Receiver<Option<Exit>>,
-    said: Said,
+    said: StderrTail,
     hold: OutputHold,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
@@ -83,7 +83,7 @@ pub struct ServerProcess {
 
 /// Standard error of the process.
 #[derive(Debug, Clone)]
-struct Said {
+struct StderrTail {
     last: LastLine,
     /// True when it has been read to its end.
     all: watch::Receiver<bool>,
@@ -101,7 +101,7 @@ impl ServerProcess {
         let stop_on_drop = stop.clone().drop_guard();
         let (started, outcome) = oneshot::channel();
         let hold = OutputHold::default();
-        let owner = Owner {
+        let owner = ChildTask {
             server: server.clone(),
             host: host.clone(),
             hold: hold.clone(),
@@ -190,23 +190,23 @@ impl ServerProcess {
     }
 }
 
-struct Started {
+struct StartedServer {
     pid: u32,
     pipes: Pipes,
     exit: watch::Receiver<Option<Exit>>,
-    said: Said,
+    said: StderrTail,
 }
 
 /// The task that owns the child.
-struct Owner {
+struct ChildTask {
     server: ExternalServer,
     host: ProcessHost,
     hold: OutputHold,
     stop: CancellationToken,
 }
 
-impl Owner {
-    async fn run(self, started: oneshot::Sender<Result<Started, String>>) {
+impl ChildTask {
+    async fn run(self, started: oneshot::Sender<Result<StartedServer, String>>) {
         let spec = &self.server.spec;
         let process = ProcessSpec {
             program: spec.program.clone(),
@@ -254,14 +254,14 @@ impl Owner {
         });
         let (ended, exit) = watch::channel(None);
         let (all_said, all) = watch::channel(false);
-        let said = Said { last, all };
+        let said = StderrTail { last, all };
         let pipes = child
             .take_stdin()
             .zip(child.take_stdout_fd())
             .map(|(stdin, stdout)| Pipes { stdin, stdout });
         let pid = child.pid();
         let outcome = pipes
-            .map(|pipes| Started {
+            .map(|pipes| StartedServer {
                 pid,
                 pipes,
                 exit,

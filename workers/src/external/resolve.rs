@@ -45,7 +45,7 @@ pub(crate) struct External {
     /// Limits of its namespace, as configured.
     pub(crate) limits: LimitsPatch,
     /// Place of its configuration.
-    pub(crate) place: Place,
+    pub(crate) place: ServerPlace,
 }
 
 /// An external MCP server, of either kind.
@@ -89,7 +89,7 @@ pub struct ServersConfig {
 
 /// Place of a server's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ServerPlace {
     /// `upstreams.stdio`: written by the operator.
     Stdio,
     /// `upstreams.remote`: written by the operator, too.
@@ -98,7 +98,7 @@ pub(crate) enum Place {
     File,
 }
 
-impl Place {
+impl ServerPlace {
     /// The file, if the operator's ceilings apply to it.
     pub(crate) fn file(self) -> Option<&'static str> {
         match self {
@@ -142,17 +142,24 @@ pub(crate) fn resolve(
 ) -> Vec<External> {
     let of = |source, kind| Origin { source, kind };
     let from_file = file.servers.iter().map(|(name, entry)| {
-        let entry = entry.as_ref().map_or_else(Entry::Invalid, Entry::Stdio);
+        let entry = entry
+            .as_ref()
+            .map_or_else(ServerEntry::Invalid, ServerEntry::Stdio);
         let origin = of(Source::ExternalFile, Kind::Stdio);
-        (name, origin, Place::File, entry)
+        (name, origin, ServerPlace::File, entry)
     });
     let stdio = configured.stdio.iter().map(|(name, config)| {
         let origin = of(config.source, Kind::Stdio);
-        (name, origin, Place::Stdio, Entry::Stdio(config))
+        (name, origin, ServerPlace::Stdio, ServerEntry::Stdio(config))
     });
     let remote = configured.remote.iter().map(|(name, config)| {
         let origin = of(Source::Operator, Kind::Remote);
-        (name, origin, Place::Remote, Entry::Remote(config))
+        (
+            name,
+            origin,
+            ServerPlace::Remote,
+            ServerEntry::Remote(config),
+        )
     });
     let all = from_file.chain(stdio).chain(remote);
     let served = all.filter(|(name, origin, ..)| names.serves(name, *origin));
@@ -174,8 +181,15 @@ pub(crate) fn stdio_member(
     environment: &dyn Fn(&str) -> Option<String>,
     env_allowed: &[String],
 ) -> External {
-    let entry = Entry::Stdio(config);
-    one(name, Place::Stdio, entry, secrets, environment, env_allowed)
+    let entry = ServerEntry::Stdio(config);
+    one(
+        name,
+        ServerPlace::Stdio,
+        entry,
+        secrets,
+        environment,
+        env_allowed,
+    )
 }
 
 /// A remote server that is a member of an aggregate alone.
@@ -185,18 +199,18 @@ pub(crate) fn remote_member(
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> External {
-    let entry = Entry::Remote(config);
-    one(name, Place::Remote, entry, secrets, environment, &[])
+    let entry = ServerEntry::Remote(config);
+    one(name, ServerPlace::Remote, entry, secrets, environment, &[])
 }
 
 #[derive(Clone, Copy)]
-enum Entry<'a> {
+enum ServerEntry<'a> {
     Stdio(&'a StdioServerConfig),
     Remote(&'a RemoteServerConfig),
     Invalid(&'a InvalidServer),
 }
 
-impl Entry<'_> {
+impl ServerEntry<'_> {
     fn limits(self) -> LimitsPatch {
         match self {
             Self::Stdio(config) => config.limits.clone(),
@@ -208,21 +222,21 @@ impl Entry<'_> {
 
 fn one(
     name: &NamespaceName,
-    place: Place,
-    entry: Entry<'_>,
+    place: ServerPlace,
+    entry: ServerEntry<'_>,
     secrets: &Secrets,
     environment: &dyn Fn(&str) -> Option<String>,
     env_allowed: &[String],
 ) -> External {
     let (variables, issues, server) = match entry {
-        Entry::Stdio(config) => (
+        ServerEntry::Stdio(config) => (
             variables(config),
             odd_arguments(config),
             spec(name, config, secrets, environment, env_allowed)
                 .map(|spec| ExternalServer::new(name.clone(), spec))
                 .map(|server| Server::Stdio(Arc::new(server))),
         ),
-        Entry::Remote(config) => (
+        ServerEntry::Remote(config) => (
             remote::variables(config),
             Vec::new(),
             remote::spec(name, config, secrets, environment).map(|spec| {
@@ -230,7 +244,7 @@ fn one(
                 Server::Remote(Arc::new(server))
             }),
         ),
-        Entry::Invalid(error) => {
+        ServerEntry::Invalid(error) => {
             let failure = failure(name, INVALID, error.clone());
             (Vec::new(), Vec::new(), Err(failure))
         }
@@ -457,7 +471,7 @@ mod tests {
         assert_eq!(external.variables, ["HERE", "STORED"]);
         let hidden: Vec<_> = server.spec.secrets.iter().map(Secret::expose).collect();
         assert_eq!(hidden, ["hunter2", "hunter2", "hunter3", "b hunter3"]);
-        assert_eq!(external.place, Place::Stdio);
+        assert_eq!(external.place, ServerPlace::Stdio);
         assert_eq!(external.secrets_status, SecretsStatus::Ok);
         assert!(server.spec.cwd.is_absolute());
     }

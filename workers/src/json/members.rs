@@ -5,7 +5,7 @@ use super::walk::Walk;
 
 /// A member of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Member<'a> {
+pub(super) struct JsonMember<'a> {
     /// Its raw key, quotes included.
     pub(super) key: &'a str,
     /// Its raw value, without white space around it.
@@ -21,20 +21,20 @@ pub(super) fn plain(raw: &str) -> Option<&str> {
 
 /// Reads one object and nothing else. A key may come twice.
 #[derive(Debug)]
-pub(super) struct Members<'a> {
+pub(super) struct JsonMembers<'a> {
     text: &'a str,
     walk: Walk<'a>,
-    next: Next,
+    next: KeyPosition,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum KeyPosition {
     First,
     Other,
     Nothing,
 }
 
-impl<'a> Members<'a> {
+impl<'a> JsonMembers<'a> {
     /// Starts at the text, unless it cannot be an object.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl<'a> Members<'a> {
     /// The text does not begin with a brace.
     pub(super) fn of(text: &'a str) -> Result<Self, Unread> {
         let mut walk = Walk::new(text);
-        let next = Next::First;
+        let next = KeyPosition::First;
         let is_object = walk.step_in()?;
         is_object.then_some(Self { text, walk, next }).ok_or(Unread)
     }
@@ -53,20 +53,20 @@ impl<'a> Members<'a> {
     /// # Errors
     ///
     /// The text is not JSON, is nested too deep, or goes on after the object. The members before it must not be used then.
-    pub(super) fn next_member(&mut self) -> Result<Option<Member<'a>>, Unread> {
+    pub(super) fn next_member(&mut self) -> Result<Option<JsonMember<'a>>, Unread> {
         let key = match self.next {
-            Next::First => self.walk.first_key()?,
-            Next::Other => self.walk.next_key()?,
-            Next::Nothing => return Ok(None),
+            KeyPosition::First => self.walk.first_key()?,
+            KeyPosition::Other => self.walk.next_key()?,
+            KeyPosition::Nothing => return Ok(None),
         };
         let Some(key) = key else {
             self.walk.over()?;
-            self.next = Next::Nothing;
+            self.next = KeyPosition::Nothing;
             return Ok(None);
         };
-        self.next = Next::Other;
+        self.next = KeyPosition::Other;
         let value = self.walk.value()?;
-        Ok(Some(Member {
+        Ok(Some(JsonMember {
             key: self.text.get(key).ok_or(Unread)?,
             value: self.text.get(value).ok_or(Unread)?,
         }))
@@ -74,6 +74,6 @@ impl<'a> Members<'a> {
 
     /// Returns true if the whole text has been read, and is an object.
     pub(super) fn is_over(&self) -> bool {
-        self.next == Next::Nothing
+        self.next == KeyPosition::Nothing
     }
 }

@@ -9,8 +9,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::members::Member;
-use super::{DEPTH_MAX, Members, from_str, is_value};
+use super::members::JsonMember;
+use super::{DEPTH_MAX, JsonMembers, from_str, is_value};
 
 /// The members as `serde_json` sees them: raw keys and values.
 struct Reference<'a>(Vec<(&'a RawValue, &'a RawValue)>);
@@ -58,10 +58,10 @@ fn expected(text: &str) -> Option<Vec<Placed<'_>>> {
 }
 
 fn read(text: &str) -> Option<Vec<Placed<'_>>> {
-    let mut members = Members::of(text).ok()?;
+    let mut members = JsonMembers::of(text).ok()?;
     let mut all = Vec::new();
     let place = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
-    while let Some(Member { key, value }) = members.next_member().ok()? {
+    while let Some(JsonMember { key, value }) = members.next_member().ok()? {
         all.push((place(key), key, place(value), value));
     }
     Some(all)

@@ -6,7 +6,7 @@ use serde::forward_to_deserialize_any;
 use serde_json::Error;
 use serde_json::value::RawValue;
 
-use super::Members;
+use super::JsonMembers;
 use super::members::plain;
 
 /// Name by which `serde_json` asks for a `RawValue`. If it changes, values are parsed by `serde_json` itself.
@@ -29,7 +29,7 @@ pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Error> {
 /// As [`from_str`] for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for other texts, and
 /// for texts that `serde_json` refuses.
 pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
-    let mut members = Members::of(text).ok()?;
+    let mut members = JsonMembers::of(text).ok()?;
     let read = T::deserialize(Object(&mut members)).ok()?;
     members.is_over().then_some(read)
 }
@@ -40,7 +40,7 @@ pub fn raw(span: &str) -> Option<&RawValue> {
     <&RawValue>::deserialize(Value(span)).ok()
 }
 
-struct Object<'m, 'de>(&'m mut Members<'de>);
+struct Object<'m, 'de>(&'m mut JsonMembers<'de>);
 
 impl<'de> Deserializer<'de> for Object<'_, 'de> {
     type Error = Error;
@@ -48,7 +48,7 @@ impl<'de> Deserializer<'de> for Object<'_, 'de> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         let members = self.0;
         let value = None;
-        visitor.visit_map(Entries { members, value })
+        visitor.visit_map(MemberAccess { members, value })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -73,12 +73,12 @@ impl<'de> Deserializer<'de> for Object<'_, 'de> {
     }
 }
 
-struct Entries<'m, 'de> {
-    members: &'m mut Members<'de>,
+struct MemberAccess<'m, 'de> {
+    members: &'m mut JsonMembers<'de>,
     value: Option<&'de str>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_, 'de> {
+impl<'de> MapAccess<'de> for MemberAccess<'_, 'de> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
@@ -90,7 +90,7 @@ impl<'de> MapAccess<'de> for Entries<'_, 'de> {
             return Ok(None);
         };
         self.value = Some(member.value);
-        seed.deserialize(Key(member.key)).map(Some)
+        seed.deserialize(RawKey(member.key)).map(Some)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
@@ -101,9 +101,9 @@ impl<'de> MapAccess<'de> for Entries<'_, 'de> {
 }
 
 /// The raw text of a key.
-struct Key<'de>(&'de str);
+struct RawKey<'de>(&'de str);
 
-impl<'de> Deserializer<'de> for Key<'de> {
+impl<'de> Deserializer<'de> for RawKey<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {

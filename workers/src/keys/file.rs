@@ -60,7 +60,7 @@ impl From<&fs::Metadata> for Stamp {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct KeyFileContent {
     version: u64,
     keys: Vec<KeyRecord>,
 }
@@ -110,7 +110,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<KeyRecord>, KeysError> {
             found: version,
         });
     }
-    let mut stored: Stored =
+    let mut stored: KeyFileContent =
         serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
     debug_assert_eq!(stored.version, VERSION);
     let mut ids = std::collections::HashSet::with_capacity(stored.keys.len());

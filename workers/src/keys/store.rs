@@ -48,7 +48,7 @@ pub struct KeyStore {
     tables: KeyTables,
     /// Lock held while a file is read and its table published, so that no older table follows a newer one. Never held across
     /// an await.
-    state: Mutex<State>,
+    state: Mutex<KeyStoreState>,
     losses: watch::Sender<u64>,
     changes: watch::Sender<()>,
     patience: Duration,
@@ -59,7 +59,7 @@ pub struct KeyStore {
 }
 
 #[derive(Debug)]
-struct State {
+struct KeyStoreState {
     scopes: Arc<ScopeTable>,
     /// `None` if the configuration is unknown: no key of one of its entries is valid then.
     makers: Option<KeyMakers>,
@@ -71,7 +71,7 @@ struct State {
     uses_unwritten: bool,
 }
 
-impl State {
+impl KeyStoreState {
     /// Revokes the keys whose makers' entries do not stand behind them, and all keys that these made. The file is not
     /// changed: an entry may come back.
     fn end_keys(&self, records: &mut [KeyRecord]) {
@@ -104,7 +104,7 @@ impl KeyStore {
         let store = Self {
             path,
             tables: KeyTables::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(KeyStoreState {
                 scopes: Arc::new(scopes),
                 makers: None,
                 seen: None,
@@ -313,7 +313,7 @@ impl KeyStore {
         true
     }
 
-    fn read_again(&self, state: &mut State, stamp: Option<Stamp>) {
+    fn read_again(&self, state: &mut KeyStoreState, stamp: Option<Stamp>) {
         let was_there = state.seen.is_some() || !self.tables.load().is_empty();
         // The stamp is taken before the file is read: an unusable file is logged once, and read again when it changes.
         state.seen = stamp;
@@ -429,7 +429,7 @@ impl KeyStore {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, KeyStoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -451,7 +451,7 @@ impl KeyStore {
     }
 
     /// Replaces the file and puts it in force. The caller holds the lock.
-    fn write(&self, state: &mut State, records: &[KeyRecord]) -> Result<(), KeysError> {
+    fn write(&self, state: &mut KeyStoreState, records: &[KeyRecord]) -> Result<(), KeysError> {
         // Compiled first: a file that no process could read must not be written.
         let table = self.compiled(state, records)?;
         file::write(&self.path, records)?;
@@ -459,7 +459,11 @@ impl KeyStore {
         Ok(())
     }
 
-    fn compiled(&self, state: &State, records: &[KeyRecord]) -> Result<KeyTable, KeysError> {
+    fn compiled(
+        &self,
+        state: &KeyStoreState,
+        records: &[KeyRecord],
+    ) -> Result<KeyTable, KeysError> {
         let mut records = Cow::Borrowed(records);
         if records.iter().any(|record| record.credential.is_some()) {
             state.end_keys(records.to_mut());
@@ -471,7 +475,7 @@ impl KeyStore {
         })
     }
 
-    fn publish(&self, state: &mut State, table: KeyTable, stamp: Option<Stamp>) {
+    fn publish(&self, state: &mut KeyStoreState, table: KeyTable, stamp: Option<Stamp>) {
         let lost = table.takes_away_from(&self.tables.load(), SystemTime::now());
         self.tables.publish(table);
         state.seen = stamp;

@@ -284,9 +284,9 @@ impl KeyTable {
         before: &Self,
     ) -> Result<Self, String> {
         let same_scopes = before.scopes == *scopes;
-        let mut compiled = Compiled {
+        let mut compiled = KeyCompiler {
             scopes: Arc::clone(scopes),
-            ..Compiled::default()
+            ..KeyCompiler::default()
         };
         let mut keys = HashMap::with_capacity(records.len());
         for record in records {
@@ -324,7 +324,7 @@ impl KeyTable {
 
 /// Compiled parts that keys share while a table is compiled.
 #[derive(Default)]
-struct Compiled {
+struct KeyCompiler {
     scopes: Arc<ScopeTable>,
     tools: HashMap<Vec<String>, Arc<ToolScope>>,
     namespaces: HashMap<Vec<String>, Arc<NamespaceScope>>,
@@ -332,7 +332,7 @@ struct Compiled {
     unknown: Option<(KeyId, String, usize)>,
 }
 
-impl Compiled {
+impl KeyCompiler {
     fn key(&mut self, record: KeyRecord, used: u64) -> Result<ApiKey, String> {
         let told = |error: String| format!("key {}: {error}", record.id);
         record::check_name(&record.name).map_err(told)?;

@@ -193,14 +193,14 @@ fn kept_of(folder: &Folder, file: &ToolFileName) -> Result<Vec<KeptVersion>, Not
 }
 
 /// A regular file of a folder.
-pub(super) struct Entry {
+pub(super) struct FolderEntry {
     pub(super) name: String,
     size: u64,
     modified: SystemTime,
 }
 
 /// The regular files of a folder, in no order. Reading stops after some thousands of entries.
-pub(super) fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
+pub(super) fn entries(folder: &Folder) -> Result<Vec<FolderEntry>, NotDone> {
     const ENTRIES_MAX: usize = 20_000;
     let read = fs::read_dir(folder.entry("."));
     let read = read.map_err(|error| NotDone::io("read", &folder.path, &error))?;
@@ -208,7 +208,7 @@ pub(super) fn entries(folder: &Folder) -> Result<Vec<Entry>, NotDone> {
         let name = entry.file_name().into_string().ok()?;
         // Metadata of the entry itself: a symlink is not a regular file.
         let found = entry.metadata().ok()?;
-        found.is_file().then(|| Entry {
+        found.is_file().then(|| FolderEntry {
             name,
             size: found.len(),
             modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),

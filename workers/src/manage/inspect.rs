@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::{NotDone, Workspace};
 
-/// Reads `{"files": [[name, source], …]}`, and writes an [`Inspected`] for each in one line.
+/// Reads `{"files": [[name, source], …]}`, and writes a [`FileInspection`] for each in one line.
 pub(crate) const INSPECT_SCRIPT: &str = include_str!("inspect.py");
 
 /// Result of parsing a tool file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Inspected {
+pub struct FileInspection {
     /// The file.
     pub filename: String,
     /// The reason why it is not valid Python.
@@ -51,7 +51,7 @@ pub struct Fault {
 const IN_HELPER: &str = "a file whose name begins with '_' is imported by other files and serves no tools; put the tool into a file \
      whose name begins with a letter";
 
-impl Inspected {
+impl FileInspection {
     fn is_helper(&self) -> bool {
         self.filename.starts_with('_')
     }
@@ -121,7 +121,10 @@ impl Workspace {
     /// # Errors
     ///
     /// When Python cannot be run.
-    pub async fn inspect(&self, files: &[(String, String)]) -> Result<Vec<Inspected>, NotDone> {
+    pub async fn inspect(
+        &self,
+        files: &[(String, String)],
+    ) -> Result<Vec<FileInspection>, NotDone> {
         if files.is_empty() {
             return Ok(Vec::new());
         }

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::folder::{Folder, sync_folder};
 use super::history::{entries, version_name};
-use super::{Inspected, NotDone, ToolFileName, Workspace, blocking};
+use super::{FileInspection, NotDone, ToolFileName, Workspace, blocking};
 use crate::data_dir::write_atomically;
 use crate::fault;
 use crate::names::NamespaceName;
@@ -29,7 +29,7 @@ const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A file that was replaced or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Changed {
+pub struct FileChange {
     /// Path of the kept previous version, relative to the namespace's folder; `None` if there was none.
     pub previous: Option<String>,
     /// True when the file had the same content already. Nothing was written then, and no version kept.
@@ -43,7 +43,10 @@ impl Workspace {
     /// # Errors
     ///
     /// When there is no such namespace, or its files have more bytes than may be read.
-    pub async fn declared(&self, namespace: &NamespaceName) -> Result<Vec<Inspected>, NotDone> {
+    pub async fn declared(
+        &self,
+        namespace: &NamespaceName,
+    ) -> Result<Vec<FileInspection>, NotDone> {
         // Sources are held in memory for it.
         let _turn = self.listings.acquire().await;
         let files = self.tool_files(namespace).await?;
@@ -110,7 +113,7 @@ impl Workspace {
         namespace: &NamespaceName,
         file: &ToolFileName,
         source: String,
-    ) -> Result<Changed, NotDone> {
+    ) -> Result<FileChange, NotDone> {
         if source.len() > TOOL_FILE_BYTES_MAX {
             return Err(NotDone(format!(
                 "the code has {} bytes; {TOOL_FILE_BYTES_MAX} are allowed. Split it into several files",
@@ -125,7 +128,7 @@ impl Workspace {
             let held = bytes(&folder, file.as_str(), KEPT_BYTES_MAX)?;
             let unchanged = held.as_deref() == Some(source.as_bytes());
             if unchanged {
-                return Ok(Changed {
+                return Ok(FileChange {
                     previous: None,
                     unchanged,
                 });
@@ -134,7 +137,7 @@ impl Workspace {
             let path = folder.entry(file.as_str());
             write_atomically(&path, source.as_bytes(), 0o644)
                 .map_err(|error| NotDone::io("write", &folder.shown(file.as_str()), &error))?;
-            Ok(Changed {
+            Ok(FileChange {
                 previous,
                 unchanged,
             })
@@ -151,7 +154,7 @@ impl Workspace {
         &self,
         namespace: &NamespaceName,
         file: &ToolFileName,
-    ) -> Result<Changed, NotDone> {
+    ) -> Result<FileChange, NotDone> {
         let lock = self.lock().await?;
         let (tools, namespace, file) = (self.tools(), namespace.clone(), file.clone());
         blocking(move || {
@@ -167,7 +170,7 @@ impl Workspace {
                 .map_err(|error| NotDone::io("remove", &shown, &error))?;
             fault::point();
             sync_folder(&folder.entry("."))?;
-            Ok(Changed {
+            Ok(FileChange {
                 previous,
                 unchanged: false,
             })

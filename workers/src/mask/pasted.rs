@@ -9,7 +9,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Next, after_option, attached_option, has_token, is_dense, is_gap, is_scheme, is_secret,
+    NextWord, after_option, attached_option, has_token, is_dense, is_gap, is_scheme, is_secret,
 };
 use crate::environment::url_logins;
 use crate::template::is_variable_name;
@@ -88,22 +88,24 @@ fn of_names(place: &str, value: &Value) -> Option<String> {
 
 /// The position of the first argument with a credential.
 fn arguments(command: &str, all: &[Value]) -> Option<usize> {
-    let mut next = Next::Shown;
+    let mut next = NextWord::Shown;
     let mut option = "";
     let is_password_command = PASSWORD_COMMANDS.contains(&command);
     all.iter().position(|it| {
         let Some(argument) = it.as_str() else {
-            let is_found = next == Next::Masked && it.is_number() && says_secret(option);
-            next = Next::Shown;
+            let is_found = next == NextWord::Masked && it.is_number() && says_secret(option);
+            next = NextWord::Shown;
             return is_found && is_value(option, &it.to_string());
         };
-        let now = std::mem::replace(&mut next, Next::Shown);
+        let now = std::mem::replace(&mut next, NextWord::Shown);
         let is_option = argument.starts_with('-');
         let is_found = match now {
-            Next::Pair => is_credential_pair(argument),
-            Next::Masked if !is_option => says_secret(option) && is_value(option, argument),
-            Next::Login if !is_option => is_login(argument),
-            Next::Password if !is_option => is_password_command && is_value("password", argument),
+            NextWord::Pair => is_credential_pair(argument),
+            NextWord::Masked if !is_option => says_secret(option) && is_value(option, argument),
+            NextWord::Login if !is_option => is_login(argument),
+            NextWord::Password if !is_option => {
+                is_password_command && is_value("password", argument)
+            }
             _ => false,
         };
         if is_found || is_in_text(argument) {
@@ -124,11 +126,11 @@ fn arguments(command: &str, all: &[Value]) -> Option<usize> {
             return false;
         };
         match after_option(name) {
-            Next::Masked => says_secret(name) && is_value(name, said),
-            Next::Pair => is_credential_pair(said),
-            Next::Login => is_login(said),
-            Next::Password => is_password_command && is_value("password", said),
-            Next::Shown | Next::Separator => false,
+            NextWord::Masked => says_secret(name) && is_value(name, said),
+            NextWord::Pair => is_credential_pair(said),
+            NextWord::Login => is_login(said),
+            NextWord::Password => is_password_command && is_value("password", said),
+            NextWord::Shown | NextWord::Separator => false,
         }
     })
 }

@@ -33,13 +33,13 @@ metric_table! {
     }
     {
         /// A plain mutex: taken when a process comes and goes, never held across an await.
-        namespaces: Mutex<HashMap<NamespaceName, Known>> = Mutex::default();
+        namespaces: Mutex<HashMap<NamespaceName, SeriesHolders>> = Mutex::default();
     }
 }
 
 /// Reasons to keep a namespace's series.
 #[derive(Debug, Default)]
-struct Known {
+struct SeriesHolders {
     served: bool,
     processes: usize,
 }
@@ -106,7 +106,7 @@ impl ServerMetrics {
 }
 
 impl Families {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespaceName, SeriesHolders>> {
         self.namespaces
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -114,7 +114,7 @@ impl Families {
 
     /// Returns true if a namespace's series are to be kept; otherwise they are removed. Called under the lock, so that a
     /// process that starts meanwhile does not lose its new series.
-    fn keep(&self, name: &NamespaceName, known: &Known) -> bool {
+    fn keep(&self, name: &NamespaceName, known: &SeriesHolders) -> bool {
         if known.served || known.processes > 0 {
             return true;
         }

@@ -57,7 +57,7 @@ macro_rules! metric_table {
 }
 
 /// A kind of metric that a table can name.
-pub trait Kind: Collector + Clone + 'static {
+pub trait MetricKind: Collector + Clone + 'static {
     /// Makes a family of this kind. A kind without labels or buckets ignores them.
     ///
     /// # Errors
@@ -66,37 +66,37 @@ pub trait Kind: Collector + Clone + 'static {
     fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> Result<Self>;
 }
 
-impl<P: Atomic + 'static> Kind for GenericCounter<P> {
+impl<P: Atomic + 'static> MetricKind for GenericCounter<P> {
     fn make(options: Opts, _: &[&str], _: &[f64]) -> Result<Self> {
         Self::with_opts(options)
     }
 }
 
-impl<P: Atomic + 'static> Kind for GenericGauge<P> {
+impl<P: Atomic + 'static> MetricKind for GenericGauge<P> {
     fn make(options: Opts, _: &[&str], _: &[f64]) -> Result<Self> {
         Self::with_opts(options)
     }
 }
 
-impl<P: Atomic + 'static> Kind for GenericCounterVec<P> {
+impl<P: Atomic + 'static> MetricKind for GenericCounterVec<P> {
     fn make(options: Opts, labels: &[&str], _: &[f64]) -> Result<Self> {
         Self::new(options, labels)
     }
 }
 
-impl<P: Atomic + 'static> Kind for GenericGaugeVec<P> {
+impl<P: Atomic + 'static> MetricKind for GenericGaugeVec<P> {
     fn make(options: Opts, labels: &[&str], _: &[f64]) -> Result<Self> {
         Self::new(options, labels)
     }
 }
 
-impl Kind for Histogram {
+impl MetricKind for Histogram {
     fn make(options: Opts, _: &[&str], buckets: &[f64]) -> Result<Self> {
         Self::with_opts(HistogramOpts::from(options).buckets(buckets.to_vec()))
     }
 }
 
-impl Kind for HistogramVec {
+impl MetricKind for HistogramVec {
     fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> Result<Self> {
         Self::new(
             HistogramOpts::from(options).buckets(buckets.to_vec()),
@@ -110,7 +110,7 @@ impl Kind for HistogramVec {
 /// # Errors
 ///
 /// When the registry already holds the name.
-pub fn family<K: Kind>(
+pub fn family<K: MetricKind>(
     registry: &Registry,
     name: &str,
     help: &str,

@@ -181,7 +181,7 @@ impl Guard {
         let mut control_open = true;
         let mut kill_at: Option<Instant> = None;
         let exit = loop {
-            if let Reaped::Command(exit) = self.reap() {
+            if let ReapOutcome::Command(exit) = self.reap() {
                 break exit;
             }
             let wake = self.wait_for_event(control_open, kill_at);
@@ -229,15 +229,15 @@ impl Guard {
     }
 
     /// Collects every child that ended.
-    fn reap(&self) -> Reaped {
+    fn reap(&self) -> ReapOutcome {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.command => {
-                    return Reaped::Command(exit_of(status));
+                    return ReapOutcome::Command(exit_of(status));
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return Reaped::NothingYet,
-                Err(_) => return Reaped::NoChildren,
+                Ok(None) => return ReapOutcome::NothingYet,
+                Err(_) => return ReapOutcome::NoChildren,
             }
         }
     }
@@ -246,7 +246,7 @@ impl Guard {
     /// left.
     fn sweep(&mut self) {
         let started = Instant::now();
-        while !matches!(self.reap(), Reaped::NoChildren) && started.elapsed() < SWEEP_LIMIT {
+        while !matches!(self.reap(), ReapOutcome::NoChildren) && started.elapsed() < SWEEP_LIMIT {
             tree::kill_each(&tree::descendants(getpid()));
             self.wait_for_event(false, Some(Instant::now() + SWEEP_PAUSE));
             drain(&mut self.children);
@@ -283,7 +283,7 @@ impl Guard {
     }
 }
 
-enum Reaped {
+enum ReapOutcome {
     Command(Exit),
     NothingYet,
     NoChildren,

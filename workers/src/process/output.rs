@@ -24,11 +24,11 @@ use tracing::Level;
 
 use crate::names::NamespaceName;
 
-use address::Addressed;
+use address::WorkerLine;
 pub(crate) use hold::OutputHold;
-use hold::{Held, Released};
+use hold::{HeldLines, ReleasedLines};
 pub use last_line::LastLine;
-use lines::{Line, Lines};
+use lines::{LineReader, ProcessLine};
 use rate::{Admission, Rate, WINDOW};
 pub use recent::{RecentLine, RecentLines, RecentOutput, SHOWN_LINES, SHOWN_LINES_MAX};
 pub(crate) use redact::Redactor;
@@ -174,14 +174,14 @@ impl<R: AsyncRead + Unpin> Pump<R> {
 
     /// Logs every line that `divert` does not take. Ends with the stream.
     pub async fn divert<F: FnMut(&[u8]) -> bool>(self, mut divert: Divert<F>) {
-        let mut lines = Lines::new(self.reader, divert.prefix, divert.line_max);
+        let mut lines = LineReader::new(self.reader, divert.prefix, divert.line_max);
         let log = Log {
             namespace: &self.namespace,
             stream: self.stream,
             addressed: self.addressed,
             limit: &self.limit,
         };
-        let mut held = Held::new(self.limit.hold.as_ref());
+        let mut held = HeldLines::new(self.limit.hold.as_ref());
         loop {
             let next = async {
                 if self.limit.has_suppressed() {
@@ -249,7 +249,7 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    fn read<'a>(&self, line: &'a Line) -> Addressed<'a> {
+    fn read<'a>(&self, line: &'a ProcessLine) -> WorkerLine<'a> {
         if self.addressed {
             address::read(&line.bytes)
         } else {
@@ -258,7 +258,7 @@ impl Log<'_> {
     }
 
     /// Keeps a line for operators.
-    fn keep(&self, line: &Line) {
+    fn keep(&self, line: &ProcessLine) {
         let Some((recent, pid)) = &self.limit.recent else {
             return;
         };
@@ -269,7 +269,7 @@ impl Log<'_> {
     }
 
     /// Logs a line; with `quietly` at level debug.
-    fn line(&self, line: &Line, quietly: bool) {
+    fn line(&self, line: &ProcessLine, quietly: bool) {
         let found = self.read(line);
         if found.text.is_empty() {
             return;
@@ -297,10 +297,10 @@ impl Log<'_> {
     }
 
     /// Logs lines that were held.
-    fn released(&self, released: &Released) {
+    fn released(&self, released: &ReleasedLines) {
         let (lines, summed) = match released {
-            Released::AsUsual(lines) => (lines, false),
-            Released::Summed(lines) => (lines, true),
+            ReleasedLines::AsUsual(lines) => (lines, false),
+            ReleasedLines::Summed(lines) => (lines, true),
         };
         if summed {
             let count = lines.len();

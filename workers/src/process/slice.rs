@@ -27,18 +27,18 @@ const THIS_THREAD: libc::pid_t = 0;
 
 /// Asks for a longer slice, for this thread and all that it starts from now on.
 pub(super) fn lengthen_with_what_it_starts() {
-    ask(THIS_THREAD, LONGER, Inherited::Yes);
+    ask(THIS_THREAD, LONGER, Inheritance::Yes);
 }
 
 /// Asks for a longer slice for this thread alone. Threads and processes that it starts have the usual one.
 pub(super) fn lengthen() {
-    ask(THIS_THREAD, LONGER, Inherited::No);
+    ask(THIS_THREAD, LONGER, Inheritance::No);
 }
 
 /// Asks for a longer slice for a process that has just started, and for all that it starts from now on.
 pub(super) fn lengthen_of(pid: u32) {
     if let Ok(pid) = libc::pid_t::try_from(pid) {
-        ask(pid, LONGER, Inherited::Yes);
+        ask(pid, LONGER, Inheritance::Yes);
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn restore_of(pid: u32) {
             return;
         }
         for thread in &threads {
-            ask(*thread, USUAL, Inherited::Yes);
+            ask(*thread, USUAL, Inheritance::Yes);
         }
         restored.extend(threads);
     }
@@ -69,14 +69,14 @@ fn threads_of(pid: u32) -> Vec<libc::pid_t> {
 
 /// Inheritance of a thread's slice by threads and processes that it starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Inherited {
+enum Inheritance {
     Yes,
     No,
 }
 
 /// Asks for a slice, and leaves the policy and the nice value as they are, which the same call of the kernel sets. A thread
 /// of a real-time policy has no slice.
-fn ask(thread: libc::pid_t, slice: Duration, inherited: Inherited) {
+fn ask(thread: libc::pid_t, slice: Duration, inherited: Inheritance) {
     let Some(mut attributes) = attributes_of(thread) else {
         return;
     };
@@ -85,7 +85,7 @@ fn ask(thread: libc::pid_t, slice: Duration, inherited: Inherited) {
         return;
     }
     attributes.sched_runtime = slice.as_nanos() as u64;
-    if inherited == Inherited::No {
+    if inherited == Inheritance::No {
         attributes.sched_flags |= libc::SCHED_FLAG_RESET_ON_FORK as u64;
     }
     // No library has a safe form of this call.

@@ -14,7 +14,7 @@ use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
 use crate::precedence::Names;
-use crate::registry::{Attached, Issue, Namespace, Snapshot, UpstreamKind};
+use crate::registry::{Attachment, Issue, Namespace, Snapshot, UpstreamKind};
 use crate::secrets::Secrets;
 
 /// Code of a failure that concerns the whole file or one entry of it.
@@ -167,7 +167,7 @@ pub(crate) fn namespace(
         gate: gate(current, at_once, limits.queue),
         parked: parking(current, &limits),
         content_hash: content_hash(&content, &limits, &tool_limits, None),
-        attached: Attached::default(),
+        attached: Attachment::default(),
         recovering: Weak::new(),
         name: external.name,
         limits,

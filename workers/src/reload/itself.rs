@@ -25,14 +25,14 @@ pub(super) const FUNCTIONS_CHANGED: &str = "functions_changed";
 
 /// Namespaces that a run of a reload covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum ReloadScope {
     /// All namespaces: a reload was requested.
     All,
     /// Only these namespaces: they reload themselves.
     Only(BTreeSet<NamespaceName>),
 }
 
-impl Scope {
+impl ReloadScope {
     pub(super) fn covers(&self, name: &NamespaceName) -> bool {
         match self {
             Self::All => true,
@@ -55,11 +55,11 @@ impl Scope {
 pub(super) struct Itself {
     paces: BTreeMap<NamespaceName, Pace>,
     /// Namespaces whose files changed while their workers started.
-    unsettled: BTreeMap<NamespaceName, Unsettled>,
+    unsettled: BTreeMap<NamespaceName, UnsettledStart>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unsettled {
+enum UnsettledStart {
     /// The first time: the namespace is reloaded once more, and then gets another worker.
     Once,
     /// Also at the start after that. Another worker would change the files again, and a watcher would ask for the next.
@@ -177,11 +177,11 @@ impl Reloader {
         match changed {
             true => match itself.unsettled.entry(name.clone()) {
                 Entry::Vacant(first) => {
-                    first.insert(Unsettled::Once);
+                    first.insert(UnsettledStart::Once);
                     true
                 }
                 Entry::Occupied(mut before) => {
-                    before.insert(Unsettled::Again);
+                    before.insert(UnsettledStart::Again);
                     false
                 }
             },
@@ -194,7 +194,7 @@ impl Reloader {
 
     /// Returns true if the namespace needs another worker, since its files changed while its worker started.
     pub(super) fn is_unsettled(&self, name: &NamespaceName) -> bool {
-        lock(&self.itself).unsettled.get(name) == Some(&Unsettled::Once)
+        lock(&self.itself).unsettled.get(name) == Some(&UnsettledStart::Once)
     }
 }
 
@@ -204,15 +204,15 @@ mod tests {
 
     #[test]
     fn a_reload_for_everybody_covers_those_of_single_namespaces() {
-        let only = |name: &str| Scope::Only(BTreeSet::from([name.parse().unwrap()]));
+        let only = |name: &str| ReloadScope::Only(BTreeSet::from([name.parse().unwrap()]));
         let mut scope = only("a");
         scope.extend(only("b"));
         assert!(scope.covers(&"a".parse().unwrap()) && scope.covers(&"b".parse().unwrap()));
         assert!(!scope.covers(&"c".parse().unwrap()));
-        scope.extend(Scope::All);
-        assert_eq!(scope, Scope::All);
+        scope.extend(ReloadScope::All);
+        assert_eq!(scope, ReloadScope::All);
         scope.extend(only("a"));
-        assert_eq!(scope, Scope::All);
+        assert_eq!(scope, ReloadScope::All);
     }
 
     #[test]

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use self::bring_up::{Booted, BroughtUp, NotUp, bring_up, recover};
+use self::bring_up::{BroughtUp, NotUp, ReadyWorker, bring_up, recover};
 use self::compare::{reason_for, sentence};
 use self::held_up::HeldUp;
 use super::aggregate;
 use super::external;
-use super::itself::{FILES_CHANGED, Scope};
+use super::itself::{FILES_CHANGED, ReloadScope};
 use super::metrics::ReloadOutcome;
 use super::starter;
 use super::vault;
-use super::wanted::{UPDATE, Wanted, build_of};
+use super::wanted::{DesiredNamespace, UPDATE, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::Surroundings;
 use crate::environment::{EnvironmentError, Packages, Toolchain};
@@ -43,13 +43,13 @@ pub(super) enum Change {
     Remove,
 }
 
-pub(super) async fn run(reloader: Arc<Reloader>, scope: Scope) -> Answer {
+pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> Answer {
     let started = Instant::now();
     let noted = match scope {
-        Scope::All => std::mem::take(&mut *lock(&reloader.noted)),
-        Scope::Only(_) => ReloadOutcome::default(),
+        ReloadScope::All => std::mem::take(&mut *lock(&reloader.noted)),
+        ReloadScope::Only(_) => ReloadOutcome::default(),
     };
-    let is_of_all = scope == Scope::All;
+    let is_of_all = scope == ReloadScope::All;
     let answer = Run::new(reloader.clone(), scope).go().await;
     if answer.is_err() && is_of_all {
         reloader.registry.startup().failed();
@@ -89,20 +89,20 @@ fn note_ignored(registry: &Registry, issues: Vec<(String, Issue)>) {
 
 struct Run {
     reloader: Arc<Reloader>,
-    scope: Scope,
+    scope: ReloadScope,
     /// The snapshot served when the run began. Only this run changes it, except for workers that recover.
     before: Arc<Snapshot>,
     changes: Changes,
     /// Workers to wait for once their namespaces are published as failed.
-    recovering: Vec<(Wanted, Arc<Worker>)>,
+    recovering: Vec<(DesiredNamespace, Arc<Worker>)>,
     report: ReloadReport,
     secrets: Secrets,
 }
 
 impl Run {
-    fn new(reloader: Arc<Reloader>, mut scope: Scope) -> Self {
+    fn new(reloader: Arc<Reloader>, mut scope: ReloadScope) -> Self {
         let before = reloader.registry.snapshot();
-        if let Scope::Only(names) = &mut scope {
+        if let ReloadScope::Only(names) = &mut scope {
             // Names that are gone or became external servers meanwhile have no folder to look at.
             names.retain(|name| reloader.has_folder_of(name));
         }
@@ -126,25 +126,25 @@ impl Run {
         self.reloader.take_over_recovering(&self.scope);
         let mut sources = self.scan().await?;
         let reloader = Arc::clone(&self.reloader);
-        if self.scope == Scope::All {
+        if self.scope == ReloadScope::All {
             reloader.read_servers_file(&mut self.report).await;
         }
         let mut names = reloader.settle_names(&mut sources);
-        let all = self.scope == Scope::All;
+        let all = self.scope == ReloadScope::All;
         self.secrets = reloader.bind_secrets(&self.secrets, &mut names, all).await;
         for source in &mut sources {
             source.issues.extend(names.issues(&source.name));
         }
         let names = Arc::new(names);
         let (externals, aggregates) = match &self.scope {
-            Scope::All => {
+            ReloadScope::All => {
                 let changes = &mut self.changes;
                 self.before = reloader.adopt_names(&names, &self.before, changes);
                 let externals = reloader.externals(&names, &self.secrets);
                 (externals, reloader.aggregates(&names).await)
             }
             // A folder whose name the configuration meanwhile gives to another namespace is not in the list, and removed.
-            Scope::Only(_) => (Vec::new(), Vec::new()),
+            ReloadScope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);
         let servers = externals.iter().map(|external| &external.name);
@@ -184,8 +184,8 @@ impl Run {
         }
 
         let starter = match &self.scope {
-            Scope::All => starter::taken_out(&reloader, &mut sources),
-            Scope::Only(_) => None,
+            ReloadScope::All => starter::taken_out(&reloader, &mut sources),
+            ReloadScope::Only(_) => None,
         };
         let toolchain = match sources.iter().any(|source| source.has_python) {
             true => Some(self.toolchain().await?),
@@ -199,8 +199,8 @@ impl Run {
             match &toolchain {
                 Some(Ok(toolchain)) => {
                     let packages = match self.scope {
-                        Scope::All => Packages::Install,
-                        Scope::Only(_) => Packages::AsTheyAre,
+                        ReloadScope::All => Packages::Install,
+                        ReloadScope::Only(_) => Packages::AsTheyAre,
                     };
                     let (reloader, toolchain) = (Arc::clone(&self.reloader), Arc::clone(toolchain));
                     let task = bring_up(reloader, toolchain, wanted, packages);
@@ -213,7 +213,7 @@ impl Run {
         }
         self.collect(bringing_up, names).await?;
         self.publish();
-        if self.scope == Scope::All {
+        if self.scope == ReloadScope::All {
             self.over(starter);
         }
         self.clean_up().await;
@@ -278,7 +278,7 @@ impl Run {
         let registry = Arc::clone(&self.reloader.registry);
         let folder = lock(&self.reloader.vault).clone();
         let scan = move || {
-            if scope == Scope::All {
+            if scope == ReloadScope::All {
                 note_ignored(&registry, ignored::entries(&tools));
             }
             let mut sources = vault::scan_for(&tools, scope, folder.as_ref())?;
@@ -308,7 +308,7 @@ impl Run {
             .insert(namespace.name.clone(), Change::Publish(namespace));
     }
 
-    fn fail(&mut self, wanted: &Wanted, code: &'static str, error: CallError) {
+    fn fail(&mut self, wanted: &DesiredNamespace, code: &'static str, error: CallError) {
         let name = &wanted.source.name;
         tracing::warn!(
             namespace = %name,
@@ -378,7 +378,7 @@ impl Run {
             self.report.deps_synced.push(name.clone());
         }
         match result {
-            Ok(Booted {
+            Ok(ReadyWorker {
                 worker,
                 declared,
                 mut issues,
@@ -419,7 +419,7 @@ impl Run {
     /// Issues of a worker's files once the worker is up. Files that changed while it started are loaded by one more reload.
     fn about_files(
         &self,
-        wanted: &Wanted,
+        wanted: &DesiredNamespace,
         before: Option<&Namespace>,
         changed: bool,
     ) -> Option<Issue> {
@@ -447,7 +447,7 @@ impl Run {
                 "the files of the namespace change whenever it starts; the loaded version may be older than the files".to_owned(),
             );
         }
-        let (Scope::Only(_), Some(before)) = (&self.scope, before) else {
+        let (ReloadScope::Only(_), Some(before)) = (&self.scope, before) else {
             return None;
         };
         let code = reason_for(self.running(before).as_ref(), wanted);
@@ -485,7 +485,7 @@ impl Run {
             };
             let now = reloader.registry.namespace(name.as_str());
             if !now.as_ref().is_some_and(|now| now.is_run_by(worker)) {
-                reloader.retire(Arc::clone(worker), Wanted::drain_of(&old));
+                reloader.retire(Arc::clone(worker), DesiredNamespace::drain_of(&old));
             }
             if now.is_none() {
                 // Calls in flight have their connection; a new namespace of this name makes a new socket.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Reloader;
-use super::itself::Scope;
+use super::itself::ReloadScope;
 use super::run::{Change, Changes};
-use super::wanted::Wanted;
+use super::wanted::DesiredNamespace;
 use crate::data_dir::{STARTER, is_starter};
 use crate::environment::EnvironmentError;
 use crate::names::NamespaceName;
@@ -43,7 +43,7 @@ pub(super) fn taken_out(
 
 impl Reloader {
     /// Brings the namespace up in the background, once it can be.
-    pub(super) fn bring_up_starter(self: &Arc<Self>, wanted: Wanted) {
+    pub(super) fn bring_up_starter(self: &Arc<Self>, wanted: DesiredNamespace) {
         let reloader = Arc::clone(self);
         tokio::spawn(async move {
             tokio::select! {
@@ -53,7 +53,7 @@ impl Reloader {
         });
     }
 
-    async fn starter(self: &Arc<Self>, wanted: &Wanted) {
+    async fn starter(self: &Arc<Self>, wanted: &DesiredNamespace) {
         let name = &wanted.source.name;
         let startup = self.registry.startup();
         let mut pause = RETRY_FIRST;
@@ -63,7 +63,7 @@ impl Reloader {
                 Ok(_) => {
                     startup.made(name);
                     // The failure is published and logged.
-                    let _ = self.request(Scope::Only([name.clone()].into())).await;
+                    let _ = self.request(ReloadScope::Only([name.clone()].into())).await;
                     return startup.came_up(name);
                 }
                 Err(error) => {
@@ -86,7 +86,7 @@ impl Reloader {
 
     /// Lets calls report why the namespace has no environment. Returns true if it is to be tried again, false if a reload has
     /// taken it over.
-    fn publish_unmade(&self, wanted: &Wanted, error: EnvironmentError) -> bool {
+    fn publish_unmade(&self, wanted: &DesiredNamespace, error: EnvironmentError) -> bool {
         let name = &wanted.source.name;
         let startup = self.registry.startup();
         if startup.is_retried(name) {

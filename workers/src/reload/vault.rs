@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Scope, VaultFolder};
+use super::{ReloadScope, VaultFolder};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
 use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
@@ -14,11 +14,11 @@ use crate::tool::Tool;
 /// The wanted state of the folders that a reload covers.
 pub(super) fn scan_for(
     tools: &Path,
-    scope: Scope,
+    scope: ReloadScope,
     vault: Option<&VaultFolder>,
 ) -> io::Result<Vec<NamespaceSource>> {
     match scope {
-        Scope::All => {
+        ReloadScope::All => {
             let mut sources = scan(tools)?;
             if let Some((name, dir)) = elsewhere(vault) {
                 let shadowed = sources.iter().any(|source| source.name == *name);
@@ -34,7 +34,7 @@ pub(super) fn scan_for(
             Ok(sources)
         }
         // Folders that are gone or incomplete are left to a requested reload.
-        Scope::Only(names) => names
+        ReloadScope::Only(names) => names
             .iter()
             .map(|name| {
                 let (dir, found) = match elsewhere(vault).filter(|(own, _)| *own == name) {
@@ -130,7 +130,7 @@ mod tests {
             name: "vault".parse().unwrap(),
             dir: Some(own.canonicalize().unwrap()),
         };
-        let mut sources = scan_for(&tools, Scope::All, Some(&vault)).unwrap();
+        let mut sources = scan_for(&tools, ReloadScope::All, Some(&vault)).unwrap();
         mark(&mut sources, &vault);
         let told: Vec<_> = sources
             .iter()
@@ -142,11 +142,11 @@ mod tests {
         assert_eq!(hash, Some(sources[1].files_hash));
         let one = scan_for(
             &tools,
-            Scope::Only([vault.name.clone()].into()),
+            ReloadScope::Only([vault.name.clone()].into()),
             Some(&vault),
         );
         assert_eq!(one.unwrap()[0].files_hash, sources[1].files_hash);
-        let without = scan_for(&tools, Scope::All, None).unwrap();
+        let without = scan_for(&tools, ReloadScope::All, None).unwrap();
         assert!(without[1].dir.ends_with("vault"));
     }
 }

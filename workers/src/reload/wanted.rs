@@ -15,11 +15,11 @@ use crate::parking::Parking;
 use crate::policy::ToolPolicy;
 use crate::precedence::COLLISION;
 pub(super) use crate::registry::UPDATE;
-use crate::registry::{Attached, Issue, Namespace, SecretsStatus, UpstreamKind};
+use crate::registry::{Attachment, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
 use crate::secrets::{NamespaceSecrets, Secret};
 use crate::template::Sources;
-use crate::worker::Declared;
+use crate::worker::Declarations;
 
 /// The code of an [`Issue`] about files that declare nothing.
 const NO_TOOLS: &str = "no_tools";
@@ -35,7 +35,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(600);
 
 /// Wanted state of a namespace.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct DesiredNamespace {
     pub(super) source: NamespaceSource,
     pub(super) secrets: BTreeMap<String, Secret>,
     /// Secrets that were requested and have no value yet.
@@ -74,7 +74,7 @@ impl Identity {
     }
 }
 
-impl Wanted {
+impl DesiredNamespace {
     pub(super) fn new(
         source: NamespaceSource,
         config: &NamespacesConfig,
@@ -164,7 +164,7 @@ impl Wanted {
         &self,
         current: Option<&Namespace>,
         upstream: UpstreamKind,
-        declared: &Declared,
+        declared: &Declarations,
         issues: &[Issue],
     ) -> Arc<Namespace> {
         let manifest = &self.source.manifest;
@@ -197,7 +197,7 @@ impl Wanted {
             ),
             parked: parking(current, &self.limits),
             content_hash: self.content_hash,
-            attached: Attached::default(),
+            attached: Attachment::default(),
             recovering: Weak::new(),
         })
     }
@@ -232,7 +232,7 @@ impl Wanted {
             }
             _ => {
                 let failed = UpstreamKind::Failed(error.clone());
-                self.namespace(current, failed, &Declared::default(), &[])
+                self.namespace(current, failed, &Declarations::default(), &[])
             }
         }
     }
@@ -303,7 +303,7 @@ impl Wanted {
 }
 
 /// Issue for a namespace whose files declare nothing: it explains the empty lists.
-fn nothing_declared(declared: &Declared) -> Option<Issue> {
+fn nothing_declared(declared: &Declarations) -> Option<Issue> {
     let is_empty = declared.tools.is_empty()
         && declared.resources.is_empty()
         && declared.resource_templates.is_empty()
@@ -350,7 +350,7 @@ pub(super) fn relimited(
         ),
         limits,
         tool_limits,
-        attached: Attached::default(),
+        attached: Attachment::default(),
         recovering: Weak::new(),
         ..current.clone()
     }))
@@ -367,15 +367,15 @@ pub(super) fn noted(current: &Namespace, code: &'static str, message: String) ->
     });
     Arc::new(Namespace {
         issues,
-        attached: Attached::default(),
+        attached: Attachment::default(),
         recovering: Weak::new(),
         ..current.clone()
     })
 }
 
 /// Declarations of the worker for the served namespace. The process may have been replaced since.
-pub(super) fn declared_by(current: &Namespace) -> Declared {
-    Declared {
+pub(super) fn declared_by(current: &Namespace) -> Declarations {
+    Declarations {
         tools: current.tools.clone(),
         resources: current.resources.clone(),
         resource_templates: current.resource_templates.clone(),
@@ -489,7 +489,7 @@ mod tests {
         }
     }
 
-    fn wanted(manifest: &str, secrets: &[&str]) -> Wanted {
+    fn wanted(manifest: &str, secrets: &[&str]) -> DesiredNamespace {
         let (placeholders, values): (Vec<_>, Vec<_>) =
             secrets.iter().partition(|name| name.starts_with('?'));
         let value = |name: &&str| ((*name).to_owned(), Secret::new("v"));
@@ -498,7 +498,7 @@ mod tests {
             values: values.iter().map(value).collect(),
             placeholders: placeholders.iter().map(placeholder).collect(),
         };
-        Wanted::new(
+        DesiredNamespace::new(
             source(manifest),
             &NamespacesConfig::default(),
             secrets,
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn a_new_limit_is_a_change_that_needs_no_new_process() {
         let (old, new) = (wanted("timeout: 5s", &[]), wanted("timeout: 6s", &[]));
-        let served = old.namespace(None, UpstreamKind::Empty, &Declared::default(), &[]);
+        let served = old.namespace(None, UpstreamKind::Empty, &Declarations::default(), &[]);
         assert!(old.is_same_as(&served));
         assert!(!new.is_same_as(&served));
         assert!(
@@ -546,18 +546,19 @@ mod tests {
 
     #[test]
     fn the_gate_is_kept_while_its_limits_are() {
-        let first = wanted("", &[]).namespace(None, UpstreamKind::Empty, &Declared::default(), &[]);
+        let first =
+            wanted("", &[]).namespace(None, UpstreamKind::Empty, &Declarations::default(), &[]);
         let same = wanted("timeout: 5s", &[]).namespace(
             Some(&first),
             UpstreamKind::Empty,
-            &Declared::default(),
+            &Declarations::default(),
             &[],
         );
         assert!(Arc::ptr_eq(&first.gate, &same.gate));
         let other = wanted("max_concurrency: 1", &[]).namespace(
             Some(&first),
             UpstreamKind::Empty,
-            &Declared::default(),
+            &Declarations::default(),
             &[],
         );
         assert!(!Arc::ptr_eq(&first.gate, &other.gate));
@@ -589,7 +590,7 @@ mod tests {
 
     #[test]
     fn a_secret_without_a_value_is_an_issue_by_its_name_that_goes_once_it_has_one() {
-        let told = |wanted: &Wanted| -> Vec<_> {
+        let told = |wanted: &DesiredNamespace| -> Vec<_> {
             let issues = wanted.issues.iter();
             issues.map(|it| (it.code, it.subject.clone())).collect()
         };
@@ -605,7 +606,7 @@ mod tests {
         let message = |at: usize| &missing.issues[at].message;
         assert!(message(0).contains("is prepared and has no value"));
         assert!(message(1).ends_with("tooldock secrets set --key C --scope ns"));
-        let served = missing.namespace(None, UpstreamKind::Empty, &Declared::default(), &[]);
+        let served = missing.namespace(None, UpstreamKind::Empty, &Declarations::default(), &[]);
         assert!(missing.is_same_as(&served));
         let other = wanted("secrets: [A, B, C]", &["A", "?C"]);
         assert!(!other.is_same_as(&served), "of the same status");
@@ -624,23 +625,24 @@ mod tests {
         source.issues = vec![issue(ignored::NOT_READ)];
         let none = |_: &str| None;
         let config = NamespacesConfig::default();
-        let wanted = Wanted::new(source, &config, NamespaceSecrets::default(), &none, None);
+        let wanted =
+            DesiredNamespace::new(source, &config, NamespaceSecrets::default(), &none, None);
         let failed = [issue("import_error")];
         assert_eq!(wanted.with(&failed).len(), 2);
-        let served = wanted.namespace(None, UpstreamKind::Empty, &Declared::default(), &failed);
+        let served = wanted.namespace(None, UpstreamKind::Empty, &Declarations::default(), &failed);
         assert!(wanted.is_same_as(&served));
     }
 
     #[test]
     fn a_namespace_whose_files_declare_nothing_says_so() {
         assert_eq!(
-            nothing_declared(&Declared::default()).unwrap().code,
+            nothing_declared(&Declarations::default()).unwrap().code,
             NO_TOOLS
         );
         let prompt = r#"{"definition":{"name":"p"}}"#;
-        let declared = Declared {
+        let declared = Declarations {
             prompts: vec![serde_json::from_str(prompt).unwrap()],
-            ..Declared::default()
+            ..Declarations::default()
         };
         assert_eq!(nothing_declared(&declared), None);
     }
@@ -666,10 +668,13 @@ mod tests {
         let namespace = wanted("tools: {slow: {timeout: 5m}}", &[]).namespace(
             None,
             UpstreamKind::Empty,
-            &Declared::default(),
+            &Declarations::default(),
             &[],
         );
-        assert_eq!(Wanted::drain_of(&namespace), Duration::from_secs(300));
+        assert_eq!(
+            DesiredNamespace::drain_of(&namespace),
+            Duration::from_secs(300)
+        );
         let wanted = wanted("ask_timeout: 1m\ntools: {slow: {timeout: 5m}}", &[]);
         assert_eq!(wanted.longest_call(), Duration::from_secs(300));
         assert_eq!(wanted.drain(), Duration::from_secs(360));
@@ -679,19 +684,25 @@ mod tests {
     fn a_namespace_that_may_ask_drains_as_long_as_a_client_may_take() {
         let asking = |context: bool| {
             let tool = format!(r#"{{"name":"t","inputSchema":{{}},"context":{context}}}"#);
-            let declared = Declared {
+            let declared = Declarations {
                 tools: vec![serde_json::from_str(&tool).unwrap()],
-                ..Declared::default()
+                ..Declarations::default()
             };
             wanted("ask_timeout: 1m", &[]).namespace(None, UpstreamKind::Empty, &declared, &[])
         };
-        assert_eq!(Wanted::drain_of(&asking(false)), Duration::from_secs(30));
-        assert_eq!(Wanted::drain_of(&asking(true)), Duration::from_secs(90));
+        assert_eq!(
+            DesiredNamespace::drain_of(&asking(false)),
+            Duration::from_secs(30)
+        );
+        assert_eq!(
+            DesiredNamespace::drain_of(&asking(true)),
+            Duration::from_secs(90)
+        );
     }
 
     #[test]
     fn the_parking_is_kept_while_its_limit_is() {
-        let none = Declared::default();
+        let none = Declarations::default();
         let first = wanted("", &[]).namespace(None, UpstreamKind::Empty, &none, &[]);
         let place = first.parked.enter("ada").unwrap();
         let again = |manifest: &str| {
@@ -704,7 +715,7 @@ mod tests {
 
     #[test]
     fn what_the_worker_declared_is_published_and_survives_new_limits() {
-        let declared = Declared {
+        let declared = Declarations {
             resources: vec![
                 serde_json::from_str(r#"{"definition":{"uri":"a://b"},"context":true}"#).unwrap(),
             ],
@@ -713,7 +724,7 @@ mod tests {
             ],
             prompts: vec![serde_json::from_str(r#"{"definition":{"name":"p"}}"#).unwrap()],
             completions: true,
-            ..Declared::default()
+            ..Declarations::default()
         };
         let served = wanted("", &[]).namespace(None, UpstreamKind::Empty, &declared, &[]);
         let (kept, new) = (declared_by(&served), wanted("timeout: 5s", &[]));

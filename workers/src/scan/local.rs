@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::REQUIREMENTS_BYTES_MAX;
-use super::requirements::{Named, named};
+use super::requirements::{LocalRequirement, named};
 use crate::environment::installer_variables;
 use crate::regular_file;
 
@@ -49,16 +49,16 @@ impl LocalFiles {
         while let Some((text, directory)) = lists.pop() {
             for named in named(&expanded(&text)) {
                 let list = match named {
-                    Named::List(path) => directory.join(path),
-                    Named::Package(path) => {
+                    LocalRequirement::List(path) => directory.join(path),
+                    LocalRequirement::Package(path) => {
                         found.place(folder.join(path), Use::Installed);
                         continue;
                     }
-                    Named::Editable(path) => {
+                    LocalRequirement::Editable(path) => {
                         found.place(folder.join(path), Use::Editable);
                         continue;
                     }
-                    Named::Links(path) => {
+                    LocalRequirement::Links(path) => {
                         found.place(directory.join(&path), Use::Links);
                         found.place(folder.join(path), Use::Links);
                         continue;

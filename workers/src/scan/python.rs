@@ -85,7 +85,7 @@ impl PythonCheck<'_> {
         let (all, _) = worker_variables(environment, &variables.values, secrets.clone());
         let limit = self.workers.ready_timeout.max(Duration::from_secs(1));
         let imported = trial::import(source, environment, all, limit);
-        match imported.and_then(trial::Imported::issues) {
+        match imported.and_then(trial::ImportReport::issues) {
             Ok(issues) => {
                 let issues = issues.into_iter();
                 let found = issues.map(|issue| {

@@ -14,7 +14,7 @@ pub struct Requirements {
 
 /// A file or folder on this machine that a line of requirements names, as it is spelled there.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum LocalRequirement {
     /// Another list of requirements or constraints; relative to the list that names it.
     List(String),
     /// A package's folder, a wheel or an archive; relative to the namespace's folder.
@@ -45,18 +45,18 @@ const LINE_ENDS: [char; 10] = [
 ];
 
 /// The files and folders of this machine that the lines of a list name, in their order.
-pub(super) fn named(text: &str) -> Vec<Named> {
+pub(super) fn named(text: &str) -> Vec<LocalRequirement> {
     let text = text.trim_start_matches('\u{feff}');
     let joined = text.replace("\\\r\n", "").replace("\\\n", "");
     joined.split(LINE_ENDS).flat_map(named_by).collect()
 }
 
-fn named_by(line: &str) -> Vec<Named> {
+fn named_by(line: &str) -> Vec<LocalRequirement> {
     let line = without_comment(line).trim();
     match line.starts_with('-') {
         true => options(line).into_iter().filter_map(option).collect(),
         false => package(line, false)
-            .map(Named::Package)
+            .map(LocalRequirement::Package)
             .into_iter()
             .collect(),
     }
@@ -96,16 +96,16 @@ fn options(line: &str) -> Vec<&str> {
 }
 
 /// The place that an option with its value names.
-fn option(text: &str) -> Option<Named> {
+fn option(text: &str) -> Option<LocalRequirement> {
     const LISTS: [&str; 4] = ["--requirement", "--constraint", "-r", "-c"];
     let value_of = |options: &[&str]| options.iter().find_map(|option| value(text, option));
     if let Some(list) = value_of(&LISTS) {
-        return local(list).map(Named::List);
+        return local(list).map(LocalRequirement::List);
     }
     if let Some(editable) = value_of(&["--editable", "-e"]) {
-        return package(editable, true).map(Named::Editable);
+        return package(editable, true).map(LocalRequirement::Editable);
     }
-    package(value_of(&["--find-links", "-f"])?, true).map(Named::Links)
+    package(value_of(&["--find-links", "-f"])?, true).map(LocalRequirement::Links)
 }
 
 /// The value of an option: `-r base.txt`, `-rbase.txt`, `--requirement=base.txt`, and the beginning of a long option's name.
@@ -209,10 +209,10 @@ mod tests {
 
     #[test]
     fn local_packages_wheels_and_lists_are_named_with_or_without_a_leading_dot() {
-        let list = |path: &str| vec![Named::List(path.into())];
-        let package = |path: &str| vec![Named::Package(path.into())];
-        let editable = |path: &str| vec![Named::Editable(path.into())];
-        let links = |path: &str| vec![Named::Links(path.into())];
+        let list = |path: &str| vec![LocalRequirement::List(path.into())];
+        let package = |path: &str| vec![LocalRequirement::Package(path.into())];
+        let editable = |path: &str| vec![LocalRequirement::Editable(path.into())];
+        let links = |path: &str| vec![LocalRequirement::Links(path.into())];
         let none = Vec::new;
         for (line, expected) in [
             ("-r base.txt", list("base.txt")),
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn each_option_of_a_line_and_each_kind_of_line_end_counts() {
-        let list = |path: &str| Named::List(path.into());
+        let list = |path: &str| LocalRequirement::List(path.into());
         assert_eq!(
             named("-r a.txt -c b.txt\u{c}-r c.txt\r-r d\\\n.txt"),
             [list("a.txt"), list("b.txt"), list("c.txt"), list("d.txt")]

@@ -19,7 +19,7 @@ use super::requirements::is_archive;
 use crate::manifest::MANIFEST_FILE;
 use crate::registry::Issue;
 use crate::regular_file;
-use crate::tree_file::{self, Refused};
+use crate::tree_file::{self, TreeFileError};
 
 /// Changes of sources beyond this many in one namespace go unnoticed.
 const FILES_MAX: usize = 10_000;
@@ -32,7 +32,7 @@ const DEPTH_MAX: usize = 64;
 
 /// Files of a folder that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum FileSelection {
     /// Files that are sources by their names.
     Sources,
     /// All files: the folder is a package, or holds some.
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
 
     /// Reads the namespace's own sources.
     pub(super) fn sources(&mut self, folder: &Path) -> io::Result<()> {
-        self.directory(folder, Path::new(""), 0, Counted::Sources)
+        self.directory(folder, Path::new(""), 0, FileSelection::Sources)
     }
 
     /// Reads the lists and packages on this machine that requirements name, and returns
@@ -148,7 +148,7 @@ impl<'a> Walk<'a> {
         if !real.is_dir() {
             self.file(real, relative, false, false);
         } else if is_inside || is_package(real) {
-            if let Err(error) = self.directory(real, relative, 1, Counted::All) {
+            if let Err(error) = self.directory(real, relative, 1, FileSelection::All) {
                 self.skipped("unreadable", relative, format!("cannot be read: {error}"));
             }
         } else {
@@ -185,7 +185,7 @@ impl<'a> Walk<'a> {
         directory: &Path,
         relative: &Path,
         depth: usize,
-        counted: Counted,
+        counted: FileSelection,
     ) -> io::Result<()> {
         let mut files = Vec::new();
         let mut folders = Vec::new();
@@ -197,14 +197,14 @@ impl<'a> Walk<'a> {
             if name.as_bytes().starts_with(b".")
                 || kind.is_dir() && is_left_by_installers(&name, is_package)
                 || kind.is_dir()
-                    && counted == Counted::All
+                    && counted == FileSelection::All
                     && directory.join(&name).join("pyvenv.cfg").exists()
             {
                 continue;
             }
             if kind.is_dir() {
                 folders.push(name);
-            } else if counted == Counted::All || is_source(&name, depth) {
+            } else if counted == FileSelection::All || is_source(&name, depth) {
                 files.push((name, kind.is_symlink()));
             }
         }
@@ -216,10 +216,10 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             self.files += 1;
-            let top = depth == 0 && counted == Counted::Sources;
+            let top = depth == 0 && counted == FileSelection::Sources;
             let (path, relative) = (directory.join(&name), relative.join(&name));
             let opened = self.file(&path, &relative, is_symlink, top);
-            if counted == Counted::Sources
+            if counted == FileSelection::Sources
                 && let Some(metadata) = opened
             {
                 self.stamp(&metadata);
@@ -252,7 +252,7 @@ impl<'a> Walk<'a> {
         let (file, metadata) = match tree_file::open(path, self.tree) {
             Ok(opened) => opened,
             // A symlinked folder inside the tree is skipped; following it could go in circles.
-            Err(Refused::Directory) if is_symlink => return None,
+            Err(TreeFileError::Directory) if is_symlink => return None,
             Err(refused) => {
                 if self.place.is_some() && would_be_waited_for(path) {
                     let message = format!(
@@ -262,9 +262,9 @@ impl<'a> Walk<'a> {
                     self.refused.get_or_insert(message);
                 }
                 let code = match refused {
-                    Refused::Outside => "symlink_outside",
-                    Refused::Directory | Refused::Special => "not_a_file",
-                    Refused::TooLarge(_) | Refused::Unreadable(_) => "unreadable",
+                    TreeFileError::Outside => "symlink_outside",
+                    TreeFileError::Directory | TreeFileError::Special => "not_a_file",
+                    TreeFileError::TooLarge(_) | TreeFileError::Unreadable(_) => "unreadable",
                 };
                 self.skipped(code, relative, format!("{refused}; it is not loaded"));
                 return None;

@@ -78,11 +78,11 @@ pub struct AuthorizationStore {
     secrets: Arc<SecretStore>,
     personal: Arc<PersonalSecrets>,
     /// Authorizations as they were read last.
-    known: Mutex<Known>,
+    known: Mutex<AuthorizationCache>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct AuthorizationCache {
     all: All,
     /// Id of the file that `all` was read from; `None`: nothing was read, or there is no file.
     file: Option<FileId>,
@@ -272,7 +272,7 @@ impl AuthorizationStore {
         Ok(changes)
     }
 
-    fn install(&self, known: &mut Known, all: All, file: Option<FileId>) {
+    fn install(&self, known: &mut AuthorizationCache, all: All, file: Option<FileId>) {
         let since = all.iter();
         let since = since.map(|(authorizer, given)| (authorizer.clone(), given.since));
         self.personal.install_authorizations(since.collect());
@@ -291,7 +291,7 @@ impl AuthorizationStore {
         let Some(text) = files::read_up_to(&path, BYTES_MAX)? else {
             return Ok((All::new(), None));
         };
-        let is_plain = |text: &[u8]| serde_json::from_slice::<Stored>(text).is_ok();
+        let is_plain = |text: &[u8]| serde_json::from_slice::<AuthorizationFile>(text).is_ok();
         match store::opened(&path, &text, &self.secrets.protection(), is_plain)? {
             Content::Encrypted(opened) => Ok((parsed(&path, &opened.plain)?, opened.salt)),
             Content::Plain => Ok((parsed(&path, &text)?, None)),
@@ -299,9 +299,9 @@ impl AuthorizationStore {
     }
 
     fn write(&self, all: &All, salt: Option<Salt>) -> Result<(), SecretsError> {
-        let stored = Stored {
+        let stored = AuthorizationFile {
             version: 1,
-            authorizations: all.iter().map(Entry::of).collect(),
+            authorizations: all.iter().map(StoredAuthorization::of).collect(),
         };
         let json = serde_json::to_vec(&stored).expect("texts and numbers are JSON");
         let json = Zeroizing::new(json);
@@ -322,21 +322,21 @@ impl AuthorizationStore {
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, AuthorizationCache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Content of the file.
 #[derive(Serialize, Deserialize)]
-struct Stored<'a> {
+struct AuthorizationFile<'a> {
     version: u8,
     #[serde(borrow)]
-    authorizations: Vec<Entry<'a>>,
+    authorizations: Vec<StoredAuthorization<'a>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry<'a> {
+struct StoredAuthorization<'a> {
     namespace: NamespaceName,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     principal: Option<String>,
@@ -345,7 +345,7 @@ struct Entry<'a> {
     tokens: std::borrow::Cow<'a, str>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> StoredAuthorization<'a> {
     fn of((authorizer, given): (&Authorizer, &'a Authorization)) -> Self {
         let principal = authorizer.principal.as_ref();
         Self {
@@ -362,7 +362,7 @@ fn parsed(path: &Path, json: &[u8]) -> Result<All, SecretsError> {
         path: path.to_owned(),
         reason,
     };
-    let stored: Stored<'_> = serde_json::from_slice(json).map_err(|error| {
+    let stored: AuthorizationFile<'_> = serde_json::from_slice(json).map_err(|error| {
         // The parser's message may quote the file.
         let (line, column) = (error.line(), error.column());
         damaged(format!(

@@ -26,7 +26,7 @@ const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 
 /// Content of an opened file.
-pub(super) struct Opened {
+pub(super) struct OpenedEnvelope {
     pub(super) plain: Zeroizing<Vec<u8>>,
     /// For the next write under the same key. A file that is to be upgraded gets another salt.
     pub(super) salt: Option<Salt>,
@@ -70,7 +70,7 @@ enum Kdf {
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct WrittenEnvelope<'a> {
     version: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     cipher: Option<&'a str>,
@@ -98,7 +98,7 @@ pub(super) fn is_envelope(text: &[u8]) -> bool {
 }
 
 /// Decrypts a file of either version.
-pub(super) fn open(text: &[u8], key: &SecretsKey) -> Result<Opened, Fault> {
+pub(super) fn open(text: &[u8], key: &SecretsKey) -> Result<OpenedEnvelope, Fault> {
     let envelope: Envelope = serde_json::from_slice(text).map_err(|error| {
         // The parser's message may quote the file.
         let (line, column) = (error.line(), error.column());
@@ -113,7 +113,7 @@ pub(super) fn open(text: &[u8], key: &SecretsKey) -> Result<Opened, Fault> {
     }
 }
 
-fn open_1(envelope: &Envelope, key: &SecretsKey) -> Result<Opened, Fault> {
+fn open_1(envelope: &Envelope, key: &SecretsKey) -> Result<OpenedEnvelope, Fault> {
     let (name, iterations) = match &envelope.kdf {
         Kdf::Name(name) => (name, envelope.iterations),
         Kdf::Parameters { name, iterations } => (name, iterations.or(envelope.iterations)),
@@ -127,10 +127,10 @@ fn open_1(envelope: &Envelope, key: &SecretsKey) -> Result<Opened, Fault> {
         .map_err(|_| not_base64("salt"))?;
     let derived = key.derive(&salt, iterations);
     let plain = fernet::open(&envelope.ciphertext, &derived).ok_or(Fault::CannotDecrypt)?;
-    Ok(Opened { plain, salt: None })
+    Ok(OpenedEnvelope { plain, salt: None })
 }
 
-fn open_2(envelope: &Envelope, key: &SecretsKey) -> Result<Opened, Fault> {
+fn open_2(envelope: &Envelope, key: &SecretsKey) -> Result<OpenedEnvelope, Fault> {
     let Kdf::Parameters { name, iterations } = &envelope.kdf else {
         return Err(unknown("kdf"));
     };
@@ -160,7 +160,7 @@ fn open_2(envelope: &Envelope, key: &SecretsKey) -> Result<Opened, Fault> {
     let plain = Aes256Gcm::new((&*derived).into())
         .decrypt(&Nonce::from(nonce), payload)
         .map_err(|_| Fault::CannotDecrypt)?;
-    Ok(Opened {
+    Ok(OpenedEnvelope {
         plain: Zeroizing::new(plain),
         salt: Salt::try_from(salt)
             .ok()
@@ -187,7 +187,7 @@ pub(super) fn seal(
     let ciphertext = Aes256Gcm::new((&*key.derive(&salt, key.iterations)).into())
         .encrypt(&Nonce::from(nonce), payload)
         .expect("nothing near the cipher's limit of 64 GiB is sealed here");
-    Ok(written(&Written {
+    Ok(written(&WrittenEnvelope {
         version: 2,
         cipher: Some(CIPHER),
         kdf: WrittenKdf::Parameters {
@@ -210,7 +210,7 @@ pub(super) fn seal_fernet(
     let salt: Salt = random()?;
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let token = fernet::seal(plain, &key.derive(&salt, ITERATIONS_1), since.as_secs())?;
-    Ok(written(&Written {
+    Ok(written(&WrittenEnvelope {
         version: 1,
         cipher: None,
         kdf: WrittenKdf::Name(KDF_1),
@@ -221,7 +221,7 @@ pub(super) fn seal_fernet(
     }))
 }
 
-fn written(envelope: &Written<'_>) -> String {
+fn written(envelope: &WrittenEnvelope<'_>) -> String {
     let mut text = serde_json::to_string(envelope).expect("texts and numbers are JSON");
     text.push('\n');
     text
@@ -282,7 +282,7 @@ mod tests {
         SecretsKey::quick(text)
     }
 
-    fn text(opened: &Opened) -> &str {
+    fn text(opened: &OpenedEnvelope) -> &str {
         std::str::from_utf8(&opened.plain).unwrap()
     }
 

@@ -30,12 +30,12 @@ pub(super) type DerivedKey = Zeroizing<[u8; 32]>;
 /// The value of `SECRETS_KEY`, and keys derived from it.
 pub struct SecretsKey {
     text: Secret,
-    derived: Mutex<Vec<Derived>>,
+    derived: Mutex<Vec<CachedKey>>,
     /// Iterations for writing.
     pub(super) iterations: u32,
 }
 
-struct Derived {
+struct CachedKey {
     salt: Vec<u8>,
     iterations: u32,
     key: DerivedKey,
@@ -105,7 +105,7 @@ impl SecretsKey {
         if derived.len() >= DERIVED_MAX {
             derived.remove(0);
         }
-        derived.push(Derived {
+        derived.push(CachedKey {
             salt: salt.to_vec(),
             iterations,
             key: key.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Scope;
-use super::scoped::{Entries, Scoped};
+use super::scoped::{Entries, ScopedEntries};
 use super::values::{Values, WithoutValue, told};
 use crate::yaml;
 
@@ -20,24 +20,24 @@ pub enum Status {
 }
 
 /// Content of the file.
-pub(super) type Meta = Scoped<Status>;
+pub(super) type Meta = ScopedEntries<Status>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    global: Option<BTreeMap<String, Entry>>,
+    global: Option<BTreeMap<String, MetaEntry>>,
     #[serde(default)]
-    namespaces: Named,
+    namespaces: MetaGroups,
     #[serde(default)]
-    principals: Named,
+    principals: MetaGroups,
 }
 
 /// The entries of each namespace, or of each principal. YAML reads a key without anything behind it as null.
-type Named = Option<BTreeMap<String, Option<BTreeMap<String, Entry>>>>;
+type MetaGroups = Option<BTreeMap<String, Option<BTreeMap<String, MetaEntry>>>>;
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct MetaEntry {
     status: Status,
 }
 
@@ -55,11 +55,11 @@ impl Meta {
         let Some(file) = file else {
             return Ok(Self::default());
         };
-        let entries = |entries: BTreeMap<String, Entry>| -> Entries<Status> {
+        let entries = |entries: BTreeMap<String, MetaEntry>| -> Entries<Status> {
             let entries = entries.into_iter();
             entries.map(|(key, entry)| (key, entry.status)).collect()
         };
-        let named = |all: Named| {
+        let named = |all: MetaGroups| {
             let all = all.unwrap_or_default().into_iter();
             let own = all.map(|(name, own)| (name, entries(own.unwrap_or_default())));
             own.collect()
@@ -74,10 +74,10 @@ impl Meta {
     /// The file's text: its sections, with an empty line between. The section of principals is written only if there are any:
     /// the file is also read by versions that do not know the section.
     pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
-        let entries = |entries: &Entries<Status>| -> BTreeMap<String, Entry> {
+        let entries = |entries: &Entries<Status>| -> BTreeMap<String, MetaEntry> {
             let entries = entries.iter();
             let entry =
-                |(key, status): (&String, &Status)| (key.clone(), Entry { status: *status });
+                |(key, status): (&String, &Status)| (key.clone(), MetaEntry { status: *status });
             entries.map(entry).collect()
         };
         let section = |title: &str, all: &BTreeMap<String, Entries<Status>>| {
@@ -136,7 +136,7 @@ impl Meta {
 mod tests {
     use super::*;
     use crate::secrets::Secret;
-    use crate::secrets::scoped::Owner;
+    use crate::secrets::scoped::EntryOwner;
 
     const EX_60: &str = "global:
   GITHUB_TOKEN:
@@ -158,11 +158,11 @@ namespaces:
             .map(|(key, owner, status)| (key, owner, *status))
             .collect();
         let expected = [
-            ("GITHUB_TOKEN", Owner::Everybody, Status::Set),
-            ("OPENAI_API_KEY", Owner::Everybody, Status::Placeholder),
+            ("GITHUB_TOKEN", EntryOwner::Everybody, Status::Set),
+            ("OPENAI_API_KEY", EntryOwner::Everybody, Status::Placeholder),
             (
                 "SLACK_BOT_TOKEN",
-                Owner::Namespace("slack"),
+                EntryOwner::Namespace("slack"),
                 Status::Placeholder,
             ),
         ];

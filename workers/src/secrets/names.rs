@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::meta::{Meta, Status};
-use super::scoped::Owner;
+use super::scoped::EntryOwner;
 use super::store::SecretStore;
 use super::{Scope, Secret, SecretsError, check_new_key};
 use crate::manifest::DeclaredSecret;
@@ -123,7 +123,7 @@ impl SecretNames {
         let mut check = SecretsCheck::default();
         let prepared = meta
             .entries()
-            .filter(|(_, owner, _)| *owner == Owner::Namespace(namespace.as_str()));
+            .filter(|(_, owner, _)| *owner == EntryOwner::Namespace(namespace.as_str()));
         let prepared = prepared.map(|(key, ..)| (key, None));
         let declared = declared.iter().map(|it| (&*it.key, it.default.as_ref()));
         let mut seen = BTreeSet::new();

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use super::store::{self, Content, Loaded, SecretStore};
+use super::store::{self, Content, SecretStore, StoreContent};
 use super::{Protection, Secret, Secrets, SecretsError, files};
 use crate::names::NamespaceName;
 use crate::precedence::{Names, Origin, Source};
@@ -226,7 +226,10 @@ impl SecretStore {
     /// # Errors
     ///
     /// When there are none beside the values, and the file cannot be read.
-    pub(super) fn recorded_owners(&self, loaded: &Loaded) -> Result<RecordedOwners, SecretsError> {
+    pub(super) fn recorded_owners(
+        &self,
+        loaded: &StoreContent,
+    ) -> Result<RecordedOwners, SecretsError> {
         let mut owners = loaded.owners.clone().unwrap_or_default();
         match (self.read_owners_file(), &loaded.owners) {
             (Ok(Some(file)), _) => {

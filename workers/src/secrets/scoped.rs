@@ -12,7 +12,7 @@ pub(super) type Entries<V> = BTreeMap<String, V>;
 /// Global entries, those of namespaces, and those of principals. Names are kept as they are in the file, valid or not:
 /// nothing in the file is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Scoped<V> {
+pub(super) struct ScopedEntries<V> {
     pub(super) global: Entries<V>,
     pub(super) namespaces: BTreeMap<String, Entries<V>>,
     pub(super) principals: BTreeMap<String, Entries<V>>,
@@ -20,7 +20,7 @@ pub(super) struct Scoped<V> {
 
 /// Owner of an entry, by the names in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner<'a> {
+pub(super) enum EntryOwner<'a> {
     /// Every namespace.
     Everybody,
     /// A namespace.
@@ -29,7 +29,7 @@ pub(super) enum Owner<'a> {
     Principal(&'a str),
 }
 
-impl fmt::Display for Owner<'_> {
+impl fmt::Display for EntryOwner<'_> {
     /// Writes the scope as on the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -40,7 +40,7 @@ impl fmt::Display for Owner<'_> {
     }
 }
 
-impl<V> Default for Scoped<V> {
+impl<V> Default for ScopedEntries<V> {
     fn default() -> Self {
         Self {
             global: BTreeMap::new(),
@@ -50,7 +50,7 @@ impl<V> Default for Scoped<V> {
     }
 }
 
-impl<V> Scoped<V> {
+impl<V> ScopedEntries<V> {
     pub(super) fn get(&self, key: &str, scope: &Scope) -> Option<&V> {
         let entries = match scope {
             Scope::Global => Some(&self.global),
@@ -70,11 +70,11 @@ impl<V> Scoped<V> {
     }
 
     /// The entries of an owner, added if there are none.
-    pub(super) fn of_mut(&mut self, owner: Owner<'_>) -> &mut Entries<V> {
+    pub(super) fn of_mut(&mut self, owner: EntryOwner<'_>) -> &mut Entries<V> {
         match owner {
-            Owner::Everybody => &mut self.global,
-            Owner::Namespace(name) => self.namespaces.entry(name.to_owned()).or_default(),
-            Owner::Principal(name) => self.principals.entry(name.to_owned()).or_default(),
+            EntryOwner::Everybody => &mut self.global,
+            EntryOwner::Namespace(name) => self.namespaces.entry(name.to_owned()).or_default(),
+            EntryOwner::Principal(name) => self.principals.entry(name.to_owned()).or_default(),
         }
     }
 
@@ -88,17 +88,17 @@ impl<V> Scoped<V> {
     }
 
     /// All entries with their owners: global ones first, those of principals last.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, Owner<'_>, &V)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, EntryOwner<'_>, &V)> {
         let named = |(key, value)| (String::as_str(key), value);
         let global = self.global.iter().map(named);
-        let global = global.map(|(key, value)| (key, Owner::Everybody, value));
+        let global = global.map(|(key, value)| (key, EntryOwner::Everybody, value));
         let namespaces = self.namespaces.iter().flat_map(move |(name, own)| {
             let own = own.iter().map(named);
-            own.map(|(key, value)| (key, Owner::Namespace(name), value))
+            own.map(|(key, value)| (key, EntryOwner::Namespace(name), value))
         });
         let principals = self.principals.iter().flat_map(move |(name, own)| {
             let own = own.iter().map(named);
-            own.map(|(key, value)| (key, Owner::Principal(name), value))
+            own.map(|(key, value)| (key, EntryOwner::Principal(name), value))
         });
         global.chain(namespaces).chain(principals)
     }

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::envelope::{self, Fault, Salt};
 use super::key::{Protection, SecretsKey};
 use super::meta::Meta;
-use super::values::{Document, Shown, Values};
+use super::values::{Document, Values, ValuesDocument};
 use super::{
     Owners, RecordedOwners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction,
     check_new_key, files,
@@ -46,7 +46,7 @@ pub struct SecretStore {
 
 /// Content of the files.
 #[derive(Debug, Default)]
-pub(super) struct Loaded {
+pub(super) struct StoreContent {
     pub(super) values: Values,
     /// Names as the file has them; after a crash they may be behind the values.
     pub(super) meta: Meta,
@@ -209,13 +209,13 @@ impl SecretStore {
         Ok(lock)
     }
 
-    pub(super) fn load(&self) -> Result<Loaded, SecretsError> {
+    pub(super) fn load(&self) -> Result<StoreContent, SecretsError> {
         let path = self.values_file();
         let (values, owners, salt) = match files::read(&path)? {
             None => Default::default(),
             Some(text) => decode(&path, &text, &self.protection())?,
         };
-        Ok(Loaded {
+        Ok(StoreContent {
             values,
             meta: self.load_meta()?,
             salt,
@@ -311,7 +311,7 @@ impl SecretSource for SecretStore {
 /// Content of a file.
 pub(super) enum Content {
     /// The decrypted content.
-    Encrypted(envelope::Opened),
+    Encrypted(envelope::OpenedEnvelope),
     /// Plain text, which the operator allowed.
     Plain,
 }
@@ -378,7 +378,7 @@ fn encode(
     if let Some(text) = sealed(&values.to_json_with(owners)?, protection, salt)? {
         return Ok(text);
     }
-    let text = yaml::to_string(&Shown(values, None))
+    let text = yaml::to_string(&ValuesDocument(values, None))
         .map_err(|error| SecretsError::InvalidDocument(error.to_string()))?;
     Ok(Zeroizing::new(format!("{INSECURE_HEAD}{text}")))
 }

@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 
 use super::envelope::Salt;
 use super::meta::{Meta, Status};
-use super::scoped::Owner;
-use super::store::{Loaded, SecretStore};
+use super::scoped::EntryOwner;
+use super::store::{SecretStore, StoreContent};
 use super::values::{Document, Values};
 use super::{Owners, Scope, Secret, SecretsError};
 use crate::file_lock::FileLock;
@@ -41,7 +41,7 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn new(store: &'a SecretStore, lock: FileLock, loaded: Loaded) -> Self {
+    pub(super) fn new(store: &'a SecretStore, lock: FileLock, loaded: StoreContent) -> Self {
         Self {
             store,
             meta: loaded.meta.healed(&loaded.values),
@@ -78,7 +78,7 @@ impl<'a> Transaction<'a> {
     ///
     /// When there is a name that YAML cannot hold.
     pub fn document(&self) -> Result<Zeroizing<String>, SecretsError> {
-        let mut document = Edited::default();
+        let mut document = EditDocument::default();
         for (key, owner, value) in self.values.entries() {
             document.of_mut(owner).insert(key, Some(value.expose()));
         }
@@ -170,19 +170,19 @@ impl<'a> Transaction<'a> {
 
 /// Document for a person to edit: values in plain text, and keys without one.
 #[derive(Default, Serialize)]
-struct Edited<'a> {
+struct EditDocument<'a> {
     global: BTreeMap<&'a str, Option<&'a str>>,
     namespaces: BTreeMap<&'a str, BTreeMap<&'a str, Option<&'a str>>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     principals: BTreeMap<&'a str, BTreeMap<&'a str, Option<&'a str>>>,
 }
 
-impl<'a> Edited<'a> {
-    fn of_mut(&mut self, owner: Owner<'a>) -> &mut BTreeMap<&'a str, Option<&'a str>> {
+impl<'a> EditDocument<'a> {
+    fn of_mut(&mut self, owner: EntryOwner<'a>) -> &mut BTreeMap<&'a str, Option<&'a str>> {
         match owner {
-            Owner::Everybody => &mut self.global,
-            Owner::Namespace(name) => self.namespaces.entry(name).or_default(),
-            Owner::Principal(name) => self.principals.entry(name).or_default(),
+            EntryOwner::Everybody => &mut self.global,
+            EntryOwner::Namespace(name) => self.namespaces.entry(name).or_default(),
+            EntryOwner::Principal(name) => self.principals.entry(name).or_default(),
         }
     }
 }

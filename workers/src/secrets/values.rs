@@ -9,7 +9,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
-use super::scoped::{Owner, Scoped};
+use super::scoped::{EntryOwner, ScopedEntries};
 use super::{Owners, Scope, Secret, SecretsError, check_key};
 use crate::names::PrincipalName;
 use crate::yaml;
@@ -21,7 +21,7 @@ pub(super) const BYTES_MAX: u64 = 1024 * 1024;
 const VALUE_MAX: usize = 96 * 1024;
 
 /// All values.
-pub(super) type Values = Scoped<Secret>;
+pub(super) type Values = ScopedEntries<Secret>;
 
 impl Values {
     /// The values that a namespace gets.
@@ -61,7 +61,7 @@ impl Values {
         // Room for the whole text, each byte escaped: a buffer that grows would leave copies behind.
         let room = self.bytes().saturating_mul(6) + recorded + 4096;
         let mut json = Zeroizing::new(Vec::with_capacity(room));
-        serde_json::to_writer(&mut *json, &Shown(self, owners)).map_err(too_large)?;
+        serde_json::to_writer(&mut *json, &ValuesDocument(self, owners)).map_err(too_large)?;
         match json.len() as u64 > bytes_max {
             true => Err(SecretsError::TooLarge(BYTES_MAX)),
             false => Ok(json),
@@ -112,7 +112,7 @@ pub(super) struct WithoutValue {
     pub(super) owner: OwnerName,
 }
 
-/// Owned form of [`Owner`], which outlives the document.
+/// Owned form of [`EntryOwner`], which outlives the document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OwnerName {
     Everybody,
@@ -121,11 +121,11 @@ pub(super) enum OwnerName {
 }
 
 impl OwnerName {
-    pub(super) fn owner(&self) -> Owner<'_> {
+    pub(super) fn owner(&self) -> EntryOwner<'_> {
         match self {
-            Self::Everybody => Owner::Everybody,
-            Self::Namespace(name) => Owner::Namespace(name),
-            Self::Principal(name) => Owner::Principal(name),
+            Self::Everybody => EntryOwner::Everybody,
+            Self::Namespace(name) => EntryOwner::Namespace(name),
+            Self::Principal(name) => EntryOwner::Principal(name),
         }
     }
 }
@@ -323,21 +323,21 @@ impl<'de> Deserialize<'de> for Value {
 }
 
 /// The document as it is written. Private to the store: no other module may serialize a secret.
-pub(super) struct Shown<'a>(pub(super) &'a Values, pub(super) Option<&'a Owners>);
+pub(super) struct ValuesDocument<'a>(pub(super) &'a Values, pub(super) Option<&'a Owners>);
 
-struct Entries<'a>(&'a BTreeMap<String, Secret>);
-struct Named<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
+struct SecretEntries<'a>(&'a BTreeMap<String, Secret>);
+struct SecretGroups<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
 
-impl Serialize for Shown<'_> {
+impl Serialize for ValuesDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Without principals the section is left out: the document is also read by versions that do not know it.
         let principals = !self.0.principals.is_empty();
         let sections = 2 + usize::from(principals) + usize::from(self.1.is_some());
         let mut map = serializer.serialize_map(Some(sections))?;
-        map.serialize_entry("global", &Entries(&self.0.global))?;
-        map.serialize_entry("namespaces", &Named(&self.0.namespaces))?;
+        map.serialize_entry("global", &SecretEntries(&self.0.global))?;
+        map.serialize_entry("namespaces", &SecretGroups(&self.0.namespaces))?;
         if principals {
-            map.serialize_entry("principals", &Named(&self.0.principals))?;
+            map.serialize_entry("principals", &SecretGroups(&self.0.principals))?;
         }
         if let Some(owners) = self.1 {
             map.serialize_entry("owners", owners)?;
@@ -346,15 +346,15 @@ impl Serialize for Shown<'_> {
     }
 }
 
-impl Serialize for Entries<'_> {
+impl Serialize for SecretEntries<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(key, value)| (key, value.expose())))
     }
 }
 
-impl Serialize for Named<'_> {
+impl Serialize for SecretGroups<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, own)| (name, Entries(own))))
+        serializer.collect_map(self.0.iter().map(|(name, own)| (name, SecretEntries(own))))
     }
 }
 

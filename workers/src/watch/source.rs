@@ -17,13 +17,13 @@ const TOOLS: &str = "tools";
 
 /// Marks changes below a data directory.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ChangeWatcher {
     watcher: RecommendedWatcher,
     /// The watched folders, each with its device and inode at that time.
     watched: BTreeMap<PathBuf, (u64, u64)>,
 }
 
-impl Source {
+impl ChangeWatcher {
     pub(super) fn new(root: &Path, mark: Arc<Notify>) -> notify::Result<Self> {
         let own = root.to_owned();
         let told = move |event: notify::Result<Event>| {

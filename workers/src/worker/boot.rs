@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::blocked::{BlockedLoop, BlockingCall};
-use super::{Declared, WorkerSpec};
+use super::{Declarations, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::process::output::{Redactor, printable_text};
 use crate::prompt::Prompt;
@@ -23,27 +23,23 @@ pub(super) const OP_PREFIX: &[u8] = b"{\"op\"";
 pub(super) enum Announcement {
     Ready {
         generation: u64,
-        declared: Declared,
+        declared: Declarations,
     },
     /// The worker cannot start; the error is its own.
     Failed(CallError),
     /// The worker asks to be replaced, with a reason.
-    Recycle {
-        reason: String,
-    },
+    Recycle { reason: String },
     /// Its event loop does not turn.
     Blocked(BlockedLoop),
     /// Its event loop turns again.
     Unblocked,
     /// Number of calls, since the last report, that waited long for a thread.
-    Waited {
-        count: u64,
-    },
+    Waited { count: u64 },
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Line {
+struct ReadyLine {
     op: String,
     #[serde(default)]
     namespace: Option<String>,
@@ -125,7 +121,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
             ),
         ))
     };
-    let line = match serde_json::from_slice::<Line>(line) {
+    let line = match serde_json::from_slice::<ReadyLine>(line) {
         Ok(line) => line,
         Err(error) => return Some(senseless(&error.to_string())),
     };
@@ -171,7 +167,7 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
             };
             Announcement::Ready {
                 generation,
-                declared: Declared {
+                declared: Declarations {
                     tools: line.tools,
                     resources: line.resources,
                     resource_templates: line.resource_templates,

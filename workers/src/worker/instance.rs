@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::blocked::BlockedLoop;
 use super::boot::{self, Announcement, OP_PREFIX};
-use super::rpc::{Closed, Connections, Links};
+use super::rpc::{Connections, Links, RpcCloseReason};
 use super::sync_waits::SyncWaits;
-use super::{Declared, WorkerHost, WorkerSpec};
+use super::{Declarations, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::process::output::{Divert, OutputLimit, Pump, Redactor, Stream};
@@ -44,7 +44,7 @@ pub(super) enum Report {
     Started { pid: u32 },
     /// The process takes calls.
     Booted {
-        declared: Arc<Declared>,
+        declared: Arc<Declarations>,
         links: Arc<Links>,
     },
     /// Its files are not those the worker was started with: the process was not started, or takes no calls. Its end follows.
@@ -244,7 +244,7 @@ impl Instance {
         output: &mut Output,
         announce: mpsc::Sender<Announcement>,
         announced: &mut mpsc::Receiver<Announcement>,
-    ) -> Result<(Declared, Connections), BootFailure> {
+    ) -> Result<(Declarations, Connections), BootFailure> {
         let limit = self.host.config.ready_timeout;
         let (generation, declared) = match timeout(limit, self.first_word(child, output, announced))
             .await
@@ -315,14 +315,14 @@ impl Instance {
         loop {
             tokio::select! {
                 exit = child.wait() => {
-                    links.close(&Closed::Disconnected);
+                    links.close(&RpcCloseReason::Disconnected);
                     self.report(Report::Ended { cause: exit.to_string() }).await;
                     return;
                 }
                 closed = links.closed() => {
                     links.close(&closed);
                     let cause = match (closed, timeout(CAUSE_WAIT, child.wait()).await) {
-                        (Closed::Violation(what), _) => what.to_owned(),
+                        (RpcCloseReason::Violation(what), _) => what.to_owned(),
                         (_, Ok(exit)) => exit.to_string(),
                         (_, Err(_)) => "its connection was closed".to_owned(),
                     };
@@ -346,7 +346,7 @@ impl Instance {
                     Announcement::Ready { .. } | Announcement::Failed(_) => {}
                 },
                 () = BlockedLoop::past_limit(blocked.as_ref().map(|(it, _)| it), links) => {
-                    links.close(&Closed::Violation("a call keeps it busy past its time limit"));
+                    links.close(&RpcCloseReason::Violation("a call keeps it busy past its time limit"));
                     let subject = blocked.map(|(it, _)| it.named()).unwrap_or_default();
                     self.report(Report::Hung { subject }).await;
                     return;
@@ -355,7 +355,7 @@ impl Instance {
             }
         }
         drain(child, links, finish).await;
-        links.close(&Closed::Ended);
+        links.close(&RpcCloseReason::Ended);
         connections.send_shutdown();
         let _ = timeout(SHUTDOWN_GRACE, child.wait()).await;
     }

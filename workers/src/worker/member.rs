@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::rpc::{Link, Links};
 use super::sync_waits::SyncWaits;
-use super::{Declared, WorkerHost, WorkerSpec, WorkerState, supervisor};
+use super::{Declarations, WorkerHost, WorkerSpec, WorkerState, supervisor};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 
@@ -21,17 +21,17 @@ pub(super) struct Common {
     pub(super) boots: Arc<Semaphore>,
     /// Notified when some process entered another state.
     pub(super) changed: Arc<Notify>,
-    /// See [`Shared::declared`].
-    pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
-    /// See [`Shared::refused`].
+    /// See [`PublishedState::declared`].
+    pub(super) declared: Arc<OnceLock<Arc<Declarations>>>,
+    /// See [`PublishedState::refused`].
     pub(super) refused: Arc<watch::Sender<()>>,
-    /// See [`Shared::sync_waits`].
+    /// See [`PublishedState::sync_waits`].
     pub(super) sync_waits: Arc<SyncWaits>,
 }
 
 /// Handle of the process; dropping it ends the supervisor and its processes.
-pub(super) struct Member {
-    shared: Arc<Shared>,
+pub(super) struct WorkerMember {
+    shared: Arc<PublishedState>,
     /// Time by which the process is to be gone, once it is not wanted any more.
     retire: watch::Sender<Option<Instant>>,
     supervisor: AbortHandle,
@@ -39,7 +39,7 @@ pub(super) struct Member {
 
 /// State that the supervisor publishes and calls read.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct PublishedState {
     pub(super) spec: Arc<WorkerSpec>,
     pub(super) metrics: Arc<NamespaceMetrics>,
     /// Permits of the worker's processes that may boot now.
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     first_boot: watch::Sender<Option<Result<(), CallError>>>,
     /// The tools, resources and prompts that the first ready process of the worker declared. A process that declares others
     /// takes no calls.
-    pub(super) declared: Arc<OnceLock<Arc<Declared>>>,
+    pub(super) declared: Arc<OnceLock<Arc<Declarations>>>,
     /// True when the last start was refused: the files or the functions are not those the worker was started with.
     pub(super) outdated: AtomicBool,
     /// Notified of every refused start of any process of the worker.
@@ -72,12 +72,12 @@ pub(super) struct Status {
     pub(super) retry_at: Option<Instant>,
 }
 
-impl Member {
+impl WorkerMember {
     /// Starts the supervisor in the current runtime.
     pub(super) fn start(spec: WorkerSpec, host: Arc<WorkerHost>, common: &Common) -> Self {
         let metrics = Arc::new(host.metrics.worker(&spec.namespace));
         metrics.entered(WorkerState::Starting);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PublishedState {
             spec: Arc::new(spec),
             metrics,
             boots: Arc::clone(&common.boots),
@@ -220,13 +220,13 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for WorkerMember {
     fn drop(&mut self) {
         self.supervisor.abort();
     }
 }
 
-impl Shared {
+impl PublishedState {
     /// Publishes the state of the process.
     pub(super) fn enter(&self, status: Status) {
         self.metrics.entered(status.state);
@@ -234,7 +234,7 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Sets the result of [`Member::ready`], the first time.
+    /// Sets the result of [`WorkerMember::ready`], the first time.
     pub(super) fn first_boot(&self, outcome: Result<(), CallError>) {
         self.first_boot.send_if_modified(|first| {
             let unknown = first.is_none();
@@ -245,10 +245,10 @@ impl Shared {
 }
 
 /// Counts a call as in flight while it lives.
-pub(super) struct InFlightCount<'a>(&'a Shared);
+pub(super) struct InFlightCount<'a>(&'a PublishedState);
 
 impl<'a> InFlightCount<'a> {
-    fn begin(shared: &'a Shared) -> Self {
+    fn begin(shared: &'a PublishedState) -> Self {
         shared.in_flight.fetch_add(1, Ordering::Relaxed);
         shared.metrics.in_flight.inc();
         Self(shared)

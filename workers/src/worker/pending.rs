@@ -36,7 +36,7 @@ enum Content<T> {
 
 /// Reason why an answer matches no pending call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmatched {
+pub enum NoPendingCall {
     /// The id was given out once: the call was cancelled or answered before.
     Over,
     /// The id was never given out.
@@ -95,9 +95,9 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// [`Unmatched`], when it is not pending.
-    pub fn get(&self, id: u64) -> Result<&T, Unmatched> {
-        let (slot, uses) = self.slot(id).ok_or(Unmatched::Unknown)?;
+    /// [`NoPendingCall`], when it is not pending.
+    pub fn get(&self, id: u64) -> Result<&T, NoPendingCall> {
+        let (slot, uses) = self.slot(id).ok_or(NoPendingCall::Unknown)?;
         match &slot.content {
             Content::Taken(entry) if slot.uses == uses => Ok(entry),
             _ => Err(unmatched(slot, uses)),
@@ -108,25 +108,25 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// [`Unmatched`], when it is not pending.
-    pub fn get_mut(&mut self, id: u64) -> Result<&mut T, Unmatched> {
+    /// [`NoPendingCall`], when it is not pending.
+    pub fn get_mut(&mut self, id: u64) -> Result<&mut T, NoPendingCall> {
         let slot = self.slots.get_mut(index_of(id) as usize);
-        let slot = slot.ok_or(Unmatched::Unknown)?;
+        let slot = slot.ok_or(NoPendingCall::Unknown)?;
         if slot.uses != id >> INDEX_BITS || matches!(slot.content, Content::Free { .. }) {
             return Err(unmatched(slot, id >> INDEX_BITS));
         }
         match &mut slot.content {
             Content::Taken(entry) => Ok(entry),
-            Content::Free { .. } => Err(Unmatched::Over),
+            Content::Free { .. } => Err(NoPendingCall::Over),
         }
     }
 
-    /// Takes out the entry of an id; `Unmatched` the second time.
+    /// Takes out the entry of an id; `NoPendingCall` the second time.
     ///
     /// # Errors
     ///
-    /// [`Unmatched`], when it is not pending.
-    pub fn remove(&mut self, id: u64) -> Result<T, Unmatched> {
+    /// [`NoPendingCall`], when it is not pending.
+    pub fn remove(&mut self, id: u64) -> Result<T, NoPendingCall> {
         self.get(id)?;
         let index = index_of(id);
         let free = Content::Free { next: self.free };
@@ -136,7 +136,7 @@ impl<T> Pending<T> {
                 self.len -= 1;
                 Ok(entry)
             }
-            Content::Free { .. } => Err(Unmatched::Over),
+            Content::Free { .. } => Err(NoPendingCall::Over),
         }
     }
 
@@ -176,11 +176,11 @@ fn index_of(id: u64) -> u32 {
     u32::try_from(id & (PENDING_MAX as u64 - 1)).expect("masked to INDEX_BITS")
 }
 
-fn unmatched<T>(slot: &Slot<T>, uses: u64) -> Unmatched {
+fn unmatched<T>(slot: &Slot<T>, uses: u64) -> NoPendingCall {
     if uses == 0 || uses > slot.uses {
-        Unmatched::Unknown
+        NoPendingCall::Unknown
     } else {
-        Unmatched::Over
+        NoPendingCall::Over
     }
 }
 
@@ -195,11 +195,11 @@ mod tests {
         assert_eq!(pending.get(first), Ok(&"a"));
         assert_eq!(pending.get_mut(first), Ok(&mut "a"));
         assert_eq!(pending.remove(first), Ok("a"));
-        assert_eq!(pending.remove(first), Err(Unmatched::Over));
+        assert_eq!(pending.remove(first), Err(NoPendingCall::Over));
         let second = pending.insert("b").expect("empty");
         assert_ne!(first, second);
-        assert_eq!(pending.remove(first), Err(Unmatched::Over));
-        assert_eq!(pending.get_mut(first), Err(Unmatched::Over));
+        assert_eq!(pending.remove(first), Err(NoPendingCall::Over));
+        assert_eq!(pending.get_mut(first), Err(NoPendingCall::Over));
         assert_eq!(pending.remove(second), Ok("b"));
         assert_eq!(pending.len(), 0);
     }
@@ -209,10 +209,10 @@ mod tests {
         let mut pending = Pending::new();
         let id = pending.insert(()).expect("empty");
         for unknown in [0, 1, id + 1, id + (1 << INDEX_BITS), u64::MAX] {
-            assert_eq!(pending.get_mut(unknown), Err(Unmatched::Unknown));
+            assert_eq!(pending.get_mut(unknown), Err(NoPendingCall::Unknown));
             assert_eq!(
                 pending.remove(unknown),
-                Err(Unmatched::Unknown),
+                Err(NoPendingCall::Unknown),
                 "{unknown}"
             );
         }

@@ -31,7 +31,7 @@ use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::names::NamespaceName;
 
-use io::{Announced, connect};
+use io::{AnnouncementSender, connect};
 pub(super) use links::{Connections, Links};
 
 /// Bytes of frames that may wait to be written. A worker that reads more slowly than it is called reaches this; a single
@@ -47,7 +47,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 /// The owner's end: dropping it closes the connection and ends its tasks.
 #[derive(Debug)]
-struct Connection {
+struct WorkerConnection {
     link: Arc<Link>,
     tasks: Tasks,
 }
@@ -66,7 +66,7 @@ impl Drop for Tasks {
 
 /// Reason why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Closed {
+pub(super) enum RpcCloseReason {
     /// The worker closed it, or the operating system did.
     Disconnected,
     /// The worker violated the protocol.
@@ -80,7 +80,7 @@ pub(super) struct Link {
     namespace: NamespaceName,
     /// Calls without an answer. A plain mutex: taken for a few instructions, never held across an await. Never taken together
     /// with `outbox`.
-    calls: Mutex<Calls>,
+    calls: Mutex<WorkerCalls>,
     /// Frames to write. A plain mutex as well; a frame is copied under it.
     outbox: Mutex<BytesMut>,
     /// Notified when there are frames in the outbox.
@@ -94,14 +94,14 @@ pub(super) struct Link {
     /// Copy of `closed` in `calls`, read without the lock.
     over: AtomicBool,
     /// The reason why the first connection is over; shared by all connections to the process.
-    closed: watch::Sender<Option<Closed>>,
+    closed: watch::Sender<Option<RpcCloseReason>>,
     frame_max: u64,
     metrics: Arc<NamespaceMetrics>,
 }
 
 #[derive(Default)]
-struct Calls {
-    pending: Pending<Entry>,
+struct WorkerCalls {
+    pending: Pending<PendingRpcCall>,
     /// The calls that were given up last, oldest first: the process may still run them. At most [`ABANDONED_MAX`].
     abandoned: VecDeque<AbandonedCall>,
     /// Set once, under the lock: no call can enter after it, so none is missed.
@@ -116,7 +116,7 @@ struct AbandonedCall {
 }
 
 /// A pending call, as the reader needs it.
-struct Entry {
+struct PendingRpcCall {
     reply: oneshot::Sender<Result<ToolReply, CallError>>,
     request: Arc<str>,
     time_limit: Option<Duration>,
@@ -129,7 +129,7 @@ struct Entry {
 
 /// Reason why a call did not begin.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum CallRefusal {
     /// The connection is over; another one may take the call, which was not sent.
     Closed,
     /// No other connection would take it either.
@@ -137,7 +137,7 @@ pub(super) enum Refused {
 }
 
 /// A call that was sent. Dropping it cancels the call in the worker.
-pub(super) struct InFlight {
+pub(super) struct SentCall {
     link: Arc<Link>,
     id: u64,
     reply: oneshot::Receiver<Result<ToolReply, CallError>>,
@@ -152,7 +152,7 @@ impl std::fmt::Debug for Link {
     }
 }
 
-impl Connection {
+impl WorkerConnection {
     /// Asks the worker to end.
     fn send_shutdown(&self) {
         write::shutdown(&mut self.link.outbox());
@@ -160,9 +160,9 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for WorkerConnection {
     fn drop(&mut self) {
-        self.link.close(Closed::Ended);
+        self.link.close(RpcCloseReason::Ended);
         // The tasks end with the field; it is named here to show that this is its purpose.
         self.tasks.0.retain(|task| !task.is_finished());
     }
@@ -173,7 +173,7 @@ impl Link {
         namespace: NamespaceName,
         frame_max: u64,
         metrics: Arc<NamespaceMetrics>,
-        closed: watch::Sender<Option<Closed>>,
+        closed: watch::Sender<Option<RpcCloseReason>>,
     ) -> Self {
         Self {
             namespace,
@@ -194,15 +194,15 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`Refused`]; nothing was sent then.
+    /// [`CallRefusal`]; nothing was sent then.
     pub(super) fn begin(
         self: &Arc<Self>,
         call: &WorkerCall,
         sink: Option<Arc<dyn CallSink>>,
-    ) -> Result<InFlight, Refused> {
+    ) -> Result<SentCall, CallRefusal> {
         let size = call.size() as u64;
         if size > self.frame_max {
-            return Err(Refused::Failed(CallError::new(
+            return Err(CallRefusal::Failed(CallError::new(
                 CallErrorCode::InvalidArguments,
                 format!(
                     "the request is {size} bytes; a worker takes at most {}",
@@ -211,7 +211,7 @@ impl Link {
             )));
         }
         let (sender, reply) = oneshot::channel();
-        let entry = Entry {
+        let entry = PendingRpcCall {
             reply: sender,
             request: Arc::clone(&call.request),
             time_limit: call.time_limit,
@@ -223,13 +223,15 @@ impl Link {
         let id = {
             let mut calls = self.calls();
             if calls.closed {
-                return Err(Refused::Closed);
+                return Err(CallRefusal::Closed);
             }
             calls.pending.insert(entry)
         }
-        .ok_or_else(|| Refused::Failed(self.overloaded("too many calls wait for the worker")))?;
+        .ok_or_else(|| {
+            CallRefusal::Failed(self.overloaded("too many calls wait for the worker"))
+        })?;
         self.begun.fetch_add(1, Ordering::Relaxed);
-        let in_flight = InFlight {
+        let in_flight = SentCall {
             link: Arc::clone(self),
             id,
             reply,
@@ -240,7 +242,7 @@ impl Link {
         }
         // Taken out first, so that dropping `in_flight` sends no cancel for a call that was never sent.
         let _ = self.take(id);
-        Err(Refused::Failed(
+        Err(CallRefusal::Failed(
             self.overloaded("the worker does not keep up with its calls"),
         ))
     }
@@ -282,7 +284,7 @@ impl Link {
     }
 
     /// Waits until a connection to the process is over.
-    async fn closed(&self) -> Closed {
+    async fn closed(&self) -> RpcCloseReason {
         let mut closed = self.closed.subscribe();
         loop {
             if let Some(reason) = &*closed.borrow_and_update() {
@@ -311,7 +313,7 @@ impl Link {
     }
 
     /// Ends the connection for calls: pending ones fail now, later ones are refused. The first reason stays.
-    fn close(&self, reason: Closed) {
+    fn close(&self, reason: RpcCloseReason) {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
@@ -320,8 +322,8 @@ impl Link {
             calls.pending.drain()
         };
         let what_now = match reason {
-            Closed::Ended => "was stopped while the call ran",
-            Closed::Disconnected | Closed::Violation(_) => {
+            RpcCloseReason::Ended => "was stopped while the call ran",
+            RpcCloseReason::Disconnected | RpcCloseReason::Violation(_) => {
                 "ended while the call ran; it is being restarted"
             }
         };
@@ -369,7 +371,7 @@ impl Link {
     }
 
     /// Takes a pending call out.
-    fn take(&self, id: u64) -> Result<Entry, super::pending::Unmatched> {
+    fn take(&self, id: u64) -> Result<PendingRpcCall, super::pending::NoPendingCall> {
         let (entry, empty) = {
             let mut calls = self.calls();
             (calls.pending.remove(id), calls.pending.is_empty())
@@ -380,7 +382,7 @@ impl Link {
         entry
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    fn calls(&self) -> MutexGuard<'_, WorkerCalls> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -389,7 +391,7 @@ impl Link {
     }
 }
 
-impl InFlight {
+impl SentCall {
     /// Waits for the answer.
     pub(super) async fn answer(mut self) -> Result<ToolReply, CallError> {
         let reply = (&mut self.reply).await;
@@ -404,7 +406,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for SentCall {
     fn drop(&mut self) {
         if !self.answered && self.link.abandon(self.id) {
             self.link.send_cancel(self.id);

@@ -35,7 +35,7 @@ use crate::config::WorkersConfig;
 
 /// Events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum LifecycleEvent {
     /// The current process is ready and connected.
     Booted,
     /// The current process did not come up; `permanent` if trying again is pointless.
@@ -73,7 +73,7 @@ pub(super) enum Action {
     Switch,
     /// Make the replacement, which is still booting, the current process.
     Promote,
-    /// Send [`Event::TimerElapsed`] after this time.
+    /// Send [`LifecycleEvent::TimerElapsed`] after this time.
     Schedule(Duration),
     /// Drain and end every process.
     FinishAll,
@@ -81,7 +81,7 @@ pub(super) enum Action {
 
 /// Phase of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LifecyclePhase {
     Starting,
     Ready { since: Instant, recycle: Recycle },
     Backoff { until: Instant },
@@ -121,8 +121,8 @@ impl From<&WorkersConfig> for Rules {
 
 /// The whole state: the worker's phase, and its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) phase: Phase,
+pub(super) struct LifecycleState {
+    pub(super) phase: LifecyclePhase,
     pub(super) crash_loop: bool,
     /// Failures in a row, for the delay: those in the window, once the worker was ready.
     consecutive: u32,
@@ -132,11 +132,11 @@ pub(super) struct State {
     proven: bool,
 }
 
-impl State {
+impl LifecycleState {
     /// The state of a new worker, and the first actions.
     pub(super) fn start() -> (Self, Vec<Action>) {
         let state = Self {
-            phase: Phase::Starting,
+            phase: LifecyclePhase::Starting,
             crash_loop: false,
             consecutive: 0,
             recent: VecDeque::new(),
@@ -149,23 +149,25 @@ impl State {
     /// as the end of a process that is not awaited any more, changes nothing.
     pub(super) fn step(
         mut self,
-        event: Event,
+        event: LifecycleEvent,
         now: Instant,
         rules: &Rules,
         jitter: f64,
     ) -> (Self, Vec<Action>) {
-        use Phase::{Backoff, Failed, Ready, Starting, Stopped, Stopping};
+        use LifecyclePhase::{Backoff, Failed, Ready, Starting, Stopped, Stopping};
         let actions = match (self.phase, event) {
-            (Starting, Event::Booted) => {
+            (Starting, LifecycleEvent::Booted) => {
                 self.become_ready(now);
                 vec![Action::Publish]
             }
-            (Starting, Event::BootFailed { permanent: true }) if !self.proven => {
+            (Starting, LifecycleEvent::BootFailed { permanent: true }) if !self.proven => {
                 self.phase = Failed;
                 vec![]
             }
-            (Starting, Event::BootFailed { .. } | Event::Ended) => self.fail(now, rules, jitter),
-            (Starting, Event::Outdated) => {
+            (Starting, LifecycleEvent::BootFailed { .. } | LifecycleEvent::Ended) => {
+                self.fail(now, rules, jitter)
+            }
+            (Starting, LifecycleEvent::Outdated) => {
                 // Checked again: the files may be put back.
                 self.phase = Backoff {
                     until: now + rules.max,
@@ -177,18 +179,18 @@ impl State {
                     recycle: Recycle::Booting,
                     ..
                 },
-                Event::Ended | Event::Hung,
+                LifecycleEvent::Ended | LifecycleEvent::Hung,
             ) => {
                 self.forgive(now, rules);
                 self.phase = Starting;
                 vec![Action::Promote]
             }
-            (Ready { .. }, Event::Hung) => {
+            (Ready { .. }, LifecycleEvent::Hung) => {
                 self.forgive(now, rules);
                 self.phase = Starting;
                 vec![Action::Spawn]
             }
-            (Ready { .. }, Event::Ended) => {
+            (Ready { .. }, LifecycleEvent::Ended) => {
                 self.forgive(now, rules);
                 // The worker was ready: only its other recent failures make it wait longer.
                 self.forget_old_failures(now, rules);
@@ -200,14 +202,14 @@ impl State {
                     since,
                     recycle: Recycle::NotAsked,
                 },
-                Event::RecycleAsked,
+                LifecycleEvent::RecycleAsked,
             )
             | (
                 Ready {
                     since,
                     recycle: Recycle::Waiting,
                 },
-                Event::TimerElapsed,
+                LifecycleEvent::TimerElapsed,
             ) => {
                 self.phase = Ready {
                     since,
@@ -220,7 +222,7 @@ impl State {
                     recycle: Recycle::Booting,
                     ..
                 },
-                Event::ReplacementBooted,
+                LifecycleEvent::ReplacementBooted,
             ) => {
                 self.become_ready(now);
                 vec![Action::Switch]
@@ -230,7 +232,7 @@ impl State {
                     since,
                     recycle: Recycle::Booting,
                 },
-                Event::ReplacementFailed,
+                LifecycleEvent::ReplacementFailed,
             ) => {
                 self.phase = Ready {
                     since,
@@ -238,15 +240,15 @@ impl State {
                 };
                 vec![Action::Schedule(rules.max)]
             }
-            (Backoff { .. }, Event::TimerElapsed) => {
+            (Backoff { .. }, LifecycleEvent::TimerElapsed) => {
                 self.phase = Starting;
                 vec![Action::Spawn]
             }
-            (Starting | Ready { .. } | Backoff { .. } | Failed, Event::Retire) => {
+            (Starting | Ready { .. } | Backoff { .. } | Failed, LifecycleEvent::Retire) => {
                 self.phase = Stopping;
                 vec![Action::FinishAll]
             }
-            (Stopping, Event::AllGone) => {
+            (Stopping, LifecycleEvent::AllGone) => {
                 self.phase = Stopped;
                 vec![]
             }
@@ -257,7 +259,7 @@ impl State {
 
     fn become_ready(&mut self, now: Instant) {
         self.proven = true;
-        self.phase = Phase::Ready {
+        self.phase = LifecyclePhase::Ready {
             since: now,
             recycle: Recycle::NotAsked,
         };
@@ -265,7 +267,7 @@ impl State {
 
     /// Clears the record of a process that was ready for longer than the window.
     fn forgive(&mut self, now: Instant, rules: &Rules) {
-        if let Phase::Ready { since, .. } = self.phase
+        if let LifecyclePhase::Ready { since, .. } = self.phase
             && now.saturating_duration_since(since) > rules.window
         {
             self.consecutive = 0;
@@ -289,7 +291,7 @@ impl State {
         // Once flagged, failures that come at the longest delay no longer fill the window; only being ready clears it.
         self.crash_loop |= self.recent.len() >= rules.failures.max(1) as usize;
         let delay = self.delay(rules, jitter);
-        self.phase = Phase::Backoff { until: now + delay };
+        self.phase = LifecyclePhase::Backoff { until: now + delay };
         vec![Action::Schedule(delay)]
     }
 
@@ -320,9 +322,9 @@ mod tests {
     }
 
     /// A state after a series of events, one second apart, without jitter.
-    fn after(events: &[Event]) -> (State, Instant) {
+    fn after(events: &[LifecycleEvent]) -> (LifecycleState, Instant) {
         let mut now = Instant::now();
-        let mut state = State::start().0;
+        let mut state = LifecycleState::start().0;
         for event in events {
             now += seconds(1.0);
             state = state.step(*event, now, &RULES, 0.0).0;
@@ -330,31 +332,31 @@ mod tests {
         (state, now)
     }
 
-    fn name(phase: Phase) -> &'static str {
+    fn name(phase: LifecyclePhase) -> &'static str {
         match phase {
-            Phase::Starting => "starting",
-            Phase::Ready {
+            LifecyclePhase::Starting => "starting",
+            LifecyclePhase::Ready {
                 recycle: Recycle::NotAsked,
                 ..
             } => "ready",
-            Phase::Ready {
+            LifecyclePhase::Ready {
                 recycle: Recycle::Waiting,
                 ..
             } => "ready, recycle waits",
-            Phase::Ready {
+            LifecyclePhase::Ready {
                 recycle: Recycle::Booting,
                 ..
             } => "ready, recycle boots",
-            Phase::Backoff { .. } => "backoff",
-            Phase::Stopping => "stopping",
-            Phase::Stopped => "stopped",
-            Phase::Failed => "failed",
+            LifecyclePhase::Backoff { .. } => "backoff",
+            LifecyclePhase::Stopping => "stopping",
+            LifecyclePhase::Stopped => "stopped",
+            LifecyclePhase::Failed => "failed",
         }
     }
 
     #[test]
     fn every_event_in_every_state_leads_where_the_diagram_says() {
-        use Event::{
+        use LifecycleEvent::{
             AllGone, BootFailed, Booted, Ended, Hung, Outdated, RecycleAsked, ReplacementBooted,
             ReplacementFailed, Retire, TimerElapsed,
         };
@@ -363,7 +365,7 @@ mod tests {
         let half = Action::Schedule(seconds(0.5));
         let longest = Action::Schedule(RULES.max);
         #[rustfmt::skip]
-        let table: &[(&[Event], Event, &str, &[Action])] = &[
+        let table: &[(&[LifecycleEvent], LifecycleEvent, &str, &[Action])] = &[
             (&[], Booted, "ready", &[Action::Publish]),
             (&[], failed, "backoff", &[half]),
             (&[], Ended, "backoff", &[half]),
@@ -422,57 +424,65 @@ mod tests {
             failures: 100,
             ..RULES
         };
-        let mut state = State::start().0;
+        let mut state = LifecycleState::start().0;
         let mut now = Instant::now();
         let mut delays = Vec::new();
         for _ in 0..9 {
-            let (next, actions) =
-                state.step(Event::BootFailed { permanent: false }, now, &rules, 0.0);
+            let (next, actions) = state.step(
+                LifecycleEvent::BootFailed { permanent: false },
+                now,
+                &rules,
+                0.0,
+            );
             if let [Action::Schedule(delay)] = actions[..] {
                 delays.push(delay.as_secs_f64());
                 now += delay;
             }
-            state = next.step(Event::TimerElapsed, now, &rules, 0.0).0;
+            state = next.step(LifecycleEvent::TimerElapsed, now, &rules, 0.0).0;
         }
         assert_eq!(delays, [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
-        let least = State::start().0.step(Event::Ended, now, &rules, 1.0).1;
+        let least = LifecycleState::start()
+            .0
+            .step(LifecycleEvent::Ended, now, &rules, 1.0)
+            .1;
         assert_eq!(least, [Action::Schedule(seconds(0.25))]);
     }
 
     #[test]
     fn a_worker_that_dies_now_and_then_does_not_wait_longer_each_time() {
-        let mut state = State::start()
+        let mut state = LifecycleState::start()
             .0
-            .step(Event::Booted, Instant::now(), &RULES, 0.0)
+            .step(LifecycleEvent::Booted, Instant::now(), &RULES, 0.0)
             .0;
         let mut now = Instant::now();
         let mut delays = Vec::new();
         for _ in 0..6 {
             now += RULES.window * 2 / 3;
-            let (next, actions) = state.step(Event::Ended, now, &RULES, 0.0);
+            let (next, actions) = state.step(LifecycleEvent::Ended, now, &RULES, 0.0);
             if let [Action::Schedule(delay)] = actions[..] {
                 delays.push(delay.as_secs_f64());
             }
-            state = next.step(Event::TimerElapsed, now, &RULES, 0.0).0;
-            state = state.step(Event::Booted, now, &RULES, 0.0).0;
+            state = next.step(LifecycleEvent::TimerElapsed, now, &RULES, 0.0).0;
+            state = state.step(LifecycleEvent::Booted, now, &RULES, 0.0).0;
         }
         assert_eq!(delays, [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]);
     }
 
     #[test]
     fn a_process_that_is_replaced_for_a_blocked_loop_is_no_crash_loop_and_makes_none_wait() {
-        let events = [Event::Booted, Event::Hung].repeat(3 * RULES.failures as usize);
+        let events =
+            [LifecycleEvent::Booted, LifecycleEvent::Hung].repeat(3 * RULES.failures as usize);
         let (state, now) = after(&events);
         assert!(!state.crash_loop);
-        let state = state.step(Event::Booted, now, &RULES, 0.0).0;
-        let (_, actions) = state.step(Event::Ended, now, &RULES, 0.0);
+        let state = state.step(LifecycleEvent::Booted, now, &RULES, 0.0).0;
+        let (_, actions) = state.step(LifecycleEvent::Ended, now, &RULES, 0.0);
         assert_eq!(actions, [Action::Schedule(RULES.initial)]);
     }
 
     #[test]
     fn many_failures_in_the_window_are_a_crash_loop_that_only_a_long_ready_time_ends() {
-        let fail = Event::BootFailed { permanent: false };
-        let mut events = [fail, Event::TimerElapsed].repeat(4);
+        let fail = LifecycleEvent::BootFailed { permanent: false };
+        let mut events = [fail, LifecycleEvent::TimerElapsed].repeat(4);
         let (calm, _) = after(&events);
         assert!(!calm.crash_loop);
         events.push(fail);
@@ -480,7 +490,7 @@ mod tests {
         assert!(looping.crash_loop);
         assert_eq!(
             looping.phase,
-            Phase::Backoff {
+            LifecyclePhase::Backoff {
                 until: now + RULES.max
             }
         );
@@ -488,17 +498,18 @@ mod tests {
         // Far outside the window, after a short time of being ready: still looping, still at the longest delay.
         now += seconds(600.0);
         let mut state = looping;
-        for event in [Event::TimerElapsed, Event::Booted] {
+        for event in [LifecycleEvent::TimerElapsed, LifecycleEvent::Booted] {
             state = state.step(event, now, &RULES, 0.0).0;
         }
-        let (relapsed, actions) = state
-            .clone()
-            .step(Event::Ended, now + RULES.window, &RULES, 0.0);
+        let (relapsed, actions) =
+            state
+                .clone()
+                .step(LifecycleEvent::Ended, now + RULES.window, &RULES, 0.0);
         assert!(relapsed.crash_loop);
         assert_eq!(actions, [Action::Schedule(RULES.max)]);
 
         let late = now + RULES.window + seconds(1.0);
-        let (recovered, actions) = state.step(Event::Ended, late, &RULES, 0.0);
+        let (recovered, actions) = state.step(LifecycleEvent::Ended, late, &RULES, 0.0);
         assert!(!recovered.crash_loop);
         assert_eq!(actions, [Action::Schedule(RULES.initial)]);
     }

@@ -9,10 +9,10 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::instance::{Instance, Report};
-use super::member::{Shared, Status};
+use super::member::{PublishedState, Status};
 use super::rpc::Links;
-use super::state::{Action, Event, Phase, Rules, State};
-use super::{Declared, WorkerHost, WorkerState};
+use super::state::{Action, LifecycleEvent, LifecyclePhase, LifecycleState, Rules};
+use super::{Declarations, WorkerHost, WorkerState};
 use crate::error::{CallError, CallErrorCode};
 use crate::process::output::printable_text;
 
@@ -23,12 +23,12 @@ const REPORTS: usize = 16;
 
 /// Supervises one worker until it is stopped. Dropping the future ends every process.
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<PublishedState>,
     host: Arc<WorkerHost>,
     retire: watch::Receiver<Option<Instant>>,
 ) {
     let (reports_sender, reports) = mpsc::channel(REPORTS);
-    let (state, actions) = State::start();
+    let (state, actions) = LifecycleState::start();
     let mut supervisor = Supervisor {
         rules: Rules::from(&host.config),
         shared,
@@ -49,10 +49,10 @@ pub(super) async fn run(
 }
 
 struct Supervisor {
-    shared: Arc<Shared>,
+    shared: Arc<PublishedState>,
     host: Arc<WorkerHost>,
     rules: Rules,
-    state: State,
+    state: LifecycleState,
     /// Time by which the worker is to be gone, once it is not wanted any more.
     retire: watch::Receiver<Option<Instant>>,
     reports_sender: mpsc::Sender<(u64, Report)>,
@@ -75,7 +75,7 @@ struct Handle {
     task: Id,
     pid: u32,
     finish: watch::Sender<Option<Instant>>,
-    booted: Option<(Arc<Declared>, Arc<Links>)>,
+    booted: Option<(Arc<Declarations>, Arc<Links>)>,
 }
 
 impl Supervisor {
@@ -85,9 +85,9 @@ impl Supervisor {
     /// - the timer of a backoff;
     /// - the order to retire, or a shorter time for it.
     async fn run(&mut self, mut reports: mpsc::Receiver<(u64, Report)>) {
-        while self.state.phase != Phase::Stopped {
-            if self.state.phase == Phase::Stopping && self.tasks.is_empty() {
-                self.advance(Event::AllGone);
+        while self.state.phase != LifecyclePhase::Stopped {
+            if self.state.phase == LifecyclePhase::Stopping && self.tasks.is_empty() {
+                self.advance(LifecycleEvent::AllGone);
                 continue;
             }
             tokio::select! {
@@ -105,17 +105,17 @@ impl Supervisor {
                 }
                 () = sleep_until(self.timer.unwrap_or_else(Instant::now)), if self.timer.is_some() => {
                     self.timer = None;
-                    self.advance(Event::TimerElapsed);
+                    self.advance(LifecycleEvent::TimerElapsed);
                 }
                 changed = self.retire.changed() => {
                     if changed.is_err() {
                         // The handle is gone and is about to end this task.
                         return;
                     }
-                    if self.state.phase == Phase::Stopping {
+                    if self.state.phase == LifecyclePhase::Stopping {
                         self.finish_all();
                     } else {
-                        self.advance(Event::Retire);
+                        self.advance(LifecycleEvent::Retire);
                     }
                 }
             }
@@ -166,9 +166,9 @@ impl Supervisor {
                     handle.booted = Some((declared, links));
                 }
                 if is_current {
-                    self.advance(Event::Booted);
+                    self.advance(LifecycleEvent::Booted);
                 } else if is_replacement {
-                    self.advance(Event::ReplacementBooted);
+                    self.advance(LifecycleEvent::ReplacementBooted);
                 }
             }
             Report::BootFailed { error, permanent } => {
@@ -179,7 +179,7 @@ impl Supervisor {
                     namespace = namespace.as_str(),
                     "the worker of namespace {namespace} asks to be replaced: {reason}"
                 );
-                self.advance(Event::RecycleAsked);
+                self.advance(LifecycleEvent::RecycleAsked);
             }
             Report::Recycle { .. } => {}
             Report::Blocked(blocked) => {
@@ -214,7 +214,7 @@ impl Supervisor {
                 );
                 if is_current {
                     self.forget_current();
-                    self.advance(Event::Hung);
+                    self.advance(LifecycleEvent::Hung);
                 } else {
                     self.lost(number);
                 }
@@ -243,10 +243,10 @@ impl Supervisor {
         if self.current == Some(number) {
             self.forget_current();
             self.shared.first_boot(Err(error));
-            self.advance(Event::BootFailed { permanent });
+            self.advance(LifecycleEvent::BootFailed { permanent });
         } else if self.replacement == Some(number) {
             self.replacement = None;
-            self.advance(Event::ReplacementFailed);
+            self.advance(LifecycleEvent::ReplacementFailed);
         }
     }
 
@@ -256,10 +256,10 @@ impl Supervisor {
         self.finish(number, Instant::now());
         let event = if self.current == Some(number) {
             self.forget_current();
-            Event::Outdated
+            LifecycleEvent::Outdated
         } else if self.replacement == Some(number) {
             self.replacement = None;
-            Event::ReplacementFailed
+            LifecycleEvent::ReplacementFailed
         } else {
             return;
         };
@@ -292,10 +292,10 @@ impl Supervisor {
             self.forget_current();
             self.shared
                 .first_boot(Err(self.unavailable("ended while it was starting")));
-            self.advance(Event::Ended);
+            self.advance(LifecycleEvent::Ended);
         } else if self.replacement == Some(number) {
             self.replacement = None;
-            self.advance(Event::ReplacementFailed);
+            self.advance(LifecycleEvent::ReplacementFailed);
         }
     }
 
@@ -315,7 +315,7 @@ impl Supervisor {
         )
     }
 
-    fn advance(&mut self, event: Event) {
+    fn advance(&mut self, event: LifecycleEvent) {
         let (next, actions) =
             self.state
                 .clone()
@@ -337,18 +337,20 @@ impl Supervisor {
 
     fn publish(&self) {
         let (state, retry_at) = match self.state.phase {
-            Phase::Starting => (WorkerState::Starting, None),
-            Phase::Ready { .. } if self.blocked.is_some() && self.blocked == self.current => {
+            LifecyclePhase::Starting => (WorkerState::Starting, None),
+            LifecyclePhase::Ready { .. }
+                if self.blocked.is_some() && self.blocked == self.current =>
+            {
                 (WorkerState::Degraded, None)
             }
-            Phase::Ready { .. } => (WorkerState::Ready, None),
-            Phase::Backoff { until } => {
+            LifecyclePhase::Ready { .. } => (WorkerState::Ready, None),
+            LifecyclePhase::Backoff { until } => {
                 let crash_loop = self.state.crash_loop;
                 (WorkerState::Backoff { crash_loop }, Some(until))
             }
-            Phase::Stopping => (WorkerState::Stopping, None),
-            Phase::Stopped => (WorkerState::Stopped, None),
-            Phase::Failed => (WorkerState::Failed, None),
+            LifecyclePhase::Stopping => (WorkerState::Stopping, None),
+            LifecyclePhase::Stopped => (WorkerState::Stopped, None),
+            LifecyclePhase::Failed => (WorkerState::Failed, None),
         };
         self.shared.enter(Status { state, retry_at });
     }
@@ -359,13 +361,13 @@ impl Supervisor {
                 Action::Spawn => {
                     self.current = self.spawn();
                     if self.current.is_none() {
-                        self.advance(Event::BootFailed { permanent: false });
+                        self.advance(LifecycleEvent::BootFailed { permanent: false });
                     }
                 }
                 Action::SpawnReplacement => {
                     self.replacement = self.spawn();
                     if self.replacement.is_none() {
-                        self.advance(Event::ReplacementFailed);
+                        self.advance(LifecycleEvent::ReplacementFailed);
                     }
                 }
                 Action::Publish => self.publish_current(),

@@ -12,11 +12,11 @@ const PAUSE: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct SyncWaits {
     /// A plain mutex: taken for a few instructions, never held across an await.
-    told: Mutex<Told>,
+    told: Mutex<SyncWaitLog>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct SyncWaitLog {
     last: Option<Instant>,
     since: u64,
 }

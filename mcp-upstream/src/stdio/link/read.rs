@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::process::pipe::{LARGE, widen};
-use tooldock_workers::worker::pending::Unmatched;
+use tooldock_workers::worker::pending::NoPendingCall;
 
 use super::deliver::Batch;
 use super::follow::{self, Follow};
@@ -321,10 +321,10 @@ fn number(raw: &str) -> Option<u64> {
     plain::call_number(raw)
 }
 
-fn ignored(unmatched: Unmatched) -> ProtocolViolation {
+fn ignored(unmatched: NoPendingCall) -> ProtocolViolation {
     match unmatched {
-        Unmatched::Over => ProtocolViolation::Late,
-        Unmatched::Unknown => ProtocolViolation::Unknown,
+        NoPendingCall::Over => ProtocolViolation::Late,
+        NoPendingCall::Unknown => ProtocolViolation::Unknown,
     }
 }
 
@@ -337,7 +337,7 @@ fn respond(
 ) -> Result<(), ProtocolViolation> {
     let id = number(raw_id).ok_or(ProtocolViolation::Unknown)?;
     let taken = shared.take(id);
-    let is_task = !matches!(taken, Err(Unmatched::Unknown)) && outcome.is_ok_and(is_task);
+    let is_task = !matches!(taken, Err(NoPendingCall::Unknown)) && outcome.is_ok_and(is_task);
     let (Ok(part) | Err(part)) = outcome;
     // The server works on the task even if the caller has left.
     if is_task {
@@ -351,7 +351,7 @@ fn respond(
     } = match taken {
         Ok(entry) => entry,
         Err(unmatched) => {
-            if unmatched == Unmatched::Over {
+            if unmatched == NoPendingCall::Over {
                 shared.inbound.settled(id);
             }
             return Err(ignored(unmatched));

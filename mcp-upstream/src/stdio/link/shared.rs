@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::worker::pending::{Pending, Unmatched};
+use tooldock_workers::worker::pending::{NoPendingCall, Pending};
 
 use super::deliver::{Lanes, WaitingCaller};
 use super::follow::ReadTask;
@@ -319,7 +319,7 @@ impl LinkCore {
     }
 
     /// Removes a pending call.
-    pub(super) fn take(&self, id: u64) -> Result<PendingCall, Unmatched> {
+    pub(super) fn take(&self, id: u64) -> Result<PendingCall, NoPendingCall> {
         self.calls().pending.remove(id)
     }
 

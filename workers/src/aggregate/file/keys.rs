@@ -15,7 +15,7 @@ const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 
 /// A file's text, and its name.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct AggregateText<'a> {
     /// The name in messages.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
@@ -26,7 +26,7 @@ pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
 /// A table whose keys are taken out one by one. Keys left at the end are unknown.
 pub(super) struct Keys<'a> {
-    source: Source<'a>,
+    source: AggregateText<'a>,
     /// Kind of the table, as in "unknown key of a server".
     what: &'static str,
     /// Byte at which it begins.
@@ -37,7 +37,7 @@ pub(super) struct Keys<'a> {
     known: Vec<&'static str>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> AggregateText<'a> {
     /// Message with the line and column of a byte.
     pub(super) fn error(self, at: usize, message: impl Display) -> String {
         let before = self.text.get(..at).unwrap_or(self.text);
@@ -64,7 +64,7 @@ impl<'a> Source<'a> {
 
 impl<'a> Keys<'a> {
     pub(super) fn new(
-        source: Source<'a>,
+        source: AggregateText<'a>,
         what: &'static str,
         at: usize,
         table: DeTable<'a>,

@@ -5,7 +5,7 @@ fn read_text(text: &str) -> Result<AggregateSpec, String> {
 }
 
 fn read_over(text: &str, over: ServedOver) -> Result<AggregateSpec, String> {
-    let source = Source {
+    let source = AggregateText {
         name: "tools.toml",
         text,
     };

@@ -4,10 +4,10 @@
 use tree_sitter::Node;
 
 use super::syntax::{File, children, is_tool_name, last_name, unescape};
-use super::{Facts, FoundTool};
+use super::{FoundTool, SourceFacts};
 use crate::builder::FoundParameter;
 
-pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
+pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {
         match node.kind() {
             "import_spec" => {
@@ -28,7 +28,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
     }
 }
 
-fn call(file: &File<'_>, node: Node<'_>, facts: &mut Facts) {
+fn call(file: &File<'_>, node: Node<'_>, facts: &mut SourceFacts) {
     let (Some(function), Some(arguments)) = (
         file.field(node, "function"),
         node.child_by_field_name("arguments"),

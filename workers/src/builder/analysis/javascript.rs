@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use tree_sitter::Node;
 
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
-use super::{Facts, FoundTool};
+use super::{FoundTool, SourceFacts};
 use crate::builder::FoundParameter;
 
 /// The most steps by which a name or a schema is followed.
 const DEPTH_MAX: usize = 12;
 
-pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
-    let reader = Reader {
+pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
+    let reader = JavascriptReader {
         file: *file,
         values: values(file),
     };
@@ -66,13 +66,13 @@ fn values<'t>(file: &File<'t>) -> HashMap<String, Node<'t>> {
     values
 }
 
-struct Reader<'t> {
+struct JavascriptReader<'t> {
     file: File<'t>,
     values: HashMap<String, Node<'t>>,
 }
 
-impl<'t> Reader<'t> {
-    fn call(&self, node: Node<'t>, facts: &mut Facts) {
+impl<'t> JavascriptReader<'t> {
+    fn call(&self, node: Node<'t>, facts: &mut SourceFacts) {
         let (Some(function), Some(arguments)) = (
             node.child_by_field_name("function"),
             node.child_by_field_name("arguments"),
@@ -393,7 +393,7 @@ impl<'t> Reader<'t> {
     }
 
     /// `process.env.NAME`, `process.env["NAME"]`, `import.meta.env.NAME`
-    fn variable(&self, node: Node<'t>, facts: &mut Facts) {
+    fn variable(&self, node: Node<'t>, facts: &mut SourceFacts) {
         let object = node
             .child_by_field_name("object")
             .map(|it| self.file.text(it));
@@ -412,7 +412,7 @@ impl<'t> Reader<'t> {
     }
 
     /// `const { NAME, OTHER: renamed } = process.env`
-    fn unpacked_variables(&self, node: Node<'t>, facts: &mut Facts) {
+    fn unpacked_variables(&self, node: Node<'t>, facts: &mut SourceFacts) {
         let value = node
             .child_by_field_name("value")
             .map(|it| self.file.text(it));

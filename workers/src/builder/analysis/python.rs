@@ -3,10 +3,10 @@
 use tree_sitter::Node;
 
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
-use super::{Facts, FoundTool};
+use super::{FoundTool, SourceFacts};
 use crate::builder::FoundParameter;
 
-pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
+pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {
         match node.kind() {
             "import_from_statement" => {
@@ -152,7 +152,7 @@ fn parameter(file: &File<'_>, node: Node<'_>) -> Option<FoundParameter> {
     })
 }
 
-fn call(file: &File<'_>, node: Node<'_>, facts: &mut Facts) {
+fn call(file: &File<'_>, node: Node<'_>, facts: &mut SourceFacts) {
     let (Some(function), Some(arguments)) = (
         file.field(node, "function"),
         node.child_by_field_name("arguments"),
@@ -170,7 +170,7 @@ fn call(file: &File<'_>, node: Node<'_>, facts: &mut Facts) {
     }
 }
 
-fn variable(file: &File<'_>, arguments: &[Node<'_>], facts: &mut Facts) {
+fn variable(file: &File<'_>, arguments: &[Node<'_>], facts: &mut SourceFacts) {
     if let Some(name) = arguments.first().and_then(|it| string(file, *it)) {
         File::look_at_variable(&name, facts);
     }

@@ -3,10 +3,10 @@
 use tree_sitter::Node;
 
 use super::syntax::{File, children, last_name, unescape};
-use super::{Facts, FoundTool};
+use super::{FoundTool, SourceFacts};
 use crate::builder::FoundParameter;
 
-pub(super) fn read(file: &File<'_>, facts: &mut Facts) {
+pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {
         match node.kind() {
             "use_declaration" => {

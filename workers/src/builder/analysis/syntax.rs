@@ -2,7 +2,7 @@
 
 use tree_sitter::{Node, TreeCursor};
 
-use super::{Facts, names};
+use super::{SourceFacts, names};
 
 /// The deepest tree that is read. Code written by people stays far below.
 const DEPTH_MAX: usize = 500;
@@ -31,12 +31,12 @@ impl<'t> File<'t> {
     }
 
     /// Looks for addresses and names of variables in a string.
-    pub(super) fn look_for_hosts(&self, node: Node<'_>, facts: &mut Facts) {
+    pub(super) fn look_for_hosts(&self, node: Node<'_>, facts: &mut SourceFacts) {
         facts.hosts.extend(names::hosts(self.text(node)));
     }
 
     /// Adds a variable that the file reads, if its name looks like that of a credential.
-    pub(super) fn look_at_variable(name: &str, facts: &mut Facts) {
+    pub(super) fn look_at_variable(name: &str, facts: &mut SourceFacts) {
         if names::is_credential(name) {
             facts.secrets.insert(name.to_owned());
         }

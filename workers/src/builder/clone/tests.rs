@@ -8,7 +8,7 @@ use bytesize::ByteSize;
 
 use super::*;
 use crate::builder::job::run;
-use crate::builder::{Analysis, BuilderErrorCode, Line, Request, Task};
+use crate::builder::{Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task};
 
 /// A repository, and the folder of its clones.
 struct Sample {
@@ -65,8 +65,8 @@ impl Sample {
         self.temp.path().join("repos")
     }
 
-    fn request(&self, task: Task) -> Request {
-        Request {
+    fn request(&self, task: Task) -> BuilderRequest {
+        BuilderRequest {
             task,
             repos: self.repos(),
             config: self.config.clone(),
@@ -79,8 +79,8 @@ impl Sample {
 
     fn analysed_at(&self, url: &str) -> Result<Analysis, BuilderError> {
         match run(&self.request(Task::AnalyzeRepo(url.to_owned())), &|_| {}) {
-            Line::Analysis(analysis) => Ok(analysis),
-            Line::Error(error) => Err(error),
+            BuilderLine::Analysis(analysis) => Ok(analysis),
+            BuilderLine::Error(error) => Err(error),
             other => panic!("{other:?}"),
         }
     }
@@ -130,7 +130,7 @@ fn the_newest_commit_is_cloned_and_analysed() {
     let answer = run(&sample.request(Task::AnalyzeRepo(url.clone())), &|it| {
         steps.borrow_mut().push(it.message)
     });
-    let Line::Analysis(analysis) = answer else {
+    let BuilderLine::Analysis(analysis) = answer else {
         panic!("{answer:?}");
     };
     assert_eq!(analysis.repo_url, url);

@@ -26,7 +26,7 @@ pub(super) fn unpack(address: &str, bytes: &[u8], tree: &mut Tree) -> Result<(),
 }
 
 fn unpack_tar(bytes: &[u8], tree: &mut Tree) -> Result<(), BuilderError> {
-    let unpacked = Bounded {
+    let unpacked = BoundedReader {
         inner: GzDecoder::new(bytes),
         left: UNPACKED_MAX,
     };
@@ -112,12 +112,12 @@ fn damaged(error: io::Error) -> BuilderError {
 }
 
 /// A reader that fails after a given number of bytes.
-struct Bounded<R> {
+struct BoundedReader<R> {
     inner: R,
     left: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.left = self

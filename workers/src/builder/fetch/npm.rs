@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::{ExpectedDigest, Fetch, Kind, Package, Wanted, unusable};
+use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
 use crate::builder::{BuilderError, BuilderErrorCode};
 
 /// Some packages have thousands of versions.
@@ -12,7 +12,7 @@ const DOCUMENT_MAX: u64 = 32 * 1024 * 1024;
 /// Asks for the short form of a document, if a registry has it.
 const ACCEPT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
 
-pub(super) fn find(fetch: &Fetch, wanted: &Wanted) -> Result<Package, BuilderError> {
+pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, BuilderError> {
     let base = fetch.registries.npm.as_str();
     let document = |name: &str| {
         fetch
@@ -38,7 +38,7 @@ pub(super) fn find(fetch: &Fetch, wanted: &Wanted) -> Result<Package, BuilderErr
     select(&document, wanted)
 }
 
-fn select(document: &Value, wanted: &Wanted) -> Result<Package, BuilderError> {
+fn select(document: &Value, wanted: &PackageRequest) -> Result<Package, BuilderError> {
     let tags = &document["dist-tags"];
     let version = match &wanted.version {
         Some(version) => tags[version.as_str()].as_str().unwrap_or(version),
@@ -61,7 +61,7 @@ fn select(document: &Value, wanted: &Wanted) -> Result<Package, BuilderError> {
         ))
     })?;
     Ok(Package {
-        kind: Kind::Npm,
+        kind: PackageRegistry::Npm,
         name: wanted.name.clone(),
         version: version.to_owned(),
         archive: archive.to_owned(),

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use serde_json::Value;
 use url::Url;
 
-use super::{ExpectedDigest, Fetch, Kind, Package, Wanted, unusable};
+use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
 use crate::builder::{BuilderError, BuilderErrorCode};
 
 const PAGE_MAX: u64 = 32 * 1024 * 1024;
@@ -22,7 +22,7 @@ struct IndexFile {
     yanked: bool,
 }
 
-pub(super) fn find(fetch: &Fetch, wanted: &Wanted) -> Result<Package, BuilderError> {
+pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, BuilderError> {
     let name = normalized(&wanted.name);
     let page_url = fetch
         .registries
@@ -46,7 +46,7 @@ pub(super) fn find(fetch: &Fetch, wanted: &Wanted) -> Result<Package, BuilderErr
 
 fn select(
     files: Vec<IndexFile>,
-    wanted: &Wanted,
+    wanted: &PackageRequest,
     name: &str,
     page: &Url,
 ) -> Result<Package, BuilderError> {
@@ -89,7 +89,7 @@ fn select(
     })?;
     let archive = page.join(&file.url).map_err(|_| unusable(&wanted.name))?;
     Ok(Package {
-        kind: Kind::Pypi,
+        kind: PackageRegistry::Pypi,
         name: wanted.name.clone(),
         version,
         archive: archive.into(),
@@ -226,7 +226,7 @@ mod tests {
             <a data-yanked="broken" href="mcp_time-3.0.tar.gz#sha256=dd">mcp_time-3.0.tar.gz</a>
             <a href="mcp_time_extra-9.tar.gz#sha256=ee">mcp_time_extra-9.tar.gz</a>"#;
         let page = page.replace("HEX", &"0f".repeat(32));
-        let wanted = |version: Option<&str>| Wanted {
+        let wanted = |version: Option<&str>| PackageRequest {
             kind: None,
             name: "MCP.time".into(),
             version: version.map(Into::into),

@@ -322,7 +322,7 @@ fn names_of_packages_are_read_with_their_place_and_version() {
     let some = |it: &str| Some(it.to_owned());
     assert_eq!(
         read("@a/b@1.2"),
-        Ok((Some(Kind::Npm), "@a/b".into(), some("1.2")))
+        Ok((Some(PackageRegistry::Npm), "@a/b".into(), some("1.2")))
     );
     assert_eq!(
         read("mcp-time==1.0"),
@@ -330,7 +330,7 @@ fn names_of_packages_are_read_with_their_place_and_version() {
     );
     assert_eq!(
         read("pypi:mcp_time"),
-        Ok((Some(Kind::Pypi), "mcp_time".into(), None))
+        Ok((Some(PackageRegistry::Pypi), "mcp_time".into(), None))
     );
     for bad in [
         "../x",

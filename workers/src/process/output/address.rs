@@ -10,7 +10,7 @@ const REQUEST_MAX: usize = 128;
 
 /// A line of a worker, taken apart.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Addressed<'a> {
+pub(super) struct WorkerLine<'a> {
     pub(super) level: Level,
     /// The request during which the line was written, if that is known.
     pub(super) request: Option<&'a str>,
@@ -18,20 +18,20 @@ pub(super) struct Addressed<'a> {
 }
 
 /// Parses a line's prefix. A line without one has no request, and the level of any output.
-pub(super) fn read(line: &[u8]) -> Addressed<'_> {
+pub(super) fn read(line: &[u8]) -> WorkerLine<'_> {
     parse(line).unwrap_or_else(|| plain(line))
 }
 
 /// A line that has no address.
-pub(super) fn plain(line: &[u8]) -> Addressed<'_> {
-    Addressed {
+pub(super) fn plain(line: &[u8]) -> WorkerLine<'_> {
+    WorkerLine {
         level: Level::INFO,
         request: None,
         text: line,
     }
 }
 
-fn parse(line: &[u8]) -> Option<Addressed<'_>> {
+fn parse(line: &[u8]) -> Option<WorkerLine<'_>> {
     let [0x1e, letter, rest @ ..] = line else {
         return None;
     };
@@ -48,7 +48,7 @@ fn parse(line: &[u8]) -> Option<Addressed<'_>> {
         .position(|byte| *byte == 0x1f)?;
     let request = std::str::from_utf8(&rest[..end]).ok()?;
     let believable = request.bytes().all(|byte| byte.is_ascii_graphic());
-    Some(Addressed {
+    Some(WorkerLine {
         level,
         request: (believable && !request.is_empty()).then_some(request),
         text: &rest[end + 1..],
@@ -77,7 +77,7 @@ mod tests {
             ("", Level::INFO, None, ""),
         ] {
             let text = text.as_bytes();
-            let expected = Addressed {
+            let expected = WorkerLine {
                 level,
                 request,
                 text,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::lines::Line;
+use super::lines::ProcessLine;
 
 /// Silence after a refusal by which all output about it counts as read.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -19,7 +19,7 @@ const LINES_MAX: usize = 500;
 const BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum HoldPhase {
     Before,
     Held,
     Refused,
@@ -28,27 +28,31 @@ enum Phase {
 
 /// Holds the output of one process back, once. Clones share the hold.
 #[derive(Debug, Clone)]
-pub(crate) struct OutputHold(watch::Sender<Phase>);
+pub(crate) struct OutputHold(watch::Sender<HoldPhase>);
 
 impl Default for OutputHold {
     fn default() -> Self {
-        Self(watch::Sender::new(Phase::Before))
+        Self(watch::Sender::new(HoldPhase::Before))
     }
 }
 
 impl OutputHold {
     /// Begins the hold: the question is asked.
     pub(crate) fn begin(&self) {
-        self.go_on(Phase::Before, Phase::Held);
+        self.go_on(HoldPhase::Before, HoldPhase::Held);
     }
 
     /// Ends the hold: the question is answered, or not waited for any more. `refused`: the server does not know the question.
     pub(crate) fn end(&self, refused: bool) {
-        let next = if refused { Phase::Refused } else { Phase::Over };
-        self.go_on(Phase::Held, next);
+        let next = if refused {
+            HoldPhase::Refused
+        } else {
+            HoldPhase::Over
+        };
+        self.go_on(HoldPhase::Held, next);
     }
 
-    fn go_on(&self, from: Phase, to: Phase) {
+    fn go_on(&self, from: HoldPhase, to: HoldPhase) {
         self.0.send_if_modified(|phase| {
             let goes_on = *phase == from;
             if goes_on {
@@ -60,23 +64,23 @@ impl OutputHold {
 }
 
 /// The lines of one stream that are held back.
-pub(super) struct Held {
+pub(super) struct HeldLines {
     /// `None`: no line is held any more.
-    phase: Option<watch::Receiver<Phase>>,
-    lines: Vec<Line>,
+    phase: Option<watch::Receiver<HoldPhase>>,
+    lines: Vec<ProcessLine>,
     bytes: usize,
 }
 
 /// Lines that were held, and the way to log them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Released {
+pub(super) enum ReleasedLines {
     /// Separate lines, as without a hold.
-    AsUsual(Vec<Line>),
+    AsUsual(Vec<ProcessLine>),
     /// Summed up in one line.
-    Summed(Vec<Line>),
+    Summed(Vec<ProcessLine>),
 }
 
-impl Held {
+impl HeldLines {
     pub(super) fn new(hold: Option<&OutputHold>) -> Self {
         Self {
             phase: hold.map(|hold| hold.0.subscribe()),
@@ -88,11 +92,11 @@ impl Held {
     /// True while lines that are read are held back.
     pub(super) fn holds(&self) -> bool {
         let phase = self.phase.as_ref().map(|phase| *phase.borrow());
-        matches!(phase, Some(Phase::Held | Phase::Refused))
+        matches!(phase, Some(HoldPhase::Held | HoldPhase::Refused))
     }
 
     /// Holds a line. Returns all lines when there are too many.
-    pub(super) fn hold(&mut self, line: Line) -> Option<Released> {
+    pub(super) fn hold(&mut self, line: ProcessLine) -> Option<ReleasedLines> {
         self.bytes += line.bytes.len();
         self.lines.push(line);
         let too_many = self.lines.len() > LINES_MAX || self.bytes > BYTES_MAX;
@@ -100,36 +104,36 @@ impl Held {
     }
 
     /// Returns all lines; none is held from now on.
-    pub(super) fn release(&mut self) -> Released {
+    pub(super) fn release(&mut self) -> ReleasedLines {
         self.phase = None;
-        Released::AsUsual(std::mem::take(&mut self.lines))
+        ReleasedLines::AsUsual(std::mem::take(&mut self.lines))
     }
 
     /// Returns held lines that need not be held any more.
-    pub(super) fn release_if_over(&mut self) -> Released {
+    pub(super) fn release_if_over(&mut self) -> ReleasedLines {
         match self.lines.is_empty() {
-            true => Released::AsUsual(Vec::new()),
+            true => ReleasedLines::AsUsual(Vec::new()),
             false => self.release(),
         }
     }
 
     /// Waits until the lines need not be held any more. Cancel-safe: a line that is read meanwhile begins the wait anew.
-    pub(super) async fn released(&mut self) -> Released {
+    pub(super) async fn released(&mut self) -> ReleasedLines {
         let Some(phase) = &mut self.phase else {
             return pending().await;
         };
         loop {
             let now = *phase.borrow_and_update();
             match now {
-                Phase::Before | Phase::Held => {}
-                Phase::Over => return self.release(),
-                Phase::Refused => {
+                HoldPhase::Before | HoldPhase::Held => {}
+                HoldPhase::Over => return self.release(),
+                HoldPhase::Refused => {
                     sleep(SETTLE).await;
                     self.phase = None;
                     let lines = std::mem::take(&mut self.lines);
                     return match lines.len() > FEW {
-                        true => Released::Summed(lines),
-                        false => Released::AsUsual(lines),
+                        true => ReleasedLines::Summed(lines),
+                        false => ReleasedLines::AsUsual(lines),
                     };
                 }
             }
@@ -144,15 +148,15 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn line(text: &str) -> Line {
-        Line {
+    fn line(text: &str) -> ProcessLine {
+        ProcessLine {
             bytes: text.into(),
             cut: false,
         }
     }
 
-    fn held(hold: &OutputHold, lines: usize) -> Held {
-        let mut held = Held::new(Some(hold));
+    fn held(hold: &OutputHold, lines: usize) -> HeldLines {
+        let mut held = HeldLines::new(Some(hold));
         for number in 0..lines {
             assert!(held.holds());
             assert_eq!(held.hold(line(&number.to_string())), None);
@@ -164,15 +168,15 @@ mod tests {
     async fn many_lines_about_a_refused_question_are_summed_and_few_are_logged_as_they_are() {
         for (count, summed) in [(FEW, false), (FEW + 1, true), (71, true)] {
             let hold = OutputHold::default();
-            assert!(!Held::new(Some(&hold)).holds());
+            assert!(!HeldLines::new(Some(&hold)).holds());
             hold.begin();
             let mut held = held(&hold, count);
             hold.end(true);
             // The line was still on its way when the answer was read.
             assert!(held.holds());
             match held.released().await {
-                Released::Summed(lines) => assert_eq!((lines.len(), true), (count, summed)),
-                Released::AsUsual(lines) => assert_eq!((lines.len(), false), (count, summed)),
+                ReleasedLines::Summed(lines) => assert_eq!((lines.len(), true), (count, summed)),
+                ReleasedLines::AsUsual(lines) => assert_eq!((lines.len(), false), (count, summed)),
             }
             assert!(!held.holds());
         }
@@ -187,13 +191,17 @@ mod tests {
         hold.end(true);
         hold.begin();
         assert!(!answered.holds());
-        assert!(matches!(answered.released().await, Released::AsUsual(lines) if lines.len() == 70));
+        assert!(
+            matches!(answered.released().await, ReleasedLines::AsUsual(lines) if lines.len() == 70)
+        );
         // A hold of a question that is not asked any more, since its process is gone.
         let hold = OutputHold::default();
         hold.begin();
         let mut gone = held(&hold, 70);
         drop(hold);
-        assert!(matches!(gone.released().await, Released::AsUsual(lines) if lines.len() == 70));
+        assert!(
+            matches!(gone.released().await, ReleasedLines::AsUsual(lines) if lines.len() == 70)
+        );
     }
 
     #[test]
@@ -202,7 +210,7 @@ mod tests {
         hold.begin();
         let mut flooded = held(&hold, LINES_MAX);
         let all = flooded.hold(line("x"));
-        assert!(matches!(all, Some(Released::AsUsual(lines)) if lines.len() == LINES_MAX + 1));
+        assert!(matches!(all, Some(ReleasedLines::AsUsual(lines)) if lines.len() == LINES_MAX + 1));
         assert!(!flooded.holds());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::lines::Line;
+use super::lines::ProcessLine;
 use super::printable;
 use super::redact::Redactor;
 
@@ -11,12 +11,12 @@ use super::redact::Redactor;
 #[derive(Clone, Default)]
 pub struct LastLine {
     /// Plain data; never held across an await.
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<LastLineState>>,
 }
 
 #[derive(Default)]
-struct Kept {
-    line: Option<Line>,
+struct LastLineState {
+    line: Option<ProcessLine>,
     redactor: Arc<Redactor>,
 }
 
@@ -36,7 +36,7 @@ impl LastLine {
         self.lock().redactor = Arc::clone(redactor);
     }
 
-    pub(super) fn keep(&self, line: Line) {
+    pub(super) fn keep(&self, line: ProcessLine) {
         let mut kept = self.lock();
         let before = kept.line.as_ref().map(|it| &*it.bytes);
         if says_more(&line.bytes, before) {
@@ -44,7 +44,7 @@ impl LastLine {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, LastLineState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         let last = LastLine::default();
         last.hiding(&Arc::new(Redactor::new(&[Secret::new("hunter2-hunter2")])));
         for line in lines.lines() {
-            last.keep(Line {
+            last.keep(ProcessLine {
                 bytes: line.into(),
                 cut: false,
             });

@@ -7,13 +7,13 @@ use super::LINE_MAX;
 
 /// A line, without its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ProcessLine {
     pub(super) bytes: BytesMut,
     /// True when the line went on; the rest of it is dropped.
     pub(super) cut: bool,
 }
 
-pub(super) struct Lines<R> {
+pub(super) struct LineReader<R> {
     reader: R,
     buffer: BytesMut,
     /// Bytes of the buffer that are known to hold no newline.
@@ -25,7 +25,7 @@ pub(super) struct Lines<R> {
     long_max: usize,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> LineReader<R> {
     pub(super) fn new(reader: R, prefix: &'static [u8], long_max: usize) -> Self {
         Self {
             reader,
@@ -38,7 +38,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 
     /// The next line; `None` at the end of the stream. A stream with an error has ended. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Line> {
+    pub(super) async fn next(&mut self) -> Option<ProcessLine> {
         loop {
             if let Some(line) = self.take_line() {
                 return Some(line);
@@ -48,7 +48,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 let rest = std::mem::take(&mut self.buffer);
                 self.scanned = 0;
                 let worth = !rest.is_empty() && !self.skipping;
-                return worth.then_some(Line {
+                return worth.then_some(ProcessLine {
                     bytes: rest,
                     cut: false,
                 });
@@ -56,7 +56,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    fn take_line(&mut self) -> Option<Line> {
+    fn take_line(&mut self) -> Option<ProcessLine> {
         loop {
             let newline = memchr::memchr(b'\n', &self.buffer[self.scanned..]);
             let Some(end) = newline.map(|offset| self.scanned + offset) else {
@@ -78,16 +78,16 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 continue;
             }
             bytes.truncate(end);
-            return Some(Line { bytes, cut: false });
+            return Some(ProcessLine { bytes, cut: false });
         }
     }
 
     /// The beginning of a line that is too long; its rest is skipped.
-    fn cut(&mut self) -> Line {
+    fn cut(&mut self) -> ProcessLine {
         let bytes = self.buffer.split_to(LINE_MAX.min(self.buffer.len()));
         self.scanned = 0;
         self.skipping = true;
-        Line { bytes, cut: true }
+        ProcessLine { bytes, cut: true }
     }
 
     fn limit(&self) -> usize {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     async fn all(input: &[u8], prefix: &'static [u8], long_max: usize) -> Vec<(usize, bool)> {
-        let mut lines = Lines::new(input, prefix, long_max);
+        let mut lines = LineReader::new(input, prefix, long_max);
         let mut seen = Vec::new();
         while let Some(line) = lines.next().await {
             seen.push((line.bytes.len(), line.cut));

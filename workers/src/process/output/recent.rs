@@ -41,7 +41,7 @@ pub struct RecentLine {
 /// The last lines of one server, also across restarts of its processes.
 pub struct RecentLines {
     /// Plain data; never held across an await.
-    kept: Mutex<Kept>,
+    kept: Mutex<RecentBuffer>,
     /// The number of the newest line.
     newest: watch::Sender<u64>,
 }
@@ -97,7 +97,7 @@ impl KeptLine {
 }
 
 #[derive(Default)]
-struct Kept {
+struct RecentBuffer {
     lines: VecDeque<KeptLine>,
     bytes: usize,
     last: u64,
@@ -178,7 +178,7 @@ impl RecentLines {
             .send_modify(|newest| *newest = number.max(*newest));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, RecentBuffer> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

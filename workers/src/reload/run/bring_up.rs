@@ -6,13 +6,15 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{Change, Changes};
-use crate::environment::{EnvironmentError, Packages, Prepared, Toolchain, worker_variables};
+use crate::environment::{
+    EnvironmentError, NamespaceEnvironment, Packages, Toolchain, worker_variables,
+};
 use crate::error::{CallError, CallErrorCode};
 use crate::registry::{Issue, UpstreamKind};
-use crate::reload::wanted::Wanted;
+use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
 use crate::scan::files_version;
-use crate::worker::{Declared, Worker, WorkerSpec, WorkerState};
+use crate::worker::{Declarations, Worker, WorkerSpec, WorkerState};
 
 /// The shortest silence after which a worker that answers nothing counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
@@ -24,9 +26,9 @@ const READY_SLACK: Duration = Duration::from_secs(30);
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
 /// A worker of the new generation that is ready.
-pub(super) struct Booted {
+pub(super) struct ReadyWorker {
     pub(super) worker: Arc<Worker>,
-    pub(super) declared: Arc<Declared>,
+    pub(super) declared: Arc<Declarations>,
     pub(super) issues: Vec<Issue>,
     /// True when a source was written to between the scan and the end of the worker's start, even if its content is the same
     /// again: the worker may have loaded either version.
@@ -35,9 +37,9 @@ pub(super) struct Booted {
 
 /// Outcome of bringing one namespace up.
 pub(super) struct BroughtUp {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: DesiredNamespace,
     pub(super) synced: bool,
-    pub(super) result: Result<Booted, NotUp>,
+    pub(super) result: Result<ReadyWorker, NotUp>,
 }
 
 pub(super) struct NotUp {
@@ -59,7 +61,7 @@ impl From<EnvironmentError> for NotUp {
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
     toolchain: Arc<Toolchain>,
-    wanted: Wanted,
+    wanted: DesiredNamespace,
     packages: Packages,
 ) -> BroughtUp {
     let mut synced = false;
@@ -82,9 +84,9 @@ pub(super) async fn bring_up(
 async fn boot(
     reloader: &Arc<Reloader>,
     toolchain: &Toolchain,
-    wanted: &Wanted,
-    prepared: Prepared,
-) -> Result<Booted, NotUp> {
+    wanted: &DesiredNamespace,
+    prepared: NamespaceEnvironment,
+) -> Result<ReadyWorker, NotUp> {
     let stopping = || NotUp {
         error: CallError::new(
             CallErrorCode::WorkerUnavailable,
@@ -128,7 +130,7 @@ async fn boot(
     let dir = wanted.source.dir.clone();
     let now = tokio::task::spawn_blocking(move || files_version(&dir)).await;
     match first_boot {
-        Ok(declared) => Ok(Booted {
+        Ok(declared) => Ok(ReadyWorker {
             worker,
             declared,
             issues,
@@ -143,7 +145,7 @@ async fn boot(
 
 /// Lets a worker whose first boot failed go on trying, and publishes its namespace once it is up (WRK-16). A later reload
 /// takes over by removing the worker from `recovering`.
-pub(super) fn recover(reloader: &Arc<Reloader>, wanted: Wanted, worker: Arc<Worker>) {
+pub(super) fn recover(reloader: &Arc<Reloader>, wanted: DesiredNamespace, worker: Arc<Worker>) {
     let name = wanted.source.name.clone();
     lock(&reloader.fleet)
         .recovering
@@ -172,9 +174,9 @@ pub(super) fn recover(reloader: &Arc<Reloader>, wanted: Wanted, worker: Arc<Work
 
 fn publish_recovered(
     reloader: &Arc<Reloader>,
-    wanted: &Wanted,
+    wanted: &DesiredNamespace,
     worker: Arc<Worker>,
-    declared: &Declared,
+    declared: &Declarations,
 ) {
     let name = &wanted.source.name;
     // The worker leaves the list of recovering workers first. If it is not there, a reload was faster, and that reload

@@ -6,13 +6,13 @@ use super::{Change, Run};
 use crate::config::NamespacesConfig;
 use crate::environment::{EnvironmentError, Toolchain, worker_variables};
 use crate::registry::{Namespace, UpstreamKind};
-use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, Scope};
+use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, ReloadScope};
 use crate::reload::lock;
 use crate::reload::wanted::{
-    Identity, Wanted, build_of, call_error, declared_by, noted, relimited,
+    DesiredNamespace, Identity, build_of, call_error, declared_by, noted, relimited,
 };
 use crate::scan::NamespaceSource;
-use crate::worker::Declared;
+use crate::worker::Declarations;
 
 impl Run {
     /// Compares the folders with the served namespaces. Changes that need no process are settled at once; the namespaces that
@@ -21,7 +21,7 @@ impl Run {
         &mut self,
         sources: Vec<NamespaceSource>,
         toolchain: Option<&Result<Arc<Toolchain>, EnvironmentError>>,
-    ) -> Vec<Wanted> {
+    ) -> Vec<DesiredNamespace> {
         let config = Arc::clone(&lock(&self.reloader.namespaces));
         let id = toolchain
             .and_then(|made| made.as_ref().ok())
@@ -35,7 +35,7 @@ impl Run {
             // Without a toolchain running workers stay as they are, so each is compared with its own toolchain.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
-            let wanted = Wanted::new(source, &config, secrets, &environment, id.or(own));
+            let wanted = DesiredNamespace::new(source, &config, secrets, &environment, id.or(own));
             if let Some(failure) = wanted.failure.clone() {
                 self.relimit(current, running.as_ref(), &config);
                 self.fail(&wanted, failure.code, call_error(&failure));
@@ -48,7 +48,7 @@ impl Run {
                     self.change(wanted.namespace(
                         current,
                         UpstreamKind::Empty,
-                        &Declared::default(),
+                        &Declarations::default(),
                         &[],
                     ));
                 }
@@ -111,9 +111,9 @@ impl Run {
         &mut self,
         current: Option<&Namespace>,
         running: Option<&Identity>,
-        wanted: &Wanted,
+        wanted: &DesiredNamespace,
     ) {
-        let (Scope::Only(_), Some(current)) = (&self.scope, current) else {
+        let (ReloadScope::Only(_), Some(current)) = (&self.scope, current) else {
             return;
         };
         let name = &wanted.source.name;
@@ -136,7 +136,7 @@ impl Run {
         &self,
         current: &Namespace,
         running: Option<&Identity>,
-        wanted: &Wanted,
+        wanted: &DesiredNamespace,
         toolchain: Option<&str>,
     ) -> Option<&'static str> {
         let UpstreamKind::Worker(worker) = &current.upstream else {
@@ -169,7 +169,7 @@ impl Run {
     }
 
     /// Publishes new limits around the same process.
-    fn rewrap(&mut self, current: &Namespace, wanted: &Wanted) {
+    fn rewrap(&mut self, current: &Namespace, wanted: &DesiredNamespace) {
         let UpstreamKind::Worker(worker) = &current.upstream else {
             return;
         };
@@ -196,7 +196,7 @@ impl Run {
 }
 
 /// Reason why a namespace reloads itself. `running` is the identity that the serving worker was started with.
-pub(super) fn reason_for(running: Option<&Identity>, wanted: &Wanted) -> &'static str {
+pub(super) fn reason_for(running: Option<&Identity>, wanted: &DesiredNamespace) -> &'static str {
     let same_files = running.is_some_and(|it| it.files_hash == wanted.source.files_hash);
     match same_files {
         true => FUNCTIONS_CHANGED,

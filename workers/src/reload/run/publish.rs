@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::{Change, Changes};
 use crate::names::NamespaceName;
 use crate::registry::{Namespace, Snapshot};
-use crate::reload::itself::Scope;
+use crate::reload::itself::ReloadScope;
 use crate::reload::{Reloader, external, lock};
 use crate::worker::Worker;
 
 impl Reloader {
     /// Ends the workers that failed to boot and still try: every namespace without a working one is tried afresh.
-    pub(super) fn take_over_recovering(self: &Arc<Self>, scope: &Scope) {
+    pub(super) fn take_over_recovering(self: &Arc<Self>, scope: &ReloadScope) {
         let taken: Vec<_> = {
             let mut fleet = lock(&self.fleet);
             let recovering = std::mem::take(&mut fleet.recovering);

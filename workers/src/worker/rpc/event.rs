@@ -16,7 +16,7 @@ const KEY_MAX: usize = 256;
 
 /// A question of a frame, or the reason why it cannot be asked.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum FrameQuestion {
     Question(Question),
     /// The question has a key, so that the waiting function can be told.
     Refused {
@@ -35,7 +35,7 @@ pub(super) fn progress(frame: &Frame<'_>, line: &Bytes) -> Option<Bytes> {
 /// A log message with its level.
 pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> {
     #[derive(Deserialize)]
-    struct Params<'a> {
+    struct LogParams<'a> {
         #[serde(borrow)]
         level: Cow<'a, str>,
         // Must be present, with any value; clients do not accept a message without it.
@@ -43,25 +43,25 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
         _data: &'a RawValue,
     }
     let params = object(frame.params?, line)?;
-    let level = serde_json::from_slice::<Params<'_>>(&params).ok()?.level;
+    let level = serde_json::from_slice::<LogParams<'_>>(&params).ok()?.level;
     Some((level.parse().ok()?, params))
 }
 
 /// Number of messages that the worker left out.
 pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     #[derive(Deserialize)]
-    struct Params {
+    struct DroppedParams {
         count: u64,
     }
     let params = frame.params.filter(|params| is_object(params))?;
-    let params: Params = serde_json::from_str(params.get()).ok()?;
+    let params: DroppedParams = serde_json::from_str(params.get()).ok()?;
     Some(params.count)
 }
 
 /// The change that a function reports.
 pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
     #[derive(Deserialize)]
-    struct Params<'a> {
+    struct ResourceParams<'a> {
         #[serde(borrow)]
         uri: Cow<'a, str>,
     }
@@ -72,7 +72,7 @@ pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
         "notifications/resources/list_changed" => Notice::ResourcesChanged,
         "notifications/resources/updated" => {
             let params = frame.params.filter(|params| is_object(params))?;
-            let params: Params<'_> = serde_json::from_str(params.get()).ok()?;
+            let params: ResourceParams<'_> = serde_json::from_str(params.get()).ok()?;
             Notice::ResourceUpdated {
                 uri: params.uri.into(),
             }
@@ -82,7 +82,7 @@ pub(super) fn notice(frame: &Frame<'_>) -> Option<Notice> {
 }
 
 /// The questions of a frame, each judged separately. `None` if it holds no list of them.
-pub(super) fn questions(frame: &Frame<'_>) -> Option<Vec<Asked>> {
+pub(super) fn questions(frame: &Frame<'_>) -> Option<Vec<FrameQuestion>> {
     let list: Vec<&RawValue> = serde_json::from_str(frame.questions?.get()).ok()?;
     if list.is_empty() {
         return None;
@@ -90,9 +90,9 @@ pub(super) fn questions(frame: &Frame<'_>) -> Option<Vec<Asked>> {
     Some(list.into_iter().map(question).collect())
 }
 
-fn question(raw: &RawValue) -> Asked {
+fn question(raw: &RawValue) -> FrameQuestion {
     #[derive(Deserialize)]
-    struct Members<'a> {
+    struct QuestionMembers<'a> {
         #[serde(borrow)]
         key: Cow<'a, str>,
         #[serde(borrow, default)]
@@ -101,13 +101,13 @@ fn question(raw: &RawValue) -> Asked {
         params: Option<&'a RawValue>,
     }
     if !is_object(raw) {
-        return Asked::Senseless;
+        return FrameQuestion::Senseless;
     }
-    let Ok(members) = serde_json::from_str::<Members<'_>>(raw.get()) else {
-        return Asked::Senseless;
+    let Ok(members) = serde_json::from_str::<QuestionMembers<'_>>(raw.get()) else {
+        return FrameQuestion::Senseless;
     };
     let key: Arc<str> = members.key.into();
-    let refused = |why| Asked::Refused {
+    let refused = |why| FrameQuestion::Refused {
         key: Arc::clone(&key),
         why,
     };
@@ -127,7 +127,7 @@ fn question(raw: &RawValue) -> Asked {
         Some(params) if is_object(params) => Bytes::copy_from_slice(params.get().as_bytes()),
         Some(_) => return refused("the params of a question must be an object"),
     };
-    Asked::Question(Question {
+    FrameQuestion::Question(Question {
         key,
         method,
         params,
@@ -242,15 +242,15 @@ mod tests {
         let told: Vec<_> = asked
             .iter()
             .map(|asked| match asked {
-                Asked::Question(question) => (
+                FrameQuestion::Question(question) => (
                     Some(&*question.key),
                     Some((
                         question.method,
                         std::str::from_utf8(&question.params).unwrap(),
                     )),
                 ),
-                Asked::Refused { key, .. } => (Some(&**key), None),
-                Asked::Senseless => (None, None),
+                FrameQuestion::Refused { key, .. } => (Some(&**key), None),
+                FrameQuestion::Senseless => (None, None),
             })
             .collect();
         assert_eq!(

@@ -16,10 +16,10 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::frame::Frame;
 use super::write::{self, NO_REPLY};
-use super::{Closed, Connection, Link, OUTBOX_KEPT, Tasks, event};
+use super::{Link, OUTBOX_KEPT, RpcCloseReason, Tasks, WorkerConnection, event};
 use crate::metrics::NamespaceMetrics;
 use crate::worker::boot::{self, Announcement};
-use crate::worker::pending::Unmatched;
+use crate::worker::pending::NoPendingCall;
 use crate::worker::{CallEvent, WorkerSpec};
 
 /// Maximum time of connecting, and then of the greeting. The worker announced that it listens, so both are immediate.
@@ -38,7 +38,7 @@ const HEARTBEATS: u32 = 3;
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 
 /// Announcements that arrive on a connection after its greeting.
-pub(super) type Announced = mpsc::Sender<Announcement>;
+pub(super) type AnnouncementSender = mpsc::Sender<Announcement>;
 
 /// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +61,9 @@ pub(super) async fn connect(
     runtime: Handle,
     spec: Arc<WorkerSpec>,
     metrics: Arc<NamespaceMetrics>,
-    announced: Announced,
-    closed: watch::Sender<Option<Closed>>,
-) -> Result<Connection, ConnectError> {
+    announced: AnnouncementSender,
+    closed: watch::Sender<Option<RpcCloseReason>>,
+) -> Result<WorkerConnection, ConnectError> {
     let (done, connected) = oneshot::channel();
     let reader_task = runtime.spawn(async move {
         let (link, reader, writer) = match greet(&spec, metrics, closed).await {
@@ -86,22 +86,22 @@ pub(super) async fn connect(
     let mut tasks = Tasks(vec![reader_task.abort_handle()]);
     let (link, others) = connected.await.unwrap_or(Err(ConnectError::RuntimeGone))?;
     tasks.0.extend(others);
-    Ok(Connection { link, tasks })
+    Ok(WorkerConnection { link, tasks })
 }
 
 struct ClosesOnDrop(Arc<Link>);
 
 impl Drop for ClosesOnDrop {
     fn drop(&mut self) {
-        self.0.close(Closed::Disconnected);
+        self.0.close(RpcCloseReason::Disconnected);
     }
 }
 
 async fn greet(
     spec: &WorkerSpec,
     metrics: Arc<NamespaceMetrics>,
-    closed: watch::Sender<Option<Closed>>,
-) -> Result<(Arc<Link>, Reader, OwnedWriteHalf), ConnectError> {
+    closed: watch::Sender<Option<RpcCloseReason>>,
+) -> Result<(Arc<Link>, FrameReader, OwnedWriteHalf), ConnectError> {
     let failed = |source| ConnectError::Socket {
         socket: spec.socket.clone(),
         source,
@@ -111,7 +111,7 @@ async fn greet(
         .map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?
         .map_err(failed)?;
     let (read, write) = stream.into_split();
-    let mut reader = Reader::new(read, spec.max_frame);
+    let mut reader = FrameReader::new(read, spec.max_frame);
     let greeting = timeout(CONNECT_LIMIT, reader.next_line()).await;
     let Ok(Ok(greeting)) = greeting else {
         return Err(ConnectError::NoGreeting);
@@ -142,7 +142,7 @@ async fn flush(link: Arc<Link>, mut writer: OwnedWriteHalf) {
                 break;
             }
             if writer.write_all(&batch).await.is_err() {
-                link.close(Closed::Disconnected);
+                link.close(RpcCloseReason::Disconnected);
                 return;
             }
             if batch.capacity() > OUTBOX_KEPT {
@@ -166,7 +166,7 @@ async fn heartbeat(link: Arc<Link>, silence: Duration) {
             unanswered = 0;
         } else if unanswered == HEARTBEATS {
             link.metrics.protocol_error("unresponsive");
-            link.close(Closed::Violation("it has stopped answering"));
+            link.close(RpcCloseReason::Violation("it has stopped answering"));
             return;
         } else {
             unanswered += 1;
@@ -177,7 +177,7 @@ async fn heartbeat(link: Arc<Link>, silence: Duration) {
 }
 
 /// Cuts the worker's bytes into lines and passes each to its call.
-struct Reader {
+struct FrameReader {
     stream: OwnedReadHalf,
     buffer: BytesMut,
     /// Bytes of the buffer that are known to hold no newline.
@@ -187,7 +187,7 @@ struct Reader {
     complained: Option<Instant>,
 }
 
-impl Reader {
+impl FrameReader {
     fn new(stream: OwnedReadHalf, frame_max: u64) -> Self {
         Self {
             stream,
@@ -200,12 +200,17 @@ impl Reader {
     }
 
     /// Runs until the connection is over, and returns the reason.
-    async fn run(mut self, link: &Arc<Link>, spec: &WorkerSpec, announced: &Announced) -> Closed {
+    async fn run(
+        mut self,
+        link: &Arc<Link>,
+        spec: &WorkerSpec,
+        announced: &AnnouncementSender,
+    ) -> RpcCloseReason {
         loop {
             let line = match self.next_line().await {
                 Ok(line) => line,
                 Err(reason) => {
-                    if reason != Closed::Disconnected {
+                    if reason != RpcCloseReason::Disconnected {
                         link.metrics.protocol_error("oversized");
                     }
                     return reason;
@@ -217,7 +222,7 @@ impl Reader {
                 link.metrics.protocol_error("garbage");
                 self.complain(link, "a line that is no frame");
                 if self.garbage >= GARBAGE_MAX {
-                    return Closed::Violation("it sent nothing but garbage");
+                    return RpcCloseReason::Violation("it sent nothing but garbage");
                 }
             } else {
                 self.garbage = 0;
@@ -231,7 +236,7 @@ impl Reader {
         line: &Bytes,
         link: &Arc<Link>,
         spec: &WorkerSpec,
-        announced: &Announced,
+        announced: &AnnouncementSender,
     ) -> Option<()> {
         let frame = Frame::parse(line)?;
         if frame.is_answer() {
@@ -255,10 +260,12 @@ impl Reader {
                 }
                 Err(_) if id == NO_REPLY => {}
                 // Expected after every cancel, so it is only counted.
-                Err(Unmatched::Over) => link.metrics.protocol_error("late"),
+                Err(NoPendingCall::Over) => link.metrics.protocol_error("late"),
                 // Closing forgot every call, so this may be the answer to one of them.
-                Err(Unmatched::Unknown) if link.is_closed() => link.metrics.protocol_error("late"),
-                Err(Unmatched::Unknown) => {
+                Err(NoPendingCall::Unknown) if link.is_closed() => {
+                    link.metrics.protocol_error("late")
+                }
+                Err(NoPendingCall::Unknown) => {
                     link.metrics.protocol_error("unknown_id");
                     self.complain(link, "an answer with an id nobody sent");
                 }
@@ -326,7 +333,7 @@ impl Reader {
     }
 
     /// The next line without its newline. Cancel-safe.
-    async fn next_line(&mut self) -> Result<Bytes, Closed> {
+    async fn next_line(&mut self) -> Result<Bytes, RpcCloseReason> {
         loop {
             let newline = memchr::memchr(b'\n', &self.buffer[self.scanned..]);
             if let Some(offset) = newline {
@@ -334,14 +341,16 @@ impl Reader {
             }
             self.scanned = self.buffer.len();
             if self.scanned > self.frame_max {
-                return Err(Closed::Violation("it sent a line beyond the size limit"));
+                return Err(RpcCloseReason::Violation(
+                    "it sent a line beyond the size limit",
+                ));
             }
             // Not on every read: while a reply is still in use, reserving needs a new buffer.
             if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
                 self.buffer.reserve(READ_CHUNK);
             }
             match self.stream.read_buf(&mut self.buffer).await {
-                Ok(0) | Err(_) => return Err(Closed::Disconnected),
+                Ok(0) | Err(_) => return Err(RpcCloseReason::Disconnected),
                 Ok(_) => {}
             }
         }

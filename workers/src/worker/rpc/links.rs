@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::io::ConnectError;
-use super::{Announced, Closed, Connection, Link, SETTLE, connect};
+use super::{AnnouncementSender, Link, RpcCloseReason, SETTLE, WorkerConnection, connect};
 use crate::metrics::NamespaceMetrics;
 use crate::worker::WorkerSpec;
 
@@ -24,7 +24,7 @@ const CONNECTIONS_MAX: usize = 16;
 pub(in crate::worker) struct Connections {
     links: Arc<Links>,
     /// The connections; at least one.
-    connections: Vec<Connection>,
+    connections: Vec<WorkerConnection>,
 }
 
 /// The calls' end of all connections to one process.
@@ -46,10 +46,10 @@ impl Connections {
         runtimes: &[Handle],
         spec: &Arc<WorkerSpec>,
         metrics: &Arc<NamespaceMetrics>,
-        announced: &Announced,
+        announced: &AnnouncementSender,
     ) -> Result<Self, ConnectError> {
         let closed = watch::Sender::new(None);
-        let mut connections: Vec<Connection> = Vec::new();
+        let mut connections: Vec<WorkerConnection> = Vec::new();
         let mut by_runtime = Vec::new();
         for runtime in runtimes.iter().take(CONNECTIONS_MAX) {
             let connection = connect(
@@ -119,13 +119,13 @@ impl Links {
     }
 
     /// Waits until one of the connections is over.
-    pub(in crate::worker) async fn closed(&self) -> Closed {
+    pub(in crate::worker) async fn closed(&self) -> RpcCloseReason {
         let (_, first) = &self.by_runtime[0];
         first.closed().await
     }
 
     /// Ends all connections for calls. The first reason stays.
-    pub(in crate::worker) fn close(&self, reason: &Closed) {
+    pub(in crate::worker) fn close(&self, reason: &RpcCloseReason) {
         for link in self.all() {
             link.close(reason.clone());
         }

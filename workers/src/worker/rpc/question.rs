@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::event::Asked;
+use super::event::FrameQuestion;
 use super::{Link, write};
 use crate::error::{CallError, CallErrorCode};
 use crate::worker::{Answers, Ask, CallEvent, OPEN_QUESTIONS_MAX, Question, Replier};
@@ -27,7 +27,7 @@ impl Answers for ToWorker {
 impl Link {
     /// Opens the questions of a frame and passes them to the call's sink. Questions that cannot be asked are answered at
     /// once, so that no function waits in vain.
-    pub(super) fn ask(self: &Arc<Self>, id: u64, asked: Vec<Asked>) {
+    pub(super) fn ask(self: &Arc<Self>, id: u64, asked: Vec<FrameQuestion>) {
         let mut questions = Vec::new();
         let mut refused = Vec::new();
         let mut protocol_errors = 0;
@@ -39,15 +39,15 @@ impl Link {
             };
             for asked in asked {
                 match asked {
-                    Asked::Question(question) => match entry.refuses(&question) {
+                    FrameQuestion::Question(question) => match entry.refuses(&question) {
                         Some(why) => refused.push((question.key, why)),
                         None => {
                             entry.open.push(Arc::clone(&question.key));
                             questions.push(question);
                         }
                     },
-                    Asked::Refused { key, why } => refused.push((key, why)),
-                    Asked::Senseless => protocol_errors += 1,
+                    FrameQuestion::Refused { key, why } => refused.push((key, why)),
+                    FrameQuestion::Senseless => protocol_errors += 1,
                 }
             }
             entry.sink.clone()
@@ -133,7 +133,7 @@ impl Link {
     }
 }
 
-impl super::Entry {
+impl super::PendingRpcCall {
     /// The reason why a question cannot be opened beside those that are open.
     fn refuses(&self, question: &Question) -> Option<&'static str> {
         if self.open.contains(&question.key) {

@@ -25,7 +25,7 @@ struct Peer {
 }
 
 struct House {
-    connection: Connection,
+    connection: WorkerConnection,
     peer: Peer,
     registry: prometheus::Registry,
     _dir: tempfile::TempDir,
@@ -125,7 +125,7 @@ impl House {
     }
 
     /// Begins a call; returns it with the id that the worker sees.
-    async fn begin(&mut self, sink: Option<Arc<dyn CallSink>>) -> (InFlight, u64) {
+    async fn begin(&mut self, sink: Option<Arc<dyn CallSink>>) -> (SentCall, u64) {
         let call = WorkerCall {
             operation: Operation::CallTool {
                 tool: "t".into(),
@@ -145,7 +145,7 @@ impl House {
     }
 
     /// Ends a call from the worker's side, and so waits until everything sent before was read.
-    async fn end(&mut self, in_flight: InFlight, id: u64) {
+    async fn end(&mut self, in_flight: SentCall, id: u64) {
         self.peer
             .send(json!({"id": id, "ok": true, "result": 1}))
             .await;
