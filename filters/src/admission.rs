@@ -18,23 +18,25 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
 use tooldock_workers::scope::ScopeTable;
 
-use crate::bearer::{ANONYMOUS, BEARER, Principal, Tokens, Unknown};
-use crate::certificate::{Certificates, Shown};
+use crate::bearer::{ANONYMOUS, BEARER, BearerTokens, Principal, Unknown};
+use crate::certificate::{Certificates, PeerCertificate};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
 use crate::failures::{CredentialFailure, Failures};
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
 use crate::host::HostPattern;
-use crate::limits::{CountedBy, Exhausted, Limits, Subject};
+use crate::limits::{CountedBy, LimitExceeded, RateLimits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
 use crate::namespace::{Directory, NamespaceRule, RequestNamespace};
 use crate::network::Peer;
-use crate::oauth::{Asked, Needs, Oauth, Pending};
+use crate::oauth::{AdmissionAttempt, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::rejection::{ErrorShape, Rejection};
-use crate::route::{EndpointAliases, Found, RouteAccess, RouteGroups, RouteNamespace, RouteSpec};
+use crate::route::{
+    EndpointAliases, MatchedRoute, RouteAccess, RouteGroups, RouteNamespace, RouteSpec,
+};
 use crate::shared::LimitUse;
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
@@ -43,12 +45,12 @@ use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, r
 #[derive(Debug)]
 pub struct Admission<C: Clock = MonotonicClock> {
     config: AdmissionConfig,
-    tokens: Tokens,
+    tokens: BearerTokens,
     certificates: Certificates,
     manager: ManagerControls,
     flood: FloodGuard<C>,
     failures: Failures<C>,
-    limits: Limits<C>,
+    limits: RateLimits<C>,
     concurrency: Concurrency,
     /// The host of `public_url`.
     public_host: Option<HostPattern>,
@@ -119,7 +121,7 @@ pub enum Auth {
 
 /// The head of a request, with its connection, its listener and the live state.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct AdmissionRequest<'a> {
     /// Method, target, version, headers.
     pub parts: &'a Parts,
     /// The header fields of the head.
@@ -129,13 +131,13 @@ pub struct Request<'a> {
     /// The other end of the connection, a proxy perhaps.
     pub peer: Peer,
     /// The client certificate of the connection; looked at where the listener's certificates stand for principals.
-    pub certificate: Shown<'a>,
+    pub certificate: PeerCertificate<'a>,
     /// The rules of the listener that took the request.
     pub listener: &'a ListenerRules,
     /// The namespaces and sessions at present.
     pub directory: &'a dyn Directory,
     /// How often the request was judged before: it may have waited for its token's issuer.
-    pub asked: Asked,
+    pub asked: AdmissionAttempt,
     /// True if another replica has forwarded the request: limits have counted it there.
     pub forwarded: bool,
 }
@@ -144,7 +146,7 @@ pub struct Request<'a> {
 #[derive(Debug)]
 pub enum Verdict {
     /// The request goes on to the service.
-    Admitted(Admitted),
+    Admitted(AdmittedHead),
     /// The edge answers the request itself: a preflight, or another `OPTIONS`.
     Answered(Answer),
     /// The request is refused.
@@ -158,7 +160,7 @@ pub enum Verdict {
 
 /// An admitted request.
 #[derive(Debug, Clone)]
-pub struct Admitted {
+pub struct AdmittedHead {
     /// The route of the request.
     pub route: &'static RouteSpec,
     /// The tool that the path names.
@@ -190,7 +192,7 @@ pub struct Admitted {
     pub status_only: bool,
 }
 
-impl Admitted {
+impl AdmittedHead {
     /// The admission of a request on a path that needs no credential.
     fn without_credential(route: &'static RouteSpec, client: IpAddr) -> Self {
         Self {
@@ -220,7 +222,7 @@ impl Admitted {
 
 /// The facts found before a refusal, for its log line and answer.
 #[derive(Default)]
-struct Known {
+struct RefusalFacts {
     route: Option<&'static RouteSpec>,
     cors: Option<CorsHeaders>,
     principal: Option<Arc<Principal>>,
@@ -255,7 +257,7 @@ impl<C: Clock + Clone> Admission<C> {
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         let tokens =
-            Tokens::new(&config.tokens, bearer.as_ref()).map_err(|message| ConfigError {
+            BearerTokens::new(&config.tokens, bearer.as_ref()).map_err(|message| ConfigError {
                 key: "admission.tokens".into(),
                 message,
             })?;
@@ -268,7 +270,7 @@ impl<C: Clock + Clone> Admission<C> {
             tokens,
             certificates,
             manager: ManagerControls::new(config.internal_cidrs.clone(), manager),
-            limits: Limits::new(&config.rate_limits, &clock),
+            limits: RateLimits::new(&config.rate_limits, &clock),
             concurrency: Concurrency::new(&config.limits.concurrency),
             failures: Failures::new(&config.failures, clock.clone()),
             flood: FloodGuard::new(&config.flood, clock),
@@ -324,8 +326,8 @@ impl<C: Clock + Clone> Admission<C> {
     }
 
     /// Decides about a request.
-    pub fn admit(&self, request: &Request<'_>) -> Verdict {
-        let mut known = Known::default();
+    pub fn admit(&self, request: &AdmissionRequest<'_>) -> Verdict {
+        let mut known = RefusalFacts::default();
         self.checks(request, &mut known)
             .unwrap_or_else(|mut rejection| {
                 if request.listener.basic.is_some() {
@@ -354,8 +356,12 @@ impl<C: Clock + Clone> Admission<C> {
     }
 
     /// Runs the checks in their order.
-    fn checks(&self, request: &Request<'_>, known: &mut Known) -> Result<Verdict, Rejection> {
-        let Request {
+    fn checks(
+        &self,
+        request: &AdmissionRequest<'_>,
+        known: &mut RefusalFacts,
+    ) -> Result<Verdict, Rejection> {
+        let AdmissionRequest {
             parts,
             fields,
             listener,
@@ -382,7 +388,7 @@ impl<C: Clock + Clone> Admission<C> {
             }
             None => self.check_host(request)?,
         }
-        if request.asked == Asked::First && !request.forwarded {
+        if request.asked == AdmissionAttempt::First && !request.forwarded {
             self.flood.check(client)?;
         }
 
@@ -410,10 +416,14 @@ impl<C: Clock + Clone> Admission<C> {
             return Ok(if parts.method == Method::OPTIONS {
                 Verdict::Answered(origin::options(route))
             } else {
-                Verdict::Admitted(Admitted {
-                    rest: found.as_ref().map(Found::rest).transpose()?.flatten(),
+                Verdict::Admitted(AdmittedHead {
+                    rest: found
+                        .as_ref()
+                        .map(MatchedRoute::rest)
+                        .transpose()?
+                        .flatten(),
                     cors: known.cors.take(),
-                    ..Admitted::without_credential(route, client)
+                    ..AdmittedHead::without_credential(route, client)
                 })
             });
         }
@@ -426,8 +436,8 @@ impl<C: Clock + Clone> Admission<C> {
             }
             Err(Unknown::Unjudged) => return Err(Rejection::issuer_silent()),
             Err(Unknown::Pending(pending)) => match (request.asked, pending.needs) {
-                (Asked::Last, _) => return Err(Rejection::issuer_silent()),
-                (Asked::ByNewestKeys, Needs::Keys) => {
+                (AdmissionAttempt::Last, _) => return Err(Rejection::issuer_silent()),
+                (AdmissionAttempt::ByNewestKeys, Needs::Keys) => {
                     let rejection = Rejection::by_unknown_key();
                     return Err(self.failures.refuse(request, client, rejection));
                 }
@@ -465,7 +475,7 @@ impl<C: Clock + Clone> Admission<C> {
         };
         // Before anything is counted: a request that waits is judged twice and counts once.
         if directory.is_starting()
-            && request.asked != Asked::Last
+            && request.asked != AdmissionAttempt::Last
             && let Ok(Some(RequestNamespace::Starting(name))) = settle_namespace()
         {
             return Ok(Verdict::Starting(name));
@@ -484,8 +494,8 @@ impl<C: Clock + Clone> Admission<C> {
             false => self.limits.check_request(subject)?,
         };
         let permit = match place(route, &parts.method) {
-            Place::AtOnce => self.concurrency.enter(&principal.name, client)?,
-            Place::ByMessage | Place::None => None,
+            CountingMoment::AtOnce => self.concurrency.enter(&principal.name, client)?,
+            CountingMoment::ByMessage | CountingMoment::None => None,
         };
 
         let namespace = match settle_namespace()? {
@@ -525,7 +535,7 @@ impl<C: Clock + Clone> Admission<C> {
         )?;
         media::check_body_size(fields, self.config.limits.body.as_u64())?;
 
-        Ok(Verdict::Admitted(Admitted {
+        Ok(Verdict::Admitted(AdmittedHead {
             route,
             tool: found.name()?.map(Cow::into_owned),
             rest: found.rest()?,
@@ -545,7 +555,11 @@ impl<C: Clock + Clone> Admission<C> {
 
     /// The principal of a request that needs one. A token in the request decides, right or wrong; without a token the
     /// client certificate does, where it stands for a principal.
-    fn principal(&self, request: &Request<'_>, client: IpAddr) -> Result<Arc<Principal>, Unknown> {
+    fn principal(
+        &self,
+        request: &AdmissionRequest<'_>,
+        client: IpAddr,
+    ) -> Result<Arc<Principal>, Unknown> {
         let (auth, fields) = (request.listener.auth, request.fields);
         if auth != Auth::None && !fields.authorization.is_absent() {
             return match &request.listener.basic {
@@ -555,13 +569,13 @@ impl<C: Clock + Clone> Admission<C> {
         }
         let listener = request.listener.certificates.as_deref();
         let principal = match (listener, request.certificate) {
-            (None, _) | (_, Shown::Nothing) => None,
-            (Some(_), Shown::Outdated) => {
+            (None, _) | (_, PeerCertificate::Nothing) => None,
+            (Some(_), PeerCertificate::Outdated) => {
                 let outdated = "The client certificate of this connection counts no longer: it has ended, or its \
                      authorities were replaced. Connect again.";
                 return Err(Rejection::unauthorized(outdated).into());
             }
-            (Some(listener), Shown::Certificate(certificate)) => {
+            (Some(listener), PeerCertificate::Certificate(certificate)) => {
                 self.certificates.principal(certificate, listener)
             }
         };
@@ -571,9 +585,11 @@ impl<C: Clock + Clone> Admission<C> {
             (None, Auth::Required) => {
                 let refused = self.tokens.authenticate(fields, client);
                 refused.map_err(|unknown| match (unknown, listener, request.certificate) {
-                    (Unknown::Refused(refused), Some(_), Shown::Certificate(_)) => refused
-                        .because("admission.certificates has no such certificate")
-                        .into(),
+                    (Unknown::Refused(refused), Some(_), PeerCertificate::Certificate(_)) => {
+                        refused
+                            .because("admission.certificates has no such certificate")
+                            .into()
+                    }
                     (unknown, ..) => unknown,
                 })
             }
@@ -581,7 +597,7 @@ impl<C: Clock + Clone> Admission<C> {
     }
 
     /// Refuses a request for a name that its listener does not answer for.
-    fn check_host(&self, request: &Request<'_>) -> Result<(), Rejection> {
+    fn check_host(&self, request: &AdmissionRequest<'_>) -> Result<(), Rejection> {
         let hosts = (&*self.config.hosts, self.public_host.as_ref());
         let loopback = request.listener.loopback;
         host::check(request.parts, request.fields, loopback, hosts)
@@ -598,8 +614,13 @@ impl<C: Clock + Clone> Admission<C> {
     /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too, and so does a
     /// request that is told the details without one; beyond the limit the status alone is told. A wrong token is a failure
     /// of its sender.
-    fn probe(&self, request: &Request<'_>, route: &'static RouteSpec, client: IpAddr) -> Admitted {
-        let Request {
+    fn probe(
+        &self,
+        request: &AdmissionRequest<'_>,
+        route: &'static RouteSpec,
+        client: IpAddr,
+    ) -> AdmittedHead {
+        let AdmissionRequest {
             parts,
             fields,
             listener,
@@ -614,9 +635,9 @@ impl<C: Clock + Clone> Admission<C> {
         };
         let no_strange_page = (own_page || origin::check(fields, origins, openness).is_ok())
             && self.check_host(request).is_ok();
-        let mut admitted = Admitted {
+        let mut admitted = AdmittedHead {
             cors: cors.ok().flatten(),
-            ..Admitted::without_credential(route, client)
+            ..AdmittedHead::without_credential(route, client)
         };
         let silent = fields.authorization.is_absent() && fields.manager_token.is_absent();
         let counted = !silent || (no_strange_page && listener.tells_details_to_strangers());
@@ -638,8 +659,8 @@ impl<C: Clock + Clone> Admission<C> {
 
     /// Returns true if [`Admission::enter`] is to be called when the body of an admitted request is known, unless its
     /// message waits for nothing.
-    pub fn counts_messages(&self, admitted: &Admitted, method: &Method) -> bool {
-        self.concurrency.is_on() && place(admitted.route, method) == Place::ByMessage
+    pub fn counts_messages(&self, admitted: &AdmittedHead, method: &Method) -> bool {
+        self.concurrency.is_on() && place(admitted.route, method) == CountingMoment::ByMessage
     }
 
     /// The principal of that name among tokens and certificates, and the patterns of the namespaces that it opens.
@@ -677,7 +698,7 @@ impl<C: Clock + Clone> Admission<C> {
     /// # Errors
     ///
     /// 429 where as many run as are allowed.
-    pub fn enter(&self, admitted: &Admitted) -> Result<Option<Arc<Permit>>, Rejection> {
+    pub fn enter(&self, admitted: &AdmittedHead) -> Result<Option<Arc<Permit>>, Rejection> {
         let Some(principal) = &admitted.principal else {
             return Ok(None);
         };
@@ -714,12 +735,12 @@ impl<C: Clock + Clone> Admission<C> {
     ///
     /// # Errors
     ///
-    /// [`Exhausted`] says how long the caller has to wait.
+    /// [`LimitExceeded`] says how long the caller has to wait.
     pub fn check_tool_call(
         &self,
         subject: Subject<'_>,
         counted: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, LimitExceeded> {
         self.limits.check_tool_call(subject, counted)
     }
 
@@ -728,14 +749,14 @@ impl<C: Clock + Clone> Admission<C> {
     /// # Errors
     ///
     /// As [`Admission::check_tool_call`].
-    pub fn check_request(&self, subject: Subject<'_>) -> Result<(), Exhausted> {
+    pub fn check_request(&self, subject: Subject<'_>) -> Result<(), LimitExceeded> {
         self.limits.check_any_request(subject)
     }
 }
 
 /// The moment at which a request is counted among those that run at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CountingMoment {
     /// As soon as the principal is known.
     AtOnce,
     /// When its message is known: running calls may wait for messages that answer or cancel, and those take no place.
@@ -744,11 +765,11 @@ enum Place {
     None,
 }
 
-fn place(route: &RouteSpec, method: &Method) -> Place {
+fn place(route: &RouteSpec, method: &Method) -> CountingMoment {
     match *method {
-        Method::POST if route.is_mcp() => Place::ByMessage,
-        Method::DELETE if route.is_mcp() => Place::None,
-        _ => Place::AtOnce,
+        Method::POST if route.is_mcp() => CountingMoment::ByMessage,
+        Method::DELETE if route.is_mcp() => CountingMoment::None,
+        _ => CountingMoment::AtOnce,
     }
 }
 

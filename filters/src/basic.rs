@@ -10,7 +10,7 @@ use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Method};
 use tooldock_workers::route::RouteId;
 
-use crate::admission::Request;
+use crate::admission::AdmissionRequest;
 use crate::rejection::{Reason, Rejection};
 use crate::route::RouteSpec;
 
@@ -52,7 +52,7 @@ fn read(encoded: &[u8]) -> Option<Credentials> {
 
 /// Returns true if a browser's user navigates, as far as is known: browsers say so, and other clients that ask for the page
 /// mean it.
-pub(crate) fn is_navigation(request: &Request<'_>, route: Option<&RouteSpec>) -> bool {
+pub(crate) fn is_navigation(request: &AdmissionRequest<'_>, route: Option<&RouteSpec>) -> bool {
     if !matches!(request.parts.method, Method::GET | Method::HEAD) {
         return false;
     }
@@ -63,7 +63,7 @@ pub(crate) fn is_navigation(request: &Request<'_>, route: Option<&RouteSpec>) ->
 }
 
 /// Returns true if the request says that a browser shows its answer to its user.
-pub(crate) fn browser_navigates(request: &Request<'_>) -> bool {
+pub(crate) fn browser_navigates(request: &AdmissionRequest<'_>) -> bool {
     let mode = request.parts.headers.get("sec-fetch-mode");
     mode.is_some_and(|mode| mode == "navigate")
 }

@@ -127,7 +127,7 @@ impl Principal {
 
 /// All tokens, by digest, the API keys of the moment, and the issuers of access tokens.
 #[derive(Debug)]
-pub(crate) struct Tokens {
+pub(crate) struct BearerTokens {
     by_digest: HashMap<TokenDigest, Arc<Principal>, Fingerprints>,
     anonymous: Arc<Principal>,
     keys: KeyTables,
@@ -199,7 +199,7 @@ impl Nobody {
     }
 }
 
-impl Tokens {
+impl BearerTokens {
     /// The error says which pattern of which token is none; see [`AdmissionConfig::validate`] for the rest.
     ///
     /// [`AdmissionConfig::validate`]: crate::config::AdmissionConfig::validate
@@ -274,7 +274,7 @@ impl Tokens {
         })
     }
 
-    /// As [`Tokens::authenticate`], for listeners that also take `Basic` from browsers: this user, and a token in place of
+    /// As [`BearerTokens::authenticate`], for listeners that also take `Basic` from browsers: this user, and a token in place of
     /// a password.
     pub(crate) fn authenticate_browser(
         &self,

@@ -105,7 +105,7 @@ fn normal_subject(text: &str) -> Option<String> {
 
 /// The client certificate of a request's connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Shown<'a> {
+pub enum PeerCertificate<'a> {
     /// The client has shown none.
     #[default]
     Nothing,
@@ -118,12 +118,12 @@ pub enum Shown<'a> {
 /// The principals of certificates, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Certificates {
-    by_name: HashMap<CertificateName, Vec<Entry>>,
+    by_name: HashMap<CertificateName, Vec<CertificateEntry>>,
 }
 
 /// An entry of `admission.certificates`.
 #[derive(Debug)]
-struct Entry {
+struct CertificateEntry {
     /// The first entry that fits a certificate decides.
     place: usize,
     /// The listeners of the entry; empty: all.
@@ -141,7 +141,7 @@ impl Certificates {
             let namespaces = NamespaceScope::new(&certificate.namespaces)?;
             let principal = Principal::unlimited(&certificate.name, namespaces);
             let principal = principal.making(makers::of_certificate(certificate));
-            by_name.entry(name).or_default().push(Entry {
+            by_name.entry(name).or_default().push(CertificateEntry {
                 place,
                 listeners: certificate.listeners.clone(),
                 principal: Arc::new(principal),
@@ -164,7 +164,7 @@ impl Certificates {
     }
 }
 
-impl Entry {
+impl CertificateEntry {
     fn is_about(&self, listener: &str) -> bool {
         self.listeners.is_empty() || self.listeners.iter().any(|name| name == listener)
     }

@@ -23,37 +23,37 @@ const RETRY_SECONDS: u64 = 1;
 /// The limits per principal and per client address.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
-    principals: Option<Table<Arc<str>>>,
-    addresses: Option<Table<IpAddr>>,
+    principals: Option<CountTable<Arc<str>>>,
+    addresses: Option<CountTable<IpAddr>>,
 }
 
 /// A counted request. Dropping the permit ends the count.
 #[derive(Debug)]
 pub struct Permit {
-    _principal: Option<Held<Arc<str>>>,
-    _address: Option<Held<IpAddr>>,
+    _principal: Option<CountedRequest<Arc<str>>>,
+    _address: Option<CountedRequest<IpAddr>>,
 }
 
 /// A limit, and how many requests there are of each key.
-struct Table<K> {
+struct CountTable<K> {
     max: u32,
-    running: Arc<Running<K>>,
+    running: Arc<RunningCounts<K>>,
 }
 
 /// The number of running requests of each key. Outlives a change of the limit.
-struct Running<K>(Mutex<HashMap<K, u32>>);
+struct RunningCounts<K>(Mutex<HashMap<K, u32>>);
 
 /// A counted request in one table.
-struct Held<K: Hash + Eq> {
-    running: Arc<Running<K>>,
+struct CountedRequest<K: Hash + Eq> {
+    running: Arc<RunningCounts<K>>,
     key: K,
 }
 
 impl Concurrency {
     pub(crate) fn new(config: &ConcurrencyConfig) -> Self {
         Self {
-            principals: Table::new(config.per_principal),
-            addresses: Table::new(config.per_address),
+            principals: CountTable::new(config.per_principal),
+            addresses: CountTable::new(config.per_address),
         }
     }
 
@@ -103,24 +103,24 @@ fn refused(max: u32, cause: &'static str) -> Rejection {
         .because(cause)
 }
 
-fn go_on<K>(table: &mut Option<Table<K>>, before: &Option<Table<K>>) {
+fn go_on<K>(table: &mut Option<CountTable<K>>, before: &Option<CountTable<K>>) {
     if let (Some(table), Some(before)) = (table, before) {
         table.running = Arc::clone(&before.running);
     }
 }
 
-impl<K: Hash + Eq + Clone> Table<K> {
+impl<K: Hash + Eq + Clone> CountTable<K> {
     fn new(max: AtOnce) -> Option<Self> {
         let AtOnce::AtMost(max) = max else {
             return None;
         };
         Some(Self {
             max: max.get(),
-            running: Arc::new(Running(Mutex::default())),
+            running: Arc::new(RunningCounts(Mutex::default())),
         })
     }
 
-    fn enter(&self, key: K) -> Option<Held<K>> {
+    fn enter(&self, key: K) -> Option<CountedRequest<K>> {
         let mut table = self.running.lock();
         let running = table.entry(key.clone()).or_insert(0);
         if *running >= self.max {
@@ -128,20 +128,20 @@ impl<K: Hash + Eq + Clone> Table<K> {
         }
         *running += 1;
         drop(table);
-        Some(Held {
+        Some(CountedRequest {
             running: Arc::clone(&self.running),
             key,
         })
     }
 }
 
-impl<K> Running<K> {
+impl<K> RunningCounts<K> {
     fn lock(&self) -> MutexGuard<'_, HashMap<K, u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Hash + Eq> Drop for Held<K> {
+impl<K: Hash + Eq> Drop for CountedRequest<K> {
     fn drop(&mut self) {
         let mut table = self.running.lock();
         let Some(running) = table.get_mut(&self.key) else {
@@ -154,17 +154,17 @@ impl<K: Hash + Eq> Drop for Held<K> {
     }
 }
 
-impl<K> fmt::Debug for Table<K> {
+impl<K> fmt::Debug for CountTable<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table")
+        f.debug_struct("CountTable")
             .field("max", &self.max)
             .finish_non_exhaustive()
     }
 }
 
-impl<K: Hash + Eq> fmt::Debug for Held<K> {
+impl<K: Hash + Eq> fmt::Debug for CountedRequest<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").finish_non_exhaustive()
+        f.debug_struct("CountedRequest").finish_non_exhaustive()
     }
 }
 

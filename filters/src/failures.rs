@@ -15,7 +15,7 @@ use governor::clock::{Clock, MonotonicClock, Reference};
 use http::header::WWW_AUTHENTICATE;
 use tooldock_workers::failures::{FailureOutcome, FailureTable};
 
-use crate::admission::Request;
+use crate::admission::AdmissionRequest;
 use crate::basic;
 use crate::config::FailuresConfig;
 use crate::fields::Field;
@@ -76,7 +76,11 @@ impl<C: Clock> Failures<C> {
     }
 
     /// Counts a wrong credential of a request. `None` where nothing is counted.
-    pub(crate) fn note(&self, request: &Request<'_>, client: IpAddr) -> Option<CredentialFailure> {
+    pub(crate) fn note(
+        &self,
+        request: &AdmissionRequest<'_>,
+        client: IpAddr,
+    ) -> Option<CredentialFailure> {
         let (failure, _) = self.counted(request, client)?;
         Some(failure)
     }
@@ -87,7 +91,7 @@ impl<C: Clock> Failures<C> {
     /// anything but 401, and its user could not correct a slip.
     pub(crate) fn refuse(
         &self,
-        request: &Request<'_>,
+        request: &AdmissionRequest<'_>,
         client: IpAddr,
         mut rejection: Rejection,
     ) -> Rejection {
@@ -115,7 +119,7 @@ impl<C: Clock> Failures<C> {
 
     fn counted(
         &self,
-        request: &Request<'_>,
+        request: &AdmissionRequest<'_>,
         client: IpAddr,
     ) -> Option<(CredentialFailure, Option<Duration>)> {
         let tables = self.counted.as_ref()?;
@@ -138,7 +142,7 @@ impl<C: Clock> Failures<C> {
 }
 
 /// The beginning of the user name that a browser sends, where the listener takes one.
-fn user(request: &Request<'_>) -> Option<Vec<u8>> {
+fn user(request: &AdmissionRequest<'_>) -> Option<Vec<u8>> {
     request.listener.basic.as_ref()?;
     let Field::Once(value) = request.fields.authorization else {
         return None;

@@ -2,7 +2,7 @@
 //!
 //! Requests are counted in two places of the list, as soon as their keys are known: rules that need no namespace before
 //! the namespace is looked at, all others after. Tool calls are counted by the engine, which alone knows how many calls a
-//! body holds; it asks [`Limits::check_tool_call`].
+//! body holds; it asks [`RateLimits::check_tool_call`].
 //!
 //! Several rules apply one after the other. What an earlier rule took is not given back when a later one refuses, so a
 //! client that hammers one limit also uses up its others.
@@ -33,7 +33,7 @@ const OF_KEYS_MAX: usize = 4096;
 
 /// The configured rules, sorted by where they are checked.
 #[derive(Debug)]
-pub(crate) struct Limits<C: Clock = MonotonicClock> {
+pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
     before_namespace: Vec<Arc<Rule<C>>>,
     after_namespace: Vec<Arc<Rule<C>>>,
     tool_calls: Vec<Arc<Rule<C>>>,
@@ -87,14 +87,14 @@ pub enum CountedBy {
 
 /// A limit that is used up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exhausted {
+pub struct LimitExceeded {
     /// The time until there is budget again for the same request or call.
     pub wait: RetryAfter,
     /// The limit, with the rest of its budget.
     pub budget: Budget,
 }
 
-impl<C: Clock + Clone> Limits<C> {
+impl<C: Clock + Clone> RateLimits<C> {
     pub(crate) fn new(rules: &[RateLimitConfig], clock: &C) -> Self {
         Self::of(rules, clock, false)
     }
@@ -151,7 +151,7 @@ fn shared_name(rule: &RateLimitConfig, equal_before: usize) -> SharedName {
     SharedName::new(&format!("{equal_before} {rule}"))
 }
 
-impl<C: Clock + Clone> Limits<C> {
+impl<C: Clock + Clone> RateLimits<C> {
     /// Counts a request by the limits that need no namespace. Returns the tightest budget.
     pub(crate) fn check_request(&self, subject: Subject<'_>) -> Result<Option<Budget>, Rejection> {
         let budget = check(self.before_namespace.iter(), subject).map_err(refusal)?;
@@ -168,7 +168,7 @@ impl<C: Clock + Clone> Limits<C> {
     }
 
     /// Counts a request by all limits, where all their keys are known from the beginning.
-    pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), Exhausted> {
+    pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), LimitExceeded> {
         check(self.before_namespace.iter(), subject)?;
         self.check_own(KeyLimitUnit::Request, subject, None)?;
         check(self.after_namespace.iter(), subject).map(drop)
@@ -179,7 +179,7 @@ impl<C: Clock + Clone> Limits<C> {
         &self,
         subject: Subject<'_>,
         counted: CountedBy,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, LimitExceeded> {
         match counted {
             CountedBy::All => {
                 let budget = check(self.tool_calls.iter(), subject)?;
@@ -198,7 +198,7 @@ impl<C: Clock + Clone> Limits<C> {
         unit: KeyLimitUnit,
         subject: Subject<'_>,
         mut budget: Option<Budget>,
-    ) -> Result<Option<Budget>, Exhausted> {
+    ) -> Result<Option<Budget>, LimitExceeded> {
         for limit in subject.own.iter().filter(|limit| limit.unit == unit) {
             let rule = self.of_key(limit);
             if let Some(left) = rule.take(subject)? {
@@ -229,7 +229,7 @@ impl<C: Clock + Clone> Limits<C> {
 fn check<'r, C: Clock + 'r>(
     rules: impl Iterator<Item = &'r Arc<Rule<C>>>,
     subject: Subject<'_>,
-) -> Result<Option<Budget>, Exhausted> {
+) -> Result<Option<Budget>, LimitExceeded> {
     let mut tightest: Option<(&Rule<C>, u32)> = None;
     for rule in rules {
         let Some(left) = rule.take(subject)? else {
@@ -247,7 +247,7 @@ fn check<'r, C: Clock + 'r>(
     Ok(tightest.map(|(rule, left)| rule.budget(left)))
 }
 
-fn refusal(exhausted: Exhausted) -> Rejection {
+fn refusal(exhausted: LimitExceeded) -> Rejection {
     let budget = &exhausted.budget;
     let mut rejection =
         Rejection::rate_limited(exhausted.wait, &budget.limit).because(cause(&budget.limit));
@@ -313,14 +313,14 @@ impl<C: Clock> Rule<C> {
     }
 
     /// Takes the weight of the subject, and returns the rest. `None`: the rule does not apply to the subject.
-    fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, Exhausted> {
+    fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, LimitExceeded> {
         let is_of_others = self.only.is_some() && self.only.as_ref() != subject.namespace;
         // A request that belongs to no namespace is not counted by one.
         let lacks_namespace = self.of_namespace && subject.namespace.is_none();
         if is_of_others || lacks_namespace {
             return Ok(None);
         }
-        let counted = Counted {
+        let counted = SubjectKey {
             keys: &self.keys,
             subject,
         };
@@ -328,7 +328,7 @@ impl<C: Clock> Rule<C> {
             [] => self.limiter.check(counted),
             weights => self.limiter.check_n(counted, weight(weights, subject.tool)),
         };
-        taken.map(Some).map_err(|wait| Exhausted {
+        taken.map(Some).map_err(|wait| LimitExceeded {
             wait,
             budget: self.budget(0),
         })
@@ -367,12 +367,12 @@ impl LimitKey {
 }
 
 /// The values of a subject by which a rule counts.
-struct Counted<'a> {
+struct SubjectKey<'a> {
     keys: &'a [LimitKey],
     subject: Subject<'a>,
 }
 
-impl Hash for Counted<'_> {
+impl Hash for SubjectKey<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let subject = &self.subject;
         // The limit of an API key counts by the key.
@@ -427,7 +427,7 @@ mod tests {
     fn one_principals_excess_does_not_touch_another() {
         let clock = FakeRelativeClock::default();
         let rules = [rule(LimitKey::Principal, LimitUnit::Request, None)];
-        let limits = Limits::new(&rules, &clock);
+        let limits = RateLimits::new(&rules, &clock);
         let admitted = |principal| limits.check_request(subject(principal, None)).is_ok();
         assert!(admitted("ci") && admitted("ci") && !admitted("ci"));
         assert!(admitted("dev"));
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn a_refusal_says_how_long_to_wait_and_which_limit_it_was() {
         let rules = [rule(LimitKey::Principal, LimitUnit::Request, None)];
-        let limits = Limits::new(&rules, &FakeRelativeClock::default());
+        let limits = RateLimits::new(&rules, &FakeRelativeClock::default());
         let refused = (0..3)
             .find_map(|_| limits.check_request(subject("ci", None)).err())
             .unwrap();
@@ -464,7 +464,7 @@ mod tests {
             LimitUnit::Request,
             Some("github"),
         )];
-        let limits = Limits::new(&rules, &FakeRelativeClock::default());
+        let limits = RateLimits::new(&rules, &FakeRelativeClock::default());
         let (github, shared) = ("github".parse().unwrap(), "shared".parse().unwrap());
         let admitted = |namespace| {
             limits
@@ -481,7 +481,7 @@ mod tests {
         let (github, shared) = ("github".parse().unwrap(), "shared".parse().unwrap());
         let mut rule = rule(LimitKey::Principal, LimitUnit::ToolCall, None);
         rule.key.0 = vec![LimitKey::Principal, LimitKey::Namespace, LimitKey::Tool];
-        let limits = Limits::new(&[rule], &FakeRelativeClock::default());
+        let limits = RateLimits::new(&[rule], &FakeRelativeClock::default());
         let call = |principal, namespace, tool| {
             let subject = Subject {
                 tool: Some(tool),
@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn the_limits_of_a_key_count_beside_those_of_the_configuration() {
         let rules = [rule(LimitKey::Principal, LimitUnit::Request, None)];
-        let limits = Limits::new(&rules, &FakeRelativeClock::default());
+        let limits = RateLimits::new(&rules, &FakeRelativeClock::default());
         let own = ["1/3".parse().unwrap(), "1:tool_call".parse().unwrap()];
         let namespace = "github".parse().unwrap();
         let of_key = |name, id| Subject {
@@ -533,7 +533,7 @@ mod tests {
             ("search_*".into(), weight(4)),
             ("search_all".into(), weight(9)),
         ]);
-        let limits = Limits::new(&[rule], &FakeRelativeClock::default());
+        let limits = RateLimits::new(&[rule], &FakeRelativeClock::default());
         let namespace = "github".parse().unwrap();
         let left = |tool| {
             let subject = Subject {
@@ -554,7 +554,7 @@ mod tests {
     #[test]
     fn tool_calls_are_counted_apart_from_requests() {
         let rules = [rule(LimitKey::Tool, LimitUnit::ToolCall, None)];
-        let limits = Limits::new(&rules, &FakeRelativeClock::default());
+        let limits = RateLimits::new(&rules, &FakeRelativeClock::default());
         let namespace = "github".parse().unwrap();
         let call = |tool| {
             let subject = Subject {

@@ -14,7 +14,7 @@ use crate::bearer::Principal;
 use crate::fields::{Field, Fields};
 use crate::path;
 use crate::rejection::{Reason, Rejection, quoted};
-use crate::route::{Found, RouteNamespace};
+use crate::route::{MatchedRoute, RouteNamespace};
 
 /// The place where a listener takes the namespace from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(crate) fn admitted(
     rule: &NamespaceRule,
     parts: &Parts,
     fields: &Fields<'_>,
-    found: &Found<'_>,
+    found: &MatchedRoute<'_>,
     principal: &Principal,
     directory: &dyn Directory,
 ) -> Result<RequestNamespace, Rejection> {
@@ -145,7 +145,7 @@ pub(crate) fn admitted(
 
 /// The namespace of the management tools, for principals that may use them. No registry is asked: a listener that serves
 /// these tools belongs to a process that has them.
-fn system(found: &Found<'_>, principal: &Principal) -> Result<NamespaceName, Rejection> {
+fn system(found: &MatchedRoute<'_>, principal: &Principal) -> Result<NamespaceName, Rejection> {
     let system = NamespaceName::system();
     if let Some(name) = found.namespace()?
         && name != system.as_str()
@@ -178,7 +178,7 @@ fn named<'a>(
     rule: &'a NamespaceRule,
     parts: &'a Parts,
     fields: &Fields<'a>,
-    found: &Found<'a>,
+    found: &MatchedRoute<'a>,
     directory: &dyn Directory,
 ) -> Result<Option<Cow<'a, str>>, Rejection> {
     let mut name: Option<Cow<'a, str>> = found.namespace()?;
@@ -279,9 +279,9 @@ mod tests {
 
     /// Serves `github` and `shared` to all principals and `vault` to none. There is a folder `git-new`, which is not
     /// loaded.
-    struct Served;
+    struct ServedNamespaces;
 
-    impl Directory for Served {
+    impl Directory for ServedNamespaces {
         fn namespace(&self, name: &str, _principal: &str) -> Access {
             match name {
                 "github" | "shared" => Access::Granted(name.parse().unwrap()),
@@ -338,7 +338,7 @@ mod tests {
             &Fields::of(&parts.headers),
             &found,
             &principal,
-            &Served,
+            &ServedNamespaces,
         )
         .map(|namespace| match namespace {
             RequestNamespace::Served(name) => name.to_string(),

@@ -31,14 +31,14 @@ use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secrets::Secret;
 
 pub use self::algorithm::Algorithm;
-use self::issuer::Known;
-pub use self::issuer::{Issuer, IssuerKeys, Replaced};
+use self::issuer::IssuerVerdict;
+pub use self::issuer::{Issuer, IssuerKeys, KeySetChange};
 use self::jwt::{Jwt, TOKEN_BYTES_MAX};
 pub use self::keys::{InvalidKeys, KeySet};
 pub use self::renewals::Renewal;
 pub use self::resource::ResourcePlace;
 use self::resource::Resources;
-use crate::admission::Request;
+use crate::admission::AdmissionRequest;
 use crate::basic;
 use crate::bearer::{Principal, bearer_token};
 use crate::config::AdmissionConfig;
@@ -88,7 +88,7 @@ pub struct Pending {
 
 /// How often a request was judged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Asked {
+pub enum AdmissionAttempt {
     /// The request was not judged before.
     #[default]
     First,
@@ -182,16 +182,18 @@ impl Oauth {
             return TokenVerdict::Refused("the token's issuer is none of admission.oauth");
         };
         match issuer.judge(jwt, digest, now) {
-            Known::Principal(principal) => TokenVerdict::Principal(principal),
-            Known::Refused(why) => TokenVerdict::Refused(why),
-            Known::Over(why) => TokenVerdict::Over(why),
-            Known::Nothing | Known::Lapsed | Known::Silence => TokenVerdict::Pending(Pending {
-                issuer: Arc::clone(issuer),
-                needs: Needs::Keys,
-                token: Secret::new(token),
-                digest,
-                counted: false,
-            }),
+            IssuerVerdict::Principal(principal) => TokenVerdict::Principal(principal),
+            IssuerVerdict::Refused(why) => TokenVerdict::Refused(why),
+            IssuerVerdict::Over(why) => TokenVerdict::Over(why),
+            IssuerVerdict::Nothing | IssuerVerdict::Lapsed | IssuerVerdict::Silence => {
+                TokenVerdict::Pending(Pending {
+                    issuer: Arc::clone(issuer),
+                    needs: Needs::Keys,
+                    token: Secret::new(token),
+                    digest,
+                    counted: false,
+                })
+            }
         }
     }
 
@@ -203,23 +205,23 @@ impl Oauth {
         let issuers = self.issuers.iter();
         for issuer in issuers.filter(|it| it.introspection().is_some()) {
             let counted = match issuer.known(token, digest, now) {
-                Known::Principal(principal) => return TokenVerdict::Principal(principal),
-                Known::Over(why) => {
+                IssuerVerdict::Principal(principal) => return TokenVerdict::Principal(principal),
+                IssuerVerdict::Over(why) => {
                     refused = TokenVerdict::Over(why);
                     continue;
                 }
-                Known::Refused(why) => {
+                IssuerVerdict::Refused(why) => {
                     if let TokenVerdict::Refused(before) = &mut refused {
                         *before = why;
                     }
                     continue;
                 }
-                Known::Silence => {
+                IssuerVerdict::Silence => {
                     silence = true;
                     continue;
                 }
-                Known::Nothing => false,
-                Known::Lapsed => true,
+                IssuerVerdict::Nothing => false,
+                IssuerVerdict::Lapsed => true,
             };
             // The issuer that has known the token is asked first.
             if pending.as_ref().is_none_or(|it| counted && !it.counted) {
@@ -271,7 +273,7 @@ impl Oauth {
     }
 
     /// Tells a refused client the address for tokens, and that the token it sent was wrong, if so.
-    pub(crate) fn challenge(&self, request: &Request<'_>, rejection: &mut Rejection) {
+    pub(crate) fn challenge(&self, request: &AdmissionRequest<'_>, rejection: &mut Rejection) {
         let place = ResourcePlace::of(request.listener);
         let Some(url) = self.metadata_url(request.parts.uri.path(), place) else {
             return;

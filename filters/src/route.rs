@@ -176,7 +176,7 @@ impl RouteGroups {
         self,
         path: &'a str,
         aliases: &'a EndpointAliases,
-    ) -> Option<Found<'a>> {
+    ) -> Option<MatchedRoute<'a>> {
         self.find(path).or_else(|| {
             let namespace = aliases.namespace(path)?;
             // The row of an endpoint; the segment is replaced.
@@ -185,7 +185,7 @@ impl RouteGroups {
                 namespace: Some(namespace.as_str()),
                 ..Segments::default()
             };
-            Some(Found {
+            Some(MatchedRoute {
                 segments,
                 ..endpoint
             })
@@ -193,11 +193,11 @@ impl RouteGroups {
     }
 
     /// The route of a path, if it has one. The path has passed [`well_formed`](crate::path::well_formed).
-    pub(crate) fn find(self, path: &str) -> Option<Found<'_>> {
+    pub(crate) fn find(self, path: &str) -> Option<MatchedRoute<'_>> {
         let mut served = ROUTES.iter().filter(|spec| self.contains(spec.group));
         served.find_map(|spec| {
             let segments = spec.pattern.read(path)?;
-            Some(Found {
+            Some(MatchedRoute {
                 spec,
                 segments,
                 served: self,
@@ -208,13 +208,13 @@ impl RouteGroups {
 
 /// A row of the table, with the segments of the path.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found<'a> {
+pub(crate) struct MatchedRoute<'a> {
     pub(crate) spec: &'static RouteSpec,
     segments: Segments<'a>,
     served: RouteGroups,
 }
 
-impl<'a> Found<'a> {
+impl<'a> MatchedRoute<'a> {
     /// Returns true if the path names the namespace.
     pub(crate) fn names_namespace(&self) -> bool {
         self.segments.namespace.is_some()
@@ -245,7 +245,7 @@ impl<'a> Found<'a> {
     }
 }
 
-impl Found<'_> {
+impl MatchedRoute<'_> {
     /// The part of the request's path that the pattern's `{rest}` stands for, each segment decoded.
     pub(crate) fn rest(&self) -> Result<Option<String>, Rejection> {
         let Some(rest) = self.segments.rest else {

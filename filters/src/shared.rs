@@ -89,7 +89,7 @@ mod tests {
     use governor::clock::FakeRelativeClock;
 
     use crate::config::RateLimitConfig;
-    use crate::limits::{CountedBy, Limits, Subject};
+    use crate::limits::{CountedBy, RateLimits, Subject};
 
     use super::*;
 
@@ -99,13 +99,13 @@ mod tests {
         serde_json::from_str(rule).unwrap()
     }
 
-    fn replica(rules: &[RateLimitConfig]) -> (FakeRelativeClock, Limits<FakeRelativeClock>) {
+    fn replica(rules: &[RateLimitConfig]) -> (FakeRelativeClock, RateLimits<FakeRelativeClock>) {
         let clock = FakeRelativeClock::default();
-        let limits = Limits::new(rules, &clock).shared(rules);
+        let limits = RateLimits::new(rules, &clock).shared(rules);
         (clock, limits)
     }
 
-    fn admits(limits: &Limits<FakeRelativeClock>, principal: &str) -> bool {
+    fn admits(limits: &RateLimits<FakeRelativeClock>, principal: &str) -> bool {
         let own = ["1/2:tool_call".parse().unwrap()];
         let subject = Subject {
             principal,
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_limit_of_one_process_notes_nothing() {
         let clock = FakeRelativeClock::default();
-        let limits = Limits::new(&[rule()], &clock);
+        let limits = RateLimits::new(&[rule()], &clock);
         assert!(admits(&limits, "key:a"));
         assert!(limits.take_use().used().is_empty());
     }

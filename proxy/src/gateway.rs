@@ -27,8 +27,8 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Admission, Admitted, Asked, Auth, ErrorShape, Fields, ListenerRules, Permit, Reason, Rejection,
-    RouteId, Verdict, lists_any_type,
+    Admission, AdmissionAttempt, AdmittedHead, Auth, ErrorShape, Fields, ListenerRules, Permit,
+    Reason, Rejection, RouteId, Verdict, lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
@@ -130,7 +130,7 @@ pub(crate) struct Passage {
     /// The registry's generation before the namespace was looked up.
     generation: u64,
     rules: Arc<Rules>,
-    admitted: Option<Admitted>,
+    admitted: Option<AdmittedHead>,
     /// The head of an MCP request, as the service takes it.
     head: McpHead,
     profile: Option<Arc<Profile>>,
@@ -214,7 +214,7 @@ fn arrive(
 
 /// The note in which the limits that count a request write the rest of their budgets: begun with the budget found at
 /// the edge, `None` where no limit counts.
-fn budget_note(admission: &Admission, admitted: &mut Admitted) -> Option<Arc<BudgetNote>> {
+fn budget_note(admission: &Admission, admitted: &mut AdmittedHead) -> Option<Arc<BudgetNote>> {
     let found = admitted.budget.take();
     let principal = admitted.principal.as_ref();
     let has_own_limits = principal.is_some_and(|it| !it.limits().is_empty());
@@ -289,7 +289,7 @@ impl ProxyHttp for Gateway {
             passage.logged = Some(log.entry(header, &request_id, address));
         }
         let mut verdict = match arrived {
-            Ok(()) => self.admit(session, &fields, passage, Asked::First)?,
+            Ok(()) => self.admit(session, &fields, passage, AdmissionAttempt::First)?,
             Err(rejection) => Verdict::Refused(rejection),
         };
         let mut waited = 0;

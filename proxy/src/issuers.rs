@@ -26,9 +26,9 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
-use tooldock_filters::Asked;
+use tooldock_filters::AdmissionAttempt;
 use tooldock_filters::network::UNIX;
-use tooldock_filters::oauth::{Issuer, Needs, Pending, Renewal, Replaced, TokenVerdict};
+use tooldock_filters::oauth::{Issuer, KeySetChange, Needs, Pending, Renewal, TokenVerdict};
 use tooldock_filters::token::TokenDigest;
 use tooldock_workers::secrets::Secret;
 
@@ -141,27 +141,27 @@ impl Issuers {
         pending: &Pending,
         client: IpAddr,
         waited: usize,
-    ) -> Asked {
+    ) -> AdmissionAttempt {
         let flight = match pending.needs {
             Needs::Keys => match self.newer_keys(&pending.issuer, client, waited) {
                 NewerKeys::Flight(flight) => Some(flight),
                 NewerKeys::From(then) => {
                     sleep_until(then).await;
-                    return Asked::Again;
+                    return AdmissionAttempt::Again;
                 }
-                NewerKeys::AreThere => return Asked::ByNewestKeys,
+                NewerKeys::AreThere => return AdmissionAttempt::ByNewestKeys,
                 NewerKeys::Unreachable => None,
             },
             Needs::Answer => self.question(pending, client),
         };
         let Some(mut flight) = flight else {
-            return Asked::Last;
+            return AdmissionAttempt::Last;
         };
         // Ends with an error when the flight is over, and that is the end of the wait.
         let over = timeout(WAIT, flight.changed()).await.is_ok();
         match over && waited < WAITS_MAX {
-            true => Asked::Again,
-            false => Asked::Last,
+            true => AdmissionAttempt::Again,
+            false => AdmissionAttempt::Last,
         }
     }
 
@@ -210,7 +210,7 @@ impl Issuers {
             pending.counted = true;
             waited += 1;
             // A token that counted before uses up no client's share.
-            if self.settle(&pending, UNIX, waited).await != Asked::Again {
+            if self.settle(&pending, UNIX, waited).await != AdmissionAttempt::Again {
                 return TokenVerdict::Pending(pending);
             }
         }
@@ -278,10 +278,10 @@ impl Issuers {
             Ok(fetched) => {
                 let count = fetched.keys.len();
                 let replaced = issuer.keys().replace(fetched.keys);
-                if replaced == Replaced::SomeAreGone {
+                if replaced == KeySetChange::SomeAreGone {
                     self.losses.send_modify(|count| *count += 1);
                 }
-                if replaced != Replaced::Nothing {
+                if replaced != KeySetChange::Nothing {
                     tracing::info!(
                         issuer = name,
                         keys = count,

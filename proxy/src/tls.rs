@@ -417,20 +417,20 @@ impl TlsConnection {
 
     /// The certificate that the client has shown, verified by the handshake. It is no longer valid if it has ended since, or
     /// if a reload has replaced its authorities.
-    pub(crate) fn certificate(&self) -> filters::Shown<'_> {
+    pub(crate) fn certificate(&self) -> filters::PeerCertificate<'_> {
         let Some(shows) = &self.client else {
-            return filters::Shown::Nothing;
+            return filters::PeerCertificate::Nothing;
         };
         let replaced = shows.trust.replaced.load(Ordering::Acquire);
         match replaced {
-            true => filters::Shown::Outdated,
+            true => filters::PeerCertificate::Outdated,
             false => shows.shown.certificate(),
         }
     }
 
     /// The certificate that the client has shown, for another replica; `None` if none counts.
     pub(crate) fn shown(&self) -> Option<ShownCertificate> {
-        let counts = matches!(self.certificate(), filters::Shown::Certificate(_));
+        let counts = matches!(self.certificate(), filters::PeerCertificate::Certificate(_));
         let shows = self.client.as_ref().filter(|_| counts)?;
         Some(shows.shown.clone())
     }
@@ -444,16 +444,16 @@ impl TlsConnection {
     /// Returns true if the client has shown a certificate that is no longer valid: the connection is to end, so that the next
     /// handshake judges the client anew.
     pub(crate) fn is_outdated(&self) -> bool {
-        self.certificate() == filters::Shown::Outdated
+        self.certificate() == filters::PeerCertificate::Outdated
     }
 }
 
 impl ShownCertificate {
     /// The client certificate in the form that admission checks.
-    pub(crate) fn certificate(&self) -> filters::Shown<'_> {
+    pub(crate) fn certificate(&self) -> filters::PeerCertificate<'_> {
         match self.left() {
-            Some(_) => filters::Shown::Certificate(&self.certificate),
-            None => filters::Shown::Outdated,
+            Some(_) => filters::PeerCertificate::Certificate(&self.certificate),
+            None => filters::PeerCertificate::Outdated,
         }
     }
 

@@ -156,7 +156,7 @@ impl Case {
         parts: &http::request::Parts,
         admission: &Admission<C>,
     ) -> Verdict {
-        admission.admit(&Request {
+        admission.admit(&AdmissionRequest {
             parts,
             fields: &Fields::of(&parts.headers),
             header_bytes: self.header_bytes,
@@ -164,10 +164,10 @@ impl Case {
             certificate: self
                 .certificate
                 .as_ref()
-                .map_or(Shown::Nothing, Shown::Certificate),
+                .map_or(PeerCertificate::Nothing, PeerCertificate::Certificate),
             listener: &self.listener,
             directory: &Live,
-            asked: Asked::First,
+            asked: AdmissionAttempt::First,
             forwarded: false,
         })
     }
@@ -179,7 +179,7 @@ impl Case {
         }
     }
 
-    fn admitted(&self, admission: &Admission<FakeRelativeClock>) -> Admitted {
+    fn admitted(&self, admission: &Admission<FakeRelativeClock>) -> AdmittedHead {
         match self.send(admission) {
             Verdict::Admitted(admitted) => admitted,
             other => panic!("not admitted: {other:?}"),
@@ -345,7 +345,7 @@ fn faults() -> Vec<Fault> {
     ]
 }
 
-fn name(admitted: &Admitted) -> Option<&str> {
+fn name(admitted: &AdmittedHead) -> Option<&str> {
     admitted
         .principal
         .as_ref()
@@ -1208,15 +1208,15 @@ fn no_request_makes_admission_panic() {
             request = request.header(names[pick(names.len())], values[pick(values.len())]);
         }
         let parts = request.body(()).unwrap().into_parts().0;
-        let verdict = admission.admit(&Request {
+        let verdict = admission.admit(&AdmissionRequest {
             parts: &parts,
             fields: &Fields::of(&parts.headers),
             header_bytes: crate::head::header_bytes(&parts),
             peer: "198.51.100.1".parse::<IpAddr>().unwrap().into(),
-            certificate: Shown::Nothing,
+            certificate: PeerCertificate::Nothing,
             listener: &CORE,
             directory: &Live,
-            asked: Asked::First,
+            asked: AdmissionAttempt::First,
             forwarded: false,
         });
         admitted += usize::from(matches!(verdict, Verdict::Admitted(_)));

@@ -11,13 +11,13 @@ use crate::rejection::Reason;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-fn tokens() -> Tokens {
+fn tokens() -> BearerTokens {
     let token = |name: &str, text: &str, namespaces: &[&str]| TokenConfig {
         name: name.into(),
         sha256: TokenDigest::of(text.as_bytes()),
         namespaces: namespaces.iter().map(|&name| name.into()).collect(),
     };
-    Tokens::new(
+    BearerTokens::new(
         &[
             token("ci", "ci-old", &["github", "dev-*"]),
             token("ci", "ci-new", &["github", "dev-*"]),
@@ -37,7 +37,7 @@ fn headers(values: &[&[u8]]) -> HeaderMap {
 }
 
 /// The refusal of unknown credentials.
-fn refused(tokens: &Tokens, headers: &HeaderMap) -> Rejection {
+fn refused(tokens: &BearerTokens, headers: &HeaderMap) -> Rejection {
     match tokens.authenticate(&Fields::of(headers), HERE) {
         Err(Unknown::Refused(rejection) | Unknown::Wrong(rejection)) => rejection,
         other => panic!("{other:?}"),
@@ -144,7 +144,7 @@ fn the_unrestricted_token_stays_unrestricted_when_it_is_listed_too() {
         namespaces: vec!["github".into()],
     };
     let bearer = SecretToken::new("change_me").unwrap();
-    let tokens = Tokens::new(&[listed], Some(&bearer)).unwrap();
+    let tokens = BearerTokens::new(&[listed], Some(&bearer)).unwrap();
     let principal = tokens
         .authenticate(&Fields::of(&headers(&[b"Bearer change_me"])), HERE)
         .unwrap();

@@ -25,7 +25,8 @@ const SUBJECT_MAX: usize = 255;
 const NAMESPACES_MAX: usize = 256;
 
 /// Refusal of tokens whose claim lists no namespaces.
-const NO_NAMESPACES: Refused = "the claim of admission.oauth[].namespaces is no list of namespaces";
+const NO_NAMESPACES: RefusalReason =
+    "the claim of admission.oauth[].namespaces is no list of namespaces";
 
 /// Rules for the claims of one issuer's tokens, compiled once.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ pub(super) struct ClaimRules {
 }
 
 /// The reason why claims give no principal. For the log.
-pub(super) type Refused = &'static str;
+pub(super) type RefusalReason = &'static str;
 
 impl ClaimRules {
     /// The error says which scope does not exist.
@@ -69,7 +70,7 @@ impl ClaimRules {
         &self,
         claims: &Claims,
         now: SystemTime,
-    ) -> Result<Arc<Principal>, Refused> {
+    ) -> Result<Arc<Principal>, RefusalReason> {
         if claims.get("iss").and_then(Value::as_str) != Some(&self.config.issuer) {
             return Err("the token is another issuer's");
         }
@@ -82,7 +83,7 @@ impl ClaimRules {
         &self,
         claims: &Claims,
         now: SystemTime,
-    ) -> Result<Arc<Principal>, Refused> {
+    ) -> Result<Arc<Principal>, RefusalReason> {
         if claims.get("active") != Some(&Value::Bool(true)) {
             return Err("the issuer says that the token is not active");
         }
@@ -98,7 +99,7 @@ impl ClaimRules {
         claims: &Claims,
         now: SystemTime,
         ends: bool,
-    ) -> Result<Arc<Principal>, Refused> {
+    ) -> Result<Arc<Principal>, RefusalReason> {
         let audience = texts(claims.get("aud"));
         if !audience
             .iter()
@@ -136,7 +137,7 @@ impl ClaimRules {
 
     /// `oauth:ISSUER#SUBJECT`. No issuer has a `#` in it and no configured principal a `:`, so that two subjects never share
     /// a name, and none has the name of a static token.
-    fn name(&self, claims: &Claims) -> Result<String, Refused> {
+    fn name(&self, claims: &Claims) -> Result<String, RefusalReason> {
         let subject = claims.get(&self.config.principal).and_then(Value::as_str);
         let fits =
             |it: &&str| (1..=SUBJECT_MAX).contains(&it.len()) && !it.chars().any(char::is_control);
@@ -147,7 +148,7 @@ impl ClaimRules {
     }
 
     /// The names and patterns of the namespaces that a token opens.
-    fn patterns(&self, claims: &Claims) -> Result<Cow<'_, [String]>, Refused> {
+    fn patterns(&self, claims: &Claims) -> Result<Cow<'_, [String]>, RefusalReason> {
         let patterns = match &self.config.namespaces {
             TokenNamespaces::Listed(patterns) => Cow::Borrowed(patterns.as_slice()),
             TokenNamespaces::Claimed(it) => Cow::Owned(texts(claims.get(&it.claim))),
@@ -159,7 +160,7 @@ impl ClaimRules {
     }
 
     /// The rights that the scopes of the token stand for. Scopes that are not in the mapping stand for nothing.
-    fn grant(&self, claims: &Claims) -> Result<Grant, Refused> {
+    fn grant(&self, claims: &Claims) -> Result<Grant, RefusalReason> {
         let scopes = match claims.get("scope") {
             Some(scope) => words(Some(scope)),
             None => words(claims.get("scp")),
@@ -202,7 +203,7 @@ fn words(claim: Option<&Value>) -> Vec<String> {
 }
 
 /// A claim that is a moment, in seconds since 1970.
-fn time(claims: &Claims, name: &str) -> Result<Option<SystemTime>, Refused> {
+fn time(claims: &Claims, name: &str) -> Result<Option<SystemTime>, RefusalReason> {
     /// The last moment of the year 9999. Later moments are mistakes, and overflow.
     const LAST: f64 = 253_402_300_799.0;
     match claims.get(name) {

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use tooldock_workers::grant::OfferedScope;
 use tooldock_workers::scope::ScopeTable;
 
-use super::claims::{ClaimRules, Refused};
-use super::jwt::{Claims, Jwt, Signed};
+use super::claims::{ClaimRules, RefusalReason};
+use super::jwt::{Claims, Jwt, SignatureVerdict};
 use super::keys::KeySet;
 use super::renewals::{Renewal, Renewals};
 use super::tokens::{Capacity, JudgedTokens};
@@ -49,17 +49,17 @@ pub struct Issuer {
     rules: ClaimRules,
     keys: Arc<IssuerKeys>,
     principals: Arc<JudgedTokens<Arc<Principal>>>,
-    refusals: Arc<JudgedTokens<Refusal>>,
+    refusals: Arc<JudgedTokens<TokenRefusal>>,
     renewals: Renewals,
 }
 
 /// Why a token without a principal has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+enum TokenRefusal {
     /// The issuer does not know the token.
-    Unknown(Refused),
+    Unknown(RefusalReason),
     /// The issuer knows the token, or has known it, and it counts for nothing here.
-    Over(Refused),
+    Over(RefusalReason),
     /// The issuer gave no answer.
     Silence,
 }
@@ -77,7 +77,7 @@ pub struct IssuerKeys {
 }
 
 /// The verdict on a token at one issuer, as far as it is known.
-pub(super) enum Known {
+pub(super) enum IssuerVerdict {
     Principal(Arc<Principal>),
     /// The keys have to be fetched, or the issuer to be asked.
     Nothing,
@@ -86,9 +86,9 @@ pub(super) enum Known {
     /// The issuer was asked a moment ago, and gave no answer.
     Silence,
     /// The issuer has not made the token.
-    Refused(Refused),
+    Refused(RefusalReason),
     /// The issuer has made the token, and it counts for nothing here, or no longer.
-    Over(Refused),
+    Over(RefusalReason),
 }
 
 impl Issuer {
@@ -145,24 +145,29 @@ impl Issuer {
     }
 
     /// The verdict on a JWT of this issuer, as far as it is known.
-    pub(super) fn judge(&self, token: Jwt<'_>, digest: TokenDigest, now: SystemTime) -> Known {
+    pub(super) fn judge(
+        &self,
+        token: Jwt<'_>,
+        digest: TokenDigest,
+        now: SystemTime,
+    ) -> IssuerVerdict {
         // Loaded before the keys: verdicts by these keys are noted under a version that is at most too old.
         let version = self.keys.version.load(Ordering::Acquire);
         if let Some((principal, _)) = self.principals.find(&digest, version, now) {
-            return Known::Principal(principal);
+            return IssuerVerdict::Principal(principal);
         }
         let bytes = token.bytes();
         let keys = self.keys.current();
         let claims = match token.signed(&self.config.algorithms, keys.as_deref()) {
-            Signed::By(claims) => claims,
-            Signed::Not(why) => return Known::Refused(why),
-            Signed::Wrong => {
+            SignatureVerdict::By(claims) => claims,
+            SignatureVerdict::Not(why) => return IssuerVerdict::Refused(why),
+            SignatureVerdict::Wrong => {
                 self.keys.wanted.store(true, Ordering::Relaxed);
-                return Known::Refused("the token's signature is wrong");
+                return IssuerVerdict::Refused("the token's signature is wrong");
             }
-            Signed::ByUnknownKey => {
+            SignatureVerdict::ByUnknownKey => {
                 self.keys.wanted.store(true, Ordering::Relaxed);
-                return Known::Nothing;
+                return IssuerVerdict::Nothing;
             }
         };
         match self.rules.principal(&claims, now) {
@@ -170,14 +175,14 @@ impl Issuer {
                 let until = principal.ends.unwrap_or(now);
                 self.principals
                     .note(digest, Arc::clone(&principal), bytes, version, until);
-                Known::Principal(principal)
+                IssuerVerdict::Principal(principal)
             }
-            Err(why) => Known::Over(why),
+            Err(why) => IssuerVerdict::Over(why),
         }
     }
 
     /// The verdict on a token that is no JWT. A token in use whose answer ends soon is noted for renewal.
-    pub(super) fn known(&self, token: &str, digest: TokenDigest, now: SystemTime) -> Known {
+    pub(super) fn known(&self, token: &str, digest: TokenDigest, now: SystemTime) -> IssuerVerdict {
         if let Some((principal, until)) = self.principals.find(&digest, 0, now) {
             let own_end = principal.ends.is_some_and(|ends| ends <= until);
             if !own_end
@@ -186,14 +191,14 @@ impl Issuer {
             {
                 self.renewals.note(digest, token);
             }
-            return Known::Principal(principal);
+            return IssuerVerdict::Principal(principal);
         }
         match self.refusals.find(&digest, 0, now) {
-            Some((Refusal::Unknown(why), _)) => Known::Refused(why),
-            Some((Refusal::Over(why), _)) => Known::Over(why),
-            Some((Refusal::Silence, _)) => Known::Silence,
-            None if self.principals.remembers(&digest) => Known::Lapsed,
-            None => Known::Nothing,
+            Some((TokenRefusal::Unknown(why), _)) => IssuerVerdict::Refused(why),
+            Some((TokenRefusal::Over(why), _)) => IssuerVerdict::Over(why),
+            Some((TokenRefusal::Silence, _)) => IssuerVerdict::Silence,
+            None if self.principals.remembers(&digest) => IssuerVerdict::Lapsed,
+            None => IssuerVerdict::Nothing,
         }
     }
 
@@ -220,8 +225,8 @@ impl Issuer {
             }
             Err(why) => {
                 let refusal = match active || self.principals.remembers(&digest) {
-                    true => Refusal::Over(why),
-                    false => Refusal::Unknown(why),
+                    true => TokenRefusal::Over(why),
+                    false => TokenRefusal::Unknown(why),
                 };
                 // Noted first, so that every request finds one of the two verdicts.
                 self.refusals
@@ -236,13 +241,13 @@ impl Issuer {
     /// An answer that still counts goes on to count.
     pub fn not_answered(&self, digest: TokenDigest, now: SystemTime) {
         self.refusals
-            .note(digest, Refusal::Silence, 0, 0, now + SILENCE);
+            .note(digest, TokenRefusal::Silence, 0, 0, now + SILENCE);
     }
 }
 
 /// The effect of newly fetched keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replaced {
+pub enum KeySetChange {
     /// The keys are unchanged.
     Nothing,
     /// Further tokens count.
@@ -259,12 +264,12 @@ impl IssuerKeys {
     }
 
     /// Puts newly fetched keys in force. Tokens by keys that are gone count no longer.
-    pub fn replace(&self, set: KeySet) -> Replaced {
+    pub fn replace(&self, set: KeySet) -> KeySetChange {
         let mut current = self.set.write().unwrap_or_else(PoisonError::into_inner);
         let replaced = match current.as_ref() {
-            Some(before) if before.is_same(&set) => return Replaced::Nothing,
-            Some(before) if set.lacks_some_of(before) => Replaced::SomeAreGone,
-            _ => Replaced::SomeAreNew,
+            Some(before) if before.is_same(&set) => return KeySetChange::Nothing,
+            Some(before) if set.lacks_some_of(before) => KeySetChange::SomeAreGone,
+            _ => KeySetChange::SomeAreNew,
         };
         *current = Some(Arc::new(set));
         self.version.fetch_add(1, Ordering::Release);

@@ -46,7 +46,7 @@ pub(super) type Claims = Map<String, Value>;
 
 /// The verdict on a token's signature.
 #[derive(Debug, PartialEq)]
-pub(super) enum Signed {
+pub(super) enum SignatureVerdict {
     /// The signature is right: these are the claims.
     By(Claims),
     /// The signature is by a key that is not in the set. A newer set may have it.
@@ -85,37 +85,39 @@ impl<'a> Jwt<'a> {
     /// The issuer that the token names, unchecked: for finding the keys.
     pub(super) fn issuer(&self) -> Option<String> {
         #[derive(Deserialize)]
-        struct Named {
+        struct IssuerClaim {
             iss: String,
         }
         let claims = URL_SAFE_NO_PAD.decode(self.claims).ok()?;
-        let named: Named = serde_json::from_slice(&claims).ok()?;
+        let named: IssuerClaim = serde_json::from_slice(&claims).ok()?;
         Some(named.iss)
     }
 
     /// Checks the signature.
-    pub(super) fn signed(&self, allowed: &[Algorithm], keys: Option<&KeySet>) -> Signed {
+    pub(super) fn signed(&self, allowed: &[Algorithm], keys: Option<&KeySet>) -> SignatureVerdict {
         let header = URL_SAFE_NO_PAD.decode(self.header).ok();
         let header = header.and_then(|it| serde_json::from_slice::<Header>(&it).ok());
         let Some(header) = header else {
-            return Signed::Not("the token's header cannot be read");
+            return SignatureVerdict::Not("the token's header cannot be read");
         };
         let Some(algorithm) = Algorithm::of_name(&header.alg).filter(|it| allowed.contains(it))
         else {
-            return Signed::Not("the token's algorithm is not one of admission.oauth[].algorithms");
+            return SignatureVerdict::Not(
+                "the token's algorithm is not one of admission.oauth[].algorithms",
+            );
         };
         if header.crit.is_some() || header.b64.is_some() {
-            return Signed::Not("the token's header has critical extensions");
+            return SignatureVerdict::Not("the token's header has critical extensions");
         }
         if header.typ.is_some_and(|typ| is_no_access_token(&typ)) {
-            return Signed::Not("the token's type is not that of an access token");
+            return SignatureVerdict::Not("the token's type is not that of an access token");
         }
         let Some(keys) = keys else {
-            return Signed::ByUnknownKey;
+            return SignatureVerdict::ByUnknownKey;
         };
         let id = header.kid.as_deref();
         if id.is_some_and(|id| !keys.knows(id)) {
-            return Signed::ByUnknownKey;
+            return SignatureVerdict::ByUnknownKey;
         }
         let mut candidates = keys.candidates(id, algorithm);
         let right = candidates.any(|key| {
@@ -123,16 +125,19 @@ impl<'a> Jwt<'a> {
         });
         match (right, id) {
             (true, _) => self.claims(),
-            (false, Some(_)) => Signed::Wrong,
+            (false, Some(_)) => SignatureVerdict::Wrong,
             // Perhaps the signature of a new key.
-            (false, None) => Signed::ByUnknownKey,
+            (false, None) => SignatureVerdict::ByUnknownKey,
         }
     }
 
-    fn claims(&self) -> Signed {
+    fn claims(&self) -> SignatureVerdict {
         let claims = URL_SAFE_NO_PAD.decode(self.claims).ok();
         let claims = claims.and_then(|it| serde_json::from_slice(&it).ok());
-        claims.map_or(Signed::Not("the token's claims cannot be read"), Signed::By)
+        claims.map_or(
+            SignatureVerdict::Not("the token's claims cannot be read"),
+            SignatureVerdict::By,
+        )
     }
 }
 

@@ -21,12 +21,12 @@ const TRIES_MAX: usize = 8;
 
 /// The keys of an issuer that tokens can be signed with.
 pub struct KeySet {
-    keys: Vec<Key>,
+    keys: Vec<IssuerKey>,
     /// The digest of the document, by which an unchanged document is known.
     digest: [u8; 32],
 }
 
-struct Key {
+struct IssuerKey {
     id: Option<String>,
     kind: KeyKind,
     /// The algorithm that the key is published for, where the set names one.
@@ -67,7 +67,7 @@ impl KeySet {
         if keys.len() > KEYS_MAX {
             return Err(InvalidKeys::TooMany);
         }
-        let keys: Vec<_> = keys.into_iter().filter_map(Key::of).collect();
+        let keys: Vec<_> = keys.into_iter().filter_map(IssuerKey::of).collect();
         if keys.is_empty() {
             return Err(InvalidKeys::NoneUsable);
         }
@@ -89,7 +89,7 @@ impl KeySet {
 
     /// Returns true if a key of the other set is missing in this one.
     pub(super) fn lacks_some_of(&self, other: &Self) -> bool {
-        let is_here = |key: &Key| self.keys.iter().any(|it| it.digest == key.digest);
+        let is_here = |key: &IssuerKey| self.keys.iter().any(|it| it.digest == key.digest);
         !other.keys.iter().all(is_here)
     }
 
@@ -104,7 +104,7 @@ impl KeySet {
         id: Option<&'a str>,
         algorithm: Algorithm,
     ) -> impl Iterator<Item = &'a DecodingKey> {
-        let fits = move |key: &&Key| {
+        let fits = move |key: &&IssuerKey| {
             let named = id.is_none_or(|id| key.id.as_deref() == Some(id));
             let published = key.algorithm.as_deref();
             named
@@ -121,7 +121,7 @@ impl KeySet {
     }
 }
 
-impl Key {
+impl IssuerKey {
     /// `None` for a key that cannot verify tokens.
     fn of(value: Value) -> Option<Self> {
         let algorithm = value.get("alg").and_then(Value::as_str).map(str::to_owned);

@@ -22,10 +22,10 @@ pub struct Renewal {
 
 /// The tokens of one issuer that wait for renewal.
 #[derive(Default)]
-pub(super) struct Renewals(Mutex<Waiting>);
+pub(super) struct Renewals(Mutex<PendingRenewals>);
 
 #[derive(Default)]
-struct Waiting {
+struct PendingRenewals {
     renewals: Vec<Renewal>,
     bytes: usize,
 }

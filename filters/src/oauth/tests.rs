@@ -96,7 +96,7 @@ fn oauth() -> Oauth {
     let oauth = fresh(CONFIG);
     for (issuer, keys) in oauth.issuers().iter().zip([&*KEYS, &*OTHERS]) {
         let set = KeySet::parse(keys.jwks().as_bytes()).unwrap();
-        assert_eq!(issuer.keys().replace(set), Replaced::SomeAreNew);
+        assert_eq!(issuer.keys().replace(set), KeySetChange::SomeAreNew);
     }
     oauth
 }
@@ -294,7 +294,7 @@ fn a_token_by_an_unknown_key_waits_for_newer_keys() {
     assert!(issuer.keys().take_wanted());
     let newer = KEYS.jwks().replace("\"kid\":\"e\"", "\"kid\":\"new\"");
     let newer = KeySet::parse(newer.as_bytes()).unwrap();
-    assert_eq!(issuer.keys().replace(newer), Replaced::SomeAreGone);
+    assert_eq!(issuer.keys().replace(newer), KeySetChange::SomeAreGone);
     assert_eq!(
         name(&oauth.judge(token.as_bytes(), now())),
         "oauth:https://a.example#ada"
@@ -314,7 +314,7 @@ fn a_token_counts_no_longer_when_its_key_is_gone_or_its_time_is_over() {
     let set = KeySet::parse(OTHERS.jwks().as_bytes()).unwrap();
     let keys = oauth.issuers()[0].keys();
     assert!(!keys.take_wanted());
-    assert_eq!(keys.replace(set), Replaced::SomeAreGone);
+    assert_eq!(keys.replace(set), KeySetChange::SomeAreGone);
     assert!(at(0).contains("signature"));
     assert!(
         keys.take_wanted(),

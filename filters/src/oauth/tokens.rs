@@ -31,17 +31,17 @@ pub(super) struct JudgedTokens<T> {
     tables: RwLock<Tables<T>>,
 }
 
-struct Table<T> {
-    judged: HashMap<TokenDigest, Judged<T>, Fingerprints>,
+struct TokenTable<T> {
+    judged: HashMap<TokenDigest, JudgedToken<T>, Fingerprints>,
     bytes: usize,
 }
 
 struct Tables<T> {
-    young: Table<T>,
-    old: Table<T>,
+    young: TokenTable<T>,
+    old: TokenTable<T>,
 }
 
-struct Judged<T> {
+struct JudgedToken<T> {
     digest: TokenDigest,
     known: T,
     bytes: usize,
@@ -55,7 +55,7 @@ struct Judged<T> {
 impl<T: Clone> JudgedTokens<T> {
     /// Tables of that size together.
     pub(super) fn new(capacity: Capacity) -> Self {
-        let empty = || Table {
+        let empty = || TokenTable {
             judged: HashMap::default(),
             bytes: 0,
         };
@@ -125,7 +125,7 @@ impl<T: Clone> JudgedTokens<T> {
         keys: u64,
         until: SystemTime,
     ) {
-        let judged = Judged {
+        let judged = JudgedToken {
             digest,
             known,
             bytes,
@@ -139,7 +139,7 @@ impl<T: Clone> JudgedTokens<T> {
             || young.bytes.saturating_add(bytes) > self.capacity.bytes;
         if is_full {
             let full = &mut tables.young;
-            let turned = Table {
+            let turned = TokenTable {
                 judged: std::mem::take(&mut full.judged),
                 bytes: std::mem::take(&mut full.bytes),
             };

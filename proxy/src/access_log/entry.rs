@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{REFERER, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
-use tooldock_filters::{Admitted, Rejection};
+use tooldock_filters::{AdmittedHead, Rejection};
 use tooldock_upstream::caller::{CallNote, CallSummary};
 use tooldock_upstream::log_file::Record;
 use tooldock_workers::names::NamespaceName;
@@ -90,7 +90,7 @@ impl Entry {
     }
 
     /// Notes the principal, the namespace and the session of an admitted request.
-    pub(crate) fn admitted(&mut self, admitted: &Admitted, session: Option<&str>) {
+    pub(crate) fn admitted(&mut self, admitted: &AdmittedHead, session: Option<&str>) {
         let principal = admitted.principal.as_ref();
         self.principal = principal.map(|principal| Arc::clone(principal.name()));
         self.namespace.clone_from(&admitted.namespace);

@@ -8,8 +8,8 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
-    Access, Admitted, Asked, CredentialFailure, Directory, Fields, Peer, Reason, Rejection, Shown,
-    Verdict, network,
+    Access, AdmissionAttempt, AdmittedHead, CredentialFailure, Directory, Fields, Peer,
+    PeerCertificate, Reason, Rejection, Verdict, network,
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -112,7 +112,7 @@ impl Gateway {
         session: &Session,
         fields: &Fields<'_>,
         passage: &mut Passage,
-        asked: Asked,
+        asked: AdmissionAttempt,
     ) -> Result<Verdict> {
         let rules = Arc::clone(&passage.rules);
         let listener = asked_listener(&rules, passage.arrival.as_deref(), session)?;
@@ -123,7 +123,7 @@ impl Gateway {
             gateway: self,
             leads_to: Cell::default(),
         };
-        let verdict = rules.admission.admit(&tooldock_filters::Request {
+        let verdict = rules.admission.admit(&tooldock_filters::AdmissionRequest {
             parts: header,
             fields,
             // The bytes of a forwarded request contain a passport, which the client has not sent.
@@ -176,7 +176,7 @@ impl Gateway {
         &self,
         session: &Session,
         passage: &mut Passage,
-    ) -> std::result::Result<Option<Admitted>, Rejection> {
+    ) -> std::result::Result<Option<AdmittedHead>, Rejection> {
         match self.is_outdated(passage) {
             true => self.admit_anew(session, passage).map(Some),
             false => Ok(None),
@@ -211,7 +211,7 @@ impl Gateway {
     ) -> Result<Verdict> {
         self.registry.wait_for(name).await;
         self.renew(passage);
-        self.admit(session, fields, passage, Asked::Last)
+        self.admit(session, fields, passage, AdmissionAttempt::Last)
     }
 
     /// Takes the newest rules for a request that is judged again.
@@ -226,12 +226,12 @@ impl Gateway {
         &self,
         session: &Session,
         passage: &mut Passage,
-    ) -> std::result::Result<Admitted, Rejection> {
+    ) -> std::result::Result<AdmittedHead, Rejection> {
         self.renew(passage);
         // Given back first, or the request would count twice.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
-        match self.admit(session, &fields, passage, Asked::Last) {
+        match self.admit(session, &fields, passage, AdmissionAttempt::Last) {
             Ok(Verdict::Admitted(admitted)) => Ok(admitted),
             Ok(Verdict::Refused(rejection)) => Err(rejection),
             Ok(Verdict::Answered(_) | Verdict::Pending(_) | Verdict::Starting(_)) | Err(_) => {
@@ -303,13 +303,13 @@ impl Passage {
     }
 
     /// The client certificate of the connection: here, or at the replica that forwarded the request.
-    fn certificate<'a>(&'a self, session: &'a Session) -> Shown<'a> {
+    fn certificate<'a>(&'a self, session: &'a Session) -> PeerCertificate<'a> {
         match &self.arrival {
             Some(arrival) => {
                 let shown = arrival.certificate.as_ref();
-                shown.map_or(Shown::Nothing, ShownCertificate::certificate)
+                shown.map_or(PeerCertificate::Nothing, ShownCertificate::certificate)
             }
-            None => tls_of(session).map_or(Shown::Nothing, TlsConnection::certificate),
+            None => tls_of(session).map_or(PeerCertificate::Nothing, TlsConnection::certificate),
         }
     }
 

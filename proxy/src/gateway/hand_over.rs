@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use smallvec::SmallVec;
 use tooldock_filters::route::RouteNamespace;
-use tooldock_filters::{Admitted, Fields, Reason, Rejection, RouteId, namespace, network};
+use tooldock_filters::{AdmittedHead, Fields, Reason, Rejection, RouteId, namespace, network};
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::Reply;
@@ -68,7 +68,7 @@ impl Gateway {
         &self,
         session: &mut Session,
         passage: &mut Passage,
-        mut admitted: Admitted,
+        mut admitted: AdmittedHead,
     ) -> Result<Option<Reply>, Rejection> {
         let route = admitted.route;
         let takes_body = route.takes_body(&session.req_header().method);
@@ -275,7 +275,7 @@ fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
 
 /// A request's headers for remote servers that receive some of them. Credentials for the gateway are removed, whatever the
 /// configuration passes on. An access token of an issuer may be kept, where a server has `credentials: pass`.
-fn headers_for_servers(session: &Session, admitted: &Admitted) -> HeaderMap {
+fn headers_for_servers(session: &Session, admitted: &AdmittedHead) -> HeaderMap {
     let mut headers = session.req_header().headers.clone();
     let grant = admitted.principal.as_ref().and_then(|it| it.grant());
     let has_access_token = grant.is_some_and(|grant| grant.token_scopes().is_some());
@@ -389,7 +389,7 @@ async fn while_client_stays(
 }
 
 /// The namespaces that a token opens. Asked only for requests that concern more than the admitted namespace.
-fn visibility(admitted: &Admitted, leads_to: LeadsTo) -> Visibility {
+fn visibility(admitted: &AdmittedHead, leads_to: LeadsTo) -> Visibility {
     let one_was_admitted = matches!(
         admitted.route.namespace,
         RouteNamespace::Required | RouteNamespace::OrSession
@@ -407,7 +407,7 @@ fn visibility(admitted: &Admitted, leads_to: LeadsTo) -> Visibility {
 pub(super) fn mcp_head(
     header: &RequestHeader,
     fields: &Fields<'_>,
-    admitted: &Admitted,
+    admitted: &AdmittedHead,
 ) -> McpHead {
     let text = |value: &HeaderValue| {
         let value = value.as_bytes();

@@ -6,13 +6,17 @@ use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use pingora_proxy::Session;
 use tooldock_filters::oauth::ResourcePlace;
-use tooldock_filters::{Admitted, RouteId};
+use tooldock_filters::{AdmittedHead, RouteId};
 use tooldock_upstream::reply::{Head, Reply};
 
 use super::Passage;
 
 /// The metadata that a request asks for; `None` for every other request, and where no access tokens are accepted.
-pub(super) fn metadata(session: &Session, passage: &Passage, admitted: &Admitted) -> Option<Reply> {
+pub(super) fn metadata(
+    session: &Session,
+    passage: &Passage,
+    admitted: &AdmittedHead,
+) -> Option<Reply> {
     if admitted.route.id != RouteId::WellKnown {
         return None;
     }

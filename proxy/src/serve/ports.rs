@@ -112,7 +112,7 @@ fn subject<'a>(caller: &'a Caller, namespace: &'a NamespaceName) -> Subject<'a> 
     }
 }
 
-fn exhausted(exhausted: filters::Exhausted) -> ExhaustedLimit {
+fn exhausted(exhausted: filters::LimitExceeded) -> ExhaustedLimit {
     ExhaustedLimit {
         wait: exhausted.wait.duration(),
         budget: exhausted.budget,
