@@ -1,7 +1,7 @@
 //! The access log: a line per request that was answered, refusals included. Off unless `observability.access_log` names
 //! its target, and then nothing of this runs.
 //!
-//! A request collects an [`Entry`] on its way and hands it over at its end; a thread of its own makes the line. Queries
+//! A request collects an [`AccessEntry`] on its way and hands it over at its end; a thread of its own makes the line. Queries
 //! are never written, since they may carry a session id or a token. Of headers, only those of the client program and the
 //! page before are written. Values of clients are cut and escaped, so that no client can write lines of its own.
 //!
@@ -22,21 +22,21 @@ use prometheus::{IntCounter, Registry};
 use tooldock_upstream::caller::CallNote;
 use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses};
 
-pub(crate) use self::entry::Entry;
-use self::lines::Lines;
+pub(crate) use self::entry::AccessEntry;
+use self::lines::AccessLogWriter;
 pub(crate) use self::pattern::Pattern;
 use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError};
 
 /// The sending end of the access log, for requests.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
-    log: LogSender<Entry>,
+    log: LogSender<AccessEntry>,
     reads_bodies: bool,
     notes_calls: bool,
 }
 
 /// The writer's owner: dropping it writes the queued lines.
-pub(crate) type AccessLogGuard = LogGuard<Entry>;
+pub(crate) type AccessLogGuard = LogGuard<AccessEntry>;
 
 impl AccessLog {
     /// Opens the access log, if there is to be one.
@@ -65,7 +65,7 @@ impl AccessLog {
         )?;
         registry.register(Box::new(dropped.clone()))?;
         let losses = Losses::new("access log", dropped);
-        let lines = Lines::new(
+        let lines = AccessLogWriter::new(
             LogFile::new(target, losses.clone()),
             settings.format.clone(),
         );
@@ -89,7 +89,7 @@ impl AccessLog {
     /// The entry of a request whose head has been read.
     pub(crate) fn entry(&self, head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Pending {
         Pending {
-            entry: Entry::new(head, request_id, address),
+            entry: AccessEntry::new(head, request_id, address),
             log: self.clone(),
         }
     }
@@ -98,7 +98,7 @@ impl AccessLog {
 /// A request that will have a line.
 pub(crate) struct Pending {
     /// The entry so far.
-    pub(crate) entry: Box<Entry>,
+    pub(crate) entry: Box<AccessEntry>,
     log: AccessLog,
 }
 

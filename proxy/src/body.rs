@@ -49,7 +49,7 @@ pub(crate) struct Body {
     /// The whole body.
     pub(crate) bytes: Bytes,
     /// The share of the memory, kept for as long as the bytes are.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldBytes>,
 }
 
 impl Body {
@@ -62,12 +62,12 @@ impl Body {
 
 /// Bytes that are counted as held until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldBytes {
     all: IntGauge,
     bytes: i64,
 }
 
-impl Held {
+impl HeldBytes {
     /// Counts more bytes. All bodies never exceed the total: two that arrive at once may both be refused.
     fn grow(&mut self, bytes: usize, total: usize) -> Result<(), BodyError> {
         let more = i64::try_from(bytes).map_err(|_| BodyError::NoRoom)?;
@@ -80,7 +80,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         self.all.sub(self.bytes);
     }
@@ -125,7 +125,7 @@ async fn read_chunks(
 ) -> Result<Body, BodyError> {
     let mut first = Bytes::new();
     let mut rest: Option<BytesMut> = None;
-    let mut held: Option<Held> = None;
+    let mut held: Option<HeldBytes> = None;
     loop {
         let chunk = match session.read_request_body().await {
             Ok(Some(chunk)) => chunk,
@@ -138,7 +138,7 @@ async fn read_chunks(
         }
         let done = session.is_body_done();
         if !(done && before == 0) {
-            let held = held.get_or_insert_with(|| Held {
+            let held = held.get_or_insert_with(|| HeldBytes {
                 all: all.clone(),
                 bytes: 0,
             });
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn what_is_held_is_never_more_than_the_total_and_given_back() {
         let all = IntGauge::new("held", "bytes").expect("a gauge");
-        let held = || Held {
+        let held = || HeldBytes {
             all: all.clone(),
             bytes: 0,
         };

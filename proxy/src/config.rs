@@ -54,7 +54,7 @@ use tooldock_workers::secrets::Secret;
 
 use crate::remote::Material;
 use crate::replicas::ClientTls;
-use crate::tls::Expected;
+use crate::tls::ExpectedNames;
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
@@ -75,7 +75,7 @@ use self::replicas::ReplicasConfig;
 pub(crate) use self::replicas::{GRACE_MAX, Peers};
 pub(crate) use self::secrets::{KEY as SECRETS_KEY, SecretsSettings};
 pub(crate) use self::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
-pub(crate) use self::tokens::{Generated, GeneratedTokens};
+pub(crate) use self::tokens::{GeneratedMarks, GeneratedTokens};
 pub(crate) use self::validate::refusal_of_alias;
 use self::vault::VaultConfig;
 pub(crate) use self::watcher::WatcherConfig;
@@ -257,7 +257,7 @@ pub(crate) struct Effective {
     /// The setting for all listeners, if any, whether tools wait for `notifications/initialized`.
     pub(crate) require_initialized: Option<bool>,
     /// Marks the tokens that were made here.
-    pub(crate) generated: Generated,
+    pub(crate) generated: GeneratedMarks,
     /// The data directory, absolute.
     pub(crate) data_dir: PathBuf,
     /// Warnings for the operator, a sentence each.
@@ -404,11 +404,11 @@ impl Effective {
     /// The key of the listener's `tls`, with the message of `check`.
     pub(crate) fn check_certificates(
         &self,
-        check: impl Fn(&TlsConfig, Expected<'_>) -> Result<(), String>,
+        check: impl Fn(&TlsConfig, ExpectedNames<'_>) -> Result<(), String>,
     ) -> Result<(), ConfigError> {
         for (index, listener) in self.served_listeners() {
             if let Some(tls) = &listener.tls {
-                let expected = Expected {
+                let expected = ExpectedNames {
                     hosts: &self.config.admission.hosts,
                     loopback: listener.address.is_loopback(),
                 };
@@ -418,7 +418,7 @@ impl Effective {
             }
         }
         if let Some(tls) = self.replica_tls() {
-            let checked = check(&tls, Expected::ANY);
+            let checked = check(&tls, ExpectedNames::ANY);
             checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
             ClientTls::read(&self.config.replicas.tls)?;
         }

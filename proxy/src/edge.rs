@@ -41,9 +41,9 @@ use tooldock_filters::{ErrorShape, Rejection};
 
 use self::chunks::Chunks;
 pub(crate) use self::connections::{Connections, MultiplexedRequest, OpenConnection};
-use self::head::{Gathered, Head, Refusal};
+use self::head::{Head, HeadOutcome, HeadRefusal};
 use self::proxy_protocol::NoHeader;
-pub(crate) use self::service::{Announced, EdgeService, Endpoint};
+pub(crate) use self::service::{EdgeService, Endpoint, RuntimeCollector};
 pub(crate) use self::socket::Socket;
 use self::wire::Carrier;
 pub(crate) use self::wire::Wire;
@@ -104,7 +104,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(5);
 
 /// Limits of a connection; swapped on reload.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ConnectionLimits {
     /// Limit for a TLS handshake, and from the first byte of a head to its last.
     pub(crate) header: Duration,
     /// How long a connection may idle between two requests.
@@ -116,7 +116,7 @@ pub(crate) struct Limits {
 }
 
 /// A connection that was just accepted.
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedConnection {
     socket: Socket,
     peer: SocketAddr,
     /// The address of its listener.
@@ -128,7 +128,7 @@ pub(crate) struct Accepted {
 /// Pingora's proxy, with limits, rules and counters.
 pub(crate) struct Edge {
     pub(crate) proxy: Arc<HttpProxy<Gateway>>,
-    pub(crate) limits: Arc<ArcSwap<Limits>>,
+    pub(crate) limits: Arc<ArcSwap<ConnectionLimits>>,
     /// The rules, which name the trusted proxies.
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) metrics: Arc<EdgeMetrics>,
@@ -198,7 +198,7 @@ impl Listening {
     /// Serves a connection that was just accepted, in a task of its own.
     fn take(
         self: Arc<Self>,
-        accepted: Accepted,
+        accepted: AcceptedConnection,
         tls: Option<Arc<Acceptor>>,
         shutdown: ShutdownWatch,
     ) {
@@ -243,7 +243,7 @@ impl Listening {
 
     async fn serve(
         &self,
-        mut accepted: Accepted,
+        mut accepted: AcceptedConnection,
         tls: Option<Arc<Acceptor>>,
         open: &OpenConnection,
         shutdown: &ShutdownWatch,
@@ -288,7 +288,7 @@ impl Listening {
     /// connection is to be closed: its peer is no trusted proxy, or has sent no header.
     ///
     /// The header shares the time of the first head with the TLS handshake, see [`Listening::until_it_is_late`].
-    async fn introduced(&self, accepted: &mut Accepted) -> bool {
+    async fn introduced(&self, accepted: &mut AcceptedConnection) -> bool {
         let peer = accepted.peer;
         if !self.edge.rules.load().admission.trusts_proxy(peer.ip()) {
             self.edge.metrics.refused("proxy_protocol_untrusted");
@@ -324,16 +324,16 @@ impl Listening {
             let gathered = head::gather(&mut wire, limits.header_bytes, begun).await;
             open.waiting.seen();
             let Head { bytes, end, coded } = match gathered {
-                Gathered::Whole(head) => head,
-                Gathered::Refused(refusal) => return self.refuse(wire, refusal).await,
+                HeadOutcome::Whole(head) => head,
+                HeadOutcome::Refused(refusal) => return self.refuse(wire, refusal).await,
                 // The client is gone and cannot be told.
-                Gathered::Closed => return,
+                HeadOutcome::Closed => return,
             };
             let mut chunks = coded.then(Chunks::default);
             if let Some(chunks) = &mut chunks
                 && chunks.follow(&bytes[end..]).is_err()
             {
-                return self.refuse(wire, Refusal::of_body(bytes)).await;
+                return self.refuse(wire, HeadRefusal::of_body(bytes)).await;
             }
             wire.follow(chunks);
             let mut session = ServerSession::new_http1(wire);
@@ -351,7 +351,7 @@ impl Listening {
     }
 
     /// Answers a head that is not handed to Pingora.
-    async fn refuse(&self, stream: Stream, refusal: Refusal) {
+    async fn refuse(&self, stream: Stream, refusal: HeadRefusal) {
         let mut rejection = refusal.rejection();
         self.edge.metrics.refused(rejection.code());
         let request_id = self.edge.request_ids.of(None);

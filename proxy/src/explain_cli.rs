@@ -254,9 +254,9 @@ fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Resul
 
 /// Lines for a terminal, with control characters escaped: names and rules come from tools, clients and configurations.
 #[derive(Default)]
-struct Lines(String);
+struct TerminalText(String);
 
-impl Lines {
+impl TerminalText {
     fn push(&mut self, line: impl AsRef<str>) {
         self.0.push_str(&printable_text(line.as_ref()));
         self.0.push('\n');
@@ -265,7 +265,7 @@ impl Lines {
 
 /// The principals as text for people, one per line.
 fn listed(answer: &Principals) -> String {
-    let mut lines = Lines::default();
+    let mut lines = TerminalText::default();
     for principal in &answer.principals {
         let id = principal.key_id.as_deref();
         let id = id.map(|id| format!(" {id}")).unwrap_or_default();
@@ -286,7 +286,7 @@ fn listed(answer: &Principals) -> String {
 
 /// The tools of all namespaces that a credential opens, one namespace per line.
 fn reached(answer: &Reach) -> String {
-    let mut lines = Lines::default();
+    let mut lines = TerminalText::default();
     lines.push(format!(
         "{} ({}) may call:",
         answer.principal, answer.credential
@@ -305,7 +305,7 @@ fn reached(answer: &Reach) -> String {
 
 /// The answer as text for people.
 fn told(answer: &Explanation) -> String {
-    let mut lines = Lines::default();
+    let mut lines = TerminalText::default();
     let may = if answer.allowed { "may" } else { "may not" };
     let what = match &answer.tool {
         Some(tool) => format!("call {tool} in"),

@@ -40,8 +40,8 @@ use tooldock_workers::registry::Registry;
 
 pub(crate) use self::admit::listener_at;
 use self::admit::{LeadsTo, tls_of};
-use self::hand_over::{Written, mcp_head};
-use self::in_flight::InFlight;
+use self::hand_over::{HandOverOutcome, mcp_head};
+use self::in_flight::InFlightRequest;
 use self::lasting::Lasting;
 use crate::access_log::{AccessLog, Pending};
 use crate::body::BodyLimits;
@@ -67,7 +67,7 @@ const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
 const STATUS_CLIENT_GONE: u16 = 499;
 
 /// A listener as the gateway sees it.
-pub(crate) struct Listener {
+pub(crate) struct GatewayListener {
     /// The listener's name in the configuration.
     pub(crate) name: Arc<str>,
     /// The address it is bound to, by which a request finds its listener.
@@ -83,7 +83,7 @@ pub(crate) struct Listener {
 /// Settings that a reload may change while requests run.
 pub(crate) struct Rules {
     pub(crate) admission: Admission,
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<GatewayListener>,
     /// True when one of the listeners changes headers.
     pub(crate) edits_headers: bool,
     pub(crate) bodies: BodyLimits,
@@ -153,7 +153,7 @@ pub(crate) struct Passage {
     shape: ErrorShape,
     /// The request's entry in the access log, where there is one.
     logged: Option<Pending>,
-    in_flight: InFlight,
+    in_flight: InFlightRequest,
     /// Listener and client of a request that another replica has forwarded.
     arrival: Option<Box<Arrival>>,
 }
@@ -253,7 +253,7 @@ impl ProxyHttp for Gateway {
             newline: false,
             shape: ErrorShape::Rest,
             logged: None,
-            in_flight: InFlight::new(&self.metrics.in_flight),
+            in_flight: InFlightRequest::new(&self.metrics.in_flight),
             arrival: None,
         }
     }
@@ -418,12 +418,12 @@ impl ProxyHttp for Gateway {
                 self.refused(&rejection, passage);
                 Box::pin(respond::rejection(session, &rejection, &envelope))
                     .await
-                    .map(|()| Written::Whole)
+                    .map(|()| HandOverOutcome::Whole)
             }
         };
         match written {
-            Ok(Written::Whole) => Ok(false),
-            Ok(Written::Left) => Err(Error::new(LEFT)),
+            Ok(HandOverOutcome::Whole) => Ok(false),
+            Ok(HandOverOutcome::Left) => Err(Error::new(LEFT)),
             Err(ClientGone) => Err(Error::new(CLIENT_GONE)),
         }
     }

@@ -271,7 +271,7 @@ impl Issuers {
         flight
     }
 
-    fn landed(&self, issuer: &Arc<Issuer>, fetched: Result<keys::Fetched, String>) {
+    fn landed(&self, issuer: &Arc<Issuer>, fetched: Result<keys::FetchedKeys, String>) {
         let name = &issuer.config().issuer;
         self.metrics.fetched(name, fetched.is_ok());
         let endpoint = match fetched {

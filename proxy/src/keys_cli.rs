@@ -52,14 +52,14 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
                 }
             }
             match arguments.json {
-                true => Ok(json(&Made::of(&made))),
+                true => Ok(json(&CreatedKey::of(&made))),
                 false => Ok(told(&made)),
             }
         }
         KeysCommand::List => {
             let now = SystemTime::now();
             let records = store.list()?;
-            let listed: Vec<_> = records.iter().map(|it| Listed::of(it, now)).collect();
+            let listed: Vec<_> = records.iter().map(|it| KeyRow::of(it, now)).collect();
             match arguments.json {
                 true => Ok(json(&listed)),
                 false => Ok(table(&listed)),
@@ -72,7 +72,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
                 .map_err(|error: InvalidKeyId| KeysError::Invalid(error.to_string()))?;
             let record = store.revoke(id)?;
             tell_of_gateways_behind(&store);
-            let listed = Listed::of(&record, SystemTime::now());
+            let listed = KeyRow::of(&record, SystemTime::now());
             match arguments.json {
                 true => Ok(json(&listed)),
                 false => Ok(format!(
@@ -121,24 +121,24 @@ fn told(made: &MadeKey) -> String {
 
 /// A new key for programs.
 #[derive(Serialize)]
-struct Made<'a> {
+struct CreatedKey<'a> {
     key: &'a str,
     #[serde(flatten)]
-    listed: Listed<'a>,
+    listed: KeyRow<'a>,
 }
 
-impl<'a> Made<'a> {
+impl<'a> CreatedKey<'a> {
     fn of(made: &'a MadeKey) -> Self {
         Self {
             key: made.text.expose(),
-            listed: Listed::of(&made.record, SystemTime::now()),
+            listed: KeyRow::of(&made.record, SystemTime::now()),
         }
     }
 }
 
 /// The columns of a record.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct KeyRow<'a> {
     id: String,
     name: &'a str,
     principal: String,
@@ -154,7 +154,7 @@ struct Listed<'a> {
     revoked: Option<String>,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> KeyRow<'a> {
     fn of(record: &'a KeyRecord, now: SystemTime) -> Self {
         let time = |at: SystemTime| format_rfc3339_seconds(at).to_string();
         Self {
@@ -180,7 +180,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-fn table(keys: &[Listed<'_>]) -> String {
+fn table(keys: &[KeyRow<'_>]) -> String {
     const HEAD: [&str; 9] = [
         "ID",
         "PRINCIPAL",
@@ -192,7 +192,7 @@ fn table(keys: &[Listed<'_>]) -> String {
         "LAST USED",
         "MADE BY",
     ];
-    let row = |key: &Listed<'_>| {
+    let row = |key: &KeyRow<'_>| {
         let day = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".into());
         let networks = match key.networks.is_empty() {
             true => "-".to_owned(),
@@ -257,7 +257,7 @@ mod tests {
         let mut record = made.record.clone();
         record.expires = Some(UNIX_EPOCH + Duration::from_secs(1));
         let id = record.id;
-        let shown = table(&[Listed::of(&record, SystemTime::now())]);
+        let shown = table(&[KeyRow::of(&record, SystemTime::now())]);
         assert_eq!(
             shown,
             format!(
@@ -265,7 +265,7 @@ mod tests {
                  {id}  key:ci     expired  read,write  *           10.0.0.0/8  1970-01-01T00:00:01Z  -          -\n"
             )
         );
-        let shown = json(&Made::of(&made));
+        let shown = json(&CreatedKey::of(&made));
         assert!(
             shown.contains(made.text.expose()) && !shown.contains("hash"),
             "{shown}"

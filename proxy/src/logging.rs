@@ -17,7 +17,7 @@ use tracing_subscriber::filter::{FilterExt, Targets, dynamic_filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
-use self::indented::Indented;
+use self::indented::IndentingWriter;
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
 /// Lines per second that Pingora may write; see [`calm`].
@@ -39,7 +39,9 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let lines = match config.format {
-        LogFormat::Text => lines.with_writer(|| Indented(std::io::stderr())).boxed(),
+        LogFormat::Text => lines
+            .with_writer(|| IndentingWriter(std::io::stderr()))
+            .boxed(),
         LogFormat::Json => lines
             .with_writer(std::io::stderr)
             .json()

@@ -21,20 +21,20 @@ use tooldock_workers::secrets::SecretStore;
 
 use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};
-use crate::edge::Limits;
+use crate::edge::ConnectionLimits;
 use crate::gateway::Rules;
 use crate::logging;
 use crate::metrics::StateMetrics;
 use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
-use crate::tls::{Prepared, TlsListener};
+use crate::tls::{PreparedTls, TlsListener};
 
 /// The state that a reload of the configuration may swap.
 pub(crate) struct Reconfigure {
     /// The configuration in force. It knows its sources, from which the next one is loaded.
     pub(crate) current: Effective,
     pub(crate) rules: Arc<ArcSwap<Rules>>,
-    pub(crate) connection_limits: Arc<ArcSwap<Limits>>,
+    pub(crate) connection_limits: Arc<ArcSwap<ConnectionLimits>>,
     pub(crate) certificates: Vec<Arc<TlsListener>>,
     /// The certificate shown at `replicas.address`; `None` without TLS.
     pub(crate) replica_certificate: Option<Arc<TlsListener>>,
@@ -75,7 +75,10 @@ impl Reconfigure {
         }
         // In this order no client is judged by new entries and old authorities, nor the other way round: in between,
         // certificates of old authorities do not count at all.
-        let retired = certificates.usable.iter().map(Prepared::retire_authorities);
+        let retired = certificates
+            .usable
+            .iter()
+            .map(PreparedTls::retire_authorities);
         let other_authorities = retired.fold(false, |one, other| one | other);
         let configured = next.is_ok();
         let whole = matches!(&next, Ok((next, _)) if next.data_file_problem().is_none());
@@ -247,7 +250,7 @@ impl Reconfigure {
 /// The certificates of listeners in their present files.
 #[derive(Default)]
 struct Certificates {
-    usable: Vec<Prepared>,
+    usable: Vec<PreparedTls>,
     /// The listeners that keep their certificates, each with the reason.
     unusable: Vec<(String, String)>,
 }

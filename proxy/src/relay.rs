@@ -209,12 +209,12 @@ impl Accepting {
         };
         // Registered again in the runtime that serves it.
         let stream = stream.into_std()?;
-        let connection = Connection {
+        let connection = SocketConnection {
             relay: Arc::clone(&self.relay),
             service: self.service.clone(),
             peer,
             stopped: self.stopped.clone(),
-            counted: Counted::new(&self.connections),
+            counted: ConnectionCount::new(&self.connections),
             guest,
         };
         let runtime = self.runtimes.pick().await;
@@ -229,31 +229,31 @@ async fn turn_away(mut stream: UnixStream) {
 }
 
 /// A connection counted in the gauge. Dropping it ends the count.
-struct Counted(IntGauge);
+struct ConnectionCount(IntGauge);
 
-impl Counted {
+impl ConnectionCount {
     fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
-struct Connection {
+struct SocketConnection {
     relay: Arc<Relay>,
     service: Service,
     peer: RelayPeer,
     stopped: watch::Receiver<bool>,
-    counted: Counted,
+    counted: ConnectionCount,
     guest: Guest,
 }
 
-impl Connection {
+impl SocketConnection {
     async fn serve(self, stream: StdStream) {
         let Self {
             relay,
@@ -267,7 +267,10 @@ impl Connection {
             Ok(stream) => Arc::new(stream),
             Err(error) => return tracing::warn!(%error, "a connection of the relay was lost"),
         };
-        let halves = (Shared(Arc::clone(&stream)), Shared(Arc::clone(&stream)));
+        let halves = (
+            SharedStream(Arc::clone(&stream)),
+            SharedStream(Arc::clone(&stream)),
+        );
         let stop = async move {
             let _ = stopped.wait_for(|stopped| *stopped).await;
         };
@@ -289,9 +292,9 @@ async fn gone(stream: &UnixStream) {
 }
 
 /// A connection that is read and written at once, and checked for its client's departure.
-struct Shared(Arc<UnixStream>);
+struct SharedStream(Arc<UnixStream>);
 
-impl AsyncRead for Shared {
+impl AsyncRead for SharedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -311,7 +314,7 @@ impl AsyncRead for Shared {
     }
 }
 
-impl AsyncWrite for Shared {
+impl AsyncWrite for SharedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

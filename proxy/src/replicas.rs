@@ -39,7 +39,7 @@ pub(crate) use self::passport::{Arrival, HEADER};
 use self::passport::{HOPS_MAX, Passport, UsedPassports};
 pub(crate) use self::tls::ClientTls;
 use crate::config::ListenAddress;
-use crate::gateway::Listener;
+use crate::gateway::GatewayListener;
 use crate::tls::ShownCertificate;
 
 /// Forwards of one request: the session may move while it is on its way.
@@ -110,7 +110,7 @@ impl ReplicaLink {
     pub(crate) fn arrival(
         &self,
         header: &RequestHeader,
-        listeners: &[Listener],
+        listeners: &[GatewayListener],
     ) -> Result<Arrival, Rejection> {
         let opened = Passport::open(header, &self.key, &self.replicas, &self.used);
         let checked = opened.and_then(|passport| {
@@ -275,7 +275,7 @@ impl ReplicaLink {
 
 /// The circumstances in which the client's request came to this gateway.
 pub(crate) struct Met<'a> {
-    pub(crate) listener: &'a Listener,
+    pub(crate) listener: &'a GatewayListener,
     pub(crate) peer: Peer,
     pub(crate) certificate: Option<ShownCertificate>,
     pub(crate) request_id: &'a str,

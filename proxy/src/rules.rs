@@ -13,8 +13,8 @@ use tooldock_workers::secrets::Secret;
 
 use crate::body::BodyLimits;
 use crate::config::{self, Effective, ListenerConfig, ProfileName, ProfileSpec};
-use crate::edge::Limits;
-use crate::gateway::{Listener, Rules};
+use crate::edge::ConnectionLimits;
+use crate::gateway::{GatewayListener, Rules};
 use crate::header_edits::HeaderEdits;
 
 /// The admission list of a configuration, with the API keys of each moment.
@@ -77,9 +77,9 @@ fn in_memory(size: ByteSize) -> usize {
 }
 
 /// The limits of connections, by a configuration.
-pub(crate) fn connection_limits(effective: &Effective) -> Limits {
+pub(crate) fn connection_limits(effective: &Effective) -> ConnectionLimits {
     let admission = &effective.config.admission;
-    Limits {
+    ConnectionLimits {
         header: admission.timeouts.header,
         keepalive: admission.timeouts.keepalive,
         write: admission.timeouts.write,
@@ -88,7 +88,7 @@ pub(crate) fn connection_limits(effective: &Effective) -> Limits {
 }
 
 /// The listeners in the form that requests use.
-fn listeners(effective: &Effective) -> Vec<Listener> {
+fn listeners(effective: &Effective) -> Vec<GatewayListener> {
     let admission = &effective.config.admission;
     let of_tokens = admission.tokens.iter().map(|token| &token.namespaces);
     let certificates = admission.certificates.iter();
@@ -128,7 +128,7 @@ fn listeners(effective: &Effective) -> Vec<Listener> {
             .require_initialized
             .unwrap_or(answers.require_initialized);
         answers.initialized_wait = effective.config.sessions.initialized_wait;
-        Listener {
+        GatewayListener {
             name: listener.name.as_str().into(),
             // Validation has refused impossible changes.
             headers: HeaderEdits::of(&listener.headers)

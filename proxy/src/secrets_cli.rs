@@ -30,14 +30,14 @@ use crate::{print, refuse};
 const TAKES_EFFECT: &str = "It takes effect at the next reload: `reload_core` of the management server, POST /reload, or SIGHUP.";
 
 /// The reason why a command failed.
-enum Failure {
+enum CommandFailure {
     /// Bad usage, configuration or input.
     Usage(String),
     /// Any other failure.
     Other(String),
 }
 
-impl From<SecretsError> for Failure {
+impl From<SecretsError> for CommandFailure {
     fn from(error: SecretsError) -> Self {
         let message = error.to_string();
         match error {
@@ -62,8 +62,8 @@ pub(crate) fn run(arguments: SecretsArgs) -> ExitCode {
     };
     match command(&arguments.command, &effective) {
         Ok(text) => print(&text),
-        Err(Failure::Usage(reason)) => refuse(reason),
-        Err(Failure::Other(reason)) => {
+        Err(CommandFailure::Usage(reason)) => refuse(reason),
+        Err(CommandFailure::Other(reason)) => {
             eprintln!("tooldock: {reason}");
             ExitCode::FAILURE
         }
@@ -75,7 +75,7 @@ fn load(arguments: &SecretsArgs) -> Result<Effective, String> {
     config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())
 }
 
-fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Failure> {
+fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, CommandFailure> {
     let (settings, data) = (&effective.secrets, &effective.data_dir);
     let store = SecretStore::new(data, settings.protection());
     match command {
@@ -107,7 +107,12 @@ fn command(command: &SecretsCommand, effective: &Effective) -> Result<String, Fa
     }
 }
 
-fn set(store: &SecretStore, data: &Path, key: &str, scope: &Scope) -> Result<String, Failure> {
+fn set(
+    store: &SecretStore,
+    data: &Path,
+    key: &str,
+    scope: &Scope,
+) -> Result<String, CommandFailure> {
     // Checked before the operator types the value.
     check_new_key(key)?;
     store.can_write()?;
@@ -117,21 +122,27 @@ fn set(store: &SecretStore, data: &Path, key: &str, scope: &Scope) -> Result<Str
     Ok(format!("{key} ({scope}) is set. {TAKES_EFFECT}\n"))
 }
 
-fn rekey(store: SecretStore, settings: &SecretsSettings, data: &Path) -> Result<String, Failure> {
+fn rekey(
+    store: SecretStore,
+    settings: &SecretsSettings,
+    data: &Path,
+) -> Result<String, CommandFailure> {
     let store = Arc::new(store);
     let authorizations = AuthorizationStore::new(Arc::clone(&store), Arc::default());
     authorizations.refresh()?;
     if !store.has_values() && authorizations.list().is_empty() {
         let file = store.values_file();
         let message = format!("{}: there are no secrets to encrypt anew", file.display());
-        return Err(Failure::Other(message));
+        return Err(CommandFailure::Other(message));
     }
     let key = match &settings.new_key {
         Some(key) => key.clone(),
         None => new_key()?,
     };
     if key.expose().trim().is_empty() {
-        return Err(Failure::Usage("the new SECRETS_KEY is empty".to_owned()));
+        return Err(CommandFailure::Usage(
+            "the new SECRETS_KEY is empty".to_owned(),
+        ));
     }
     store.rekey(SecretsKey::new(key))?;
     authorizations.rewrite()?;
@@ -144,22 +155,22 @@ fn rekey(store: SecretStore, settings: &SecretsSettings, data: &Path) -> Result<
 }
 
 /// Asks for the new key twice: after a slip, the store could not be opened any more.
-fn new_key() -> Result<Secret, Failure> {
+fn new_key() -> Result<Secret, CommandFailure> {
     let key = input::secret("New SECRETS_KEY: ")?;
     if input::is_terminal() && input::secret("The same again: ")? != key {
-        return Err(Failure::Usage(
+        return Err(CommandFailure::Usage(
             "the two are not the same; nothing is changed".to_owned(),
         ));
     }
     Ok(key)
 }
 
-fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, Failure> {
+fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, CommandFailure> {
     let text = store.export_fernet()?;
     let Some(path) = output else {
         return Ok(text);
     };
-    let told = |error| Failure::Other(format!("{}: {error}", path.display()));
+    let told = |error| CommandFailure::Other(format!("{}: {error}", path.display()));
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
     file.map_err(told)?
@@ -172,8 +183,9 @@ fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, Failure>
 }
 
 /// Makes the data directory: a first secret may come before the first start.
-fn make(data: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(data).map_err(|error| Failure::Other(format!("{}: {error}", data.display())))
+fn make(data: &Path) -> Result<(), CommandFailure> {
+    fs::create_dir_all(data)
+        .map_err(|error| CommandFailure::Other(format!("{}: {error}", data.display())))
 }
 
 /// The claims to names of the configuration and of folders.

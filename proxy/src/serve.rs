@@ -45,7 +45,7 @@ use crate::check;
 use crate::config::{Effective, ListenAddress, ProfileName, Role};
 use crate::descriptors::Connections;
 use crate::dev;
-use crate::edge::{self, Announced, Edge, EdgeService, Endpoint, Listening};
+use crate::edge::{self, Edge, EdgeService, Endpoint, Listening, RuntimeCollector};
 use crate::gateway::{Gateway, Rules};
 use crate::hub::{Hub, Succession};
 use crate::issuers::{IssuerMetrics, Issuers};
@@ -60,9 +60,9 @@ use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
 use crate::sockets::{BoundSocket, PassedSockets, Sockets};
-use crate::tls::{Expected, TlsListener};
+use crate::tls::{ExpectedNames, TlsListener};
 use crate::upgrade::{Offer, Predecessor};
-use crate::watcher::{self, Watched};
+use crate::watcher::{self, WatchTarget};
 
 mod core_over_http;
 mod core_trust;
@@ -76,9 +76,9 @@ mod shared_limits;
 
 pub(crate) use core_over_http::{CoreAddress, CoreOverHttp};
 pub(crate) use core_trust::CoreTrust;
-use credentials::Known;
+use credentials::CredentialLookup;
 use layout::Layout;
-use ports::{Limits, Reload};
+use ports::{Reload, RuleLimiter};
 use shared_limits::ExchangeMetrics;
 
 /// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
@@ -457,9 +457,9 @@ impl Parts {
             sessions_per_principal: config.admission.limits.sessions_per_principal,
             session_bytes_per_principal: config.admission.limits.session_bytes_per_principal,
             streams_per_principal: config.admission.limits.streams_per_principal,
-            limiter: Arc::new(Limits(Arc::clone(rules))),
+            limiter: Arc::new(RuleLimiter(Arc::clone(rules))),
             audit: audit_sender,
-            credentials: Some(Arc::new(Known {
+            credentials: Some(Arc::new(CredentialLookup {
                 rules: Arc::clone(rules),
                 keys: keys.tables(),
             })),
@@ -499,7 +499,7 @@ impl Parts {
             let noted = service.clone();
             control.spawn(async move { noted.note_figures().await });
         }
-        if let Some(watched) = Watched::of(effective) {
+        if let Some(watched) = WatchTarget::of(effective) {
             control.spawn(watcher::run(watched, core));
         }
         Ok(Self {
@@ -555,7 +555,7 @@ struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
     rules: &'a Arc<ArcSwap<Rules>>,
-    connection_limits: &'a Arc<ArcSwap<edge::Limits>>,
+    connection_limits: &'a Arc<ArcSwap<edge::ConnectionLimits>>,
     certificates: &'a [Option<Arc<TlsListener>>],
     /// The certificate shown at `replicas.address`; `None` without TLS.
     replica_certificate: Option<&'a Arc<TlsListener>>,
@@ -593,7 +593,7 @@ impl Assembly<'_> {
         let door = self.door(layout)?;
         let door = self.services("replicas", layout, cap, &conf, door)?;
         let announced = traffic.len() + door.len();
-        let announced = Announced::new(announced, Arc::clone(&self.parts.runtimes));
+        let announced = RuntimeCollector::new(announced, Arc::clone(&self.parts.runtimes));
         let announced = Arc::new(announced);
         for service in traffic {
             server.add_service(service.announced_to(Arc::clone(&announced)));
@@ -757,7 +757,7 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Tls
                 .tls
                 .as_ref()
                 .map(|tls| {
-                    let expected = Expected {
+                    let expected = ExpectedNames {
                         hosts: &effective.config.admission.hosts,
                         loopback: listener.address.is_loopback(),
                     };
@@ -772,7 +772,7 @@ fn open_certificates(effective: &Effective) -> anyhow::Result<Vec<Option<Arc<Tls
 fn open_replica_certificate(effective: &Effective) -> anyhow::Result<Option<Arc<TlsListener>>> {
     let opened = effective
         .replica_tls()
-        .map(|tls| TlsListener::open("replicas.address", &tls, Expected::ANY));
+        .map(|tls| TlsListener::open("replicas.address", &tls, ExpectedNames::ANY));
     let opened = opened.transpose();
     opened.map_err(|error| anyhow!("replicas.tls: {error}"))
 }

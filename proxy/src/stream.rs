@@ -24,7 +24,7 @@ use bytes::Bytes;
 use pingora_proxy::Session;
 use tooldock_upstream::reply::{Guards, Head, Subscription};
 
-use self::detach::Detached;
+use self::detach::DetachedConnection;
 pub(crate) use self::writer::Ending;
 use self::writer::{Events, Framing};
 use crate::access_log::Pending;
@@ -87,11 +87,11 @@ impl LongStream {
         respond::stream_head(session, self.head, envelope).await?;
         let detached = detach::detach(&mut session.downstream_session).await?;
         let transport = match detached {
-            Detached::Session(_) => StreamTransport::Session,
+            DetachedConnection::Session(_) => StreamTransport::Session,
             _ => StreamTransport::Direct,
         };
-        let running = Running {
-            events: Counted {
+        let running = RunningStream {
+            events: CountedEvents {
                 events: self.events,
                 end: earlier(self.lasts, self.revoked),
                 bytes: 0,
@@ -101,7 +101,7 @@ impl LongStream {
                 timeout: envelope.write_timeout,
                 answers: envelope.answers.cloned(),
             },
-            held: Held {
+            held: StreamGuards {
                 open: metrics.stream_opened(transport),
                 request_id: Arc::clone(request_id),
                 status,
@@ -114,30 +114,32 @@ impl LongStream {
         };
         match detached {
             // The runtime is the connection's own: Pingora accepted it here.
-            Detached::Socket(socket) => drop(tokio::spawn(running.on_connection(socket))),
-            Detached::Tls(connection) => drop(tokio::spawn(running.on_connection(connection))),
-            Detached::Session(session) => edge::afterwards(running.on_session(session)),
+            DetachedConnection::Socket(socket) => drop(tokio::spawn(running.on_connection(socket))),
+            DetachedConnection::Tls(connection) => {
+                drop(tokio::spawn(running.on_connection(connection)))
+            }
+            DetachedConnection::Session(session) => edge::afterwards(running.on_session(session)),
         }
         Ok(())
     }
 }
 
 /// A stream that has left Pingora.
-struct Running {
-    events: Counted,
+struct RunningStream {
+    events: CountedEvents,
     framing: Framing,
     limits: WriteLimits,
-    held: Held,
+    held: StreamGuards,
 }
 
 /// The events of a stream, with a count of their bytes.
-struct Counted {
+struct CountedEvents {
     events: Subscription,
     end: Option<End>,
     bytes: u64,
 }
 
-impl Events for Counted {
+impl Events for CountedEvents {
     async fn next(&mut self) -> Option<Bytes> {
         let event = match &mut self.end {
             None => self.events.next().await?,
@@ -157,7 +159,7 @@ impl Events for Counted {
 }
 
 /// Guards and counts of a stream, kept until its end.
-struct Held {
+struct StreamGuards {
     open: OpenStream,
     request_id: Arc<str>,
     status: u16,
@@ -167,7 +169,7 @@ struct Held {
     _connection: Option<Arc<OpenConnection>>,
 }
 
-impl Running {
+impl RunningStream {
     async fn on_connection<C>(mut self, mut connection: C)
     where
         C: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send,
@@ -188,7 +190,7 @@ impl Running {
     }
 }
 
-impl Held {
+impl StreamGuards {
     fn ended(&mut self, ending: Ending, bytes: u64) {
         self.open.ended(ending);
         if let Some(mut logged) = self.logged.take() {
@@ -220,8 +222,8 @@ mod tests {
     /// There are tens of thousands of these.
     #[test]
     fn an_idle_stream_is_small() {
-        let direct = size(Running::on_connection::<Socket>);
-        let session = size(Running::on_session);
+        let direct = size(RunningStream::on_connection::<Socket>);
+        let session = size(RunningStream::on_session);
         println!("{direct} bytes direct, {session} on a session");
         assert!(direct <= 1024, "{direct} bytes");
         assert!(session <= 2048, "{session} bytes");

@@ -33,10 +33,10 @@ use tooldock_filters::{self as filters, ClientCertificate};
 
 use self::by_name::ByName;
 use self::client::Authorities;
-pub(crate) use self::facts::Expected;
-use self::facts::Facts;
+use self::facts::CertificateFacts;
+pub(crate) use self::facts::ExpectedNames;
 use crate::config::{KeyPairFiles, TlsConfig, TlsVersion};
-use crate::edge::{self, Limits, MultiplexedRequest, OpenConnection};
+use crate::edge::{self, ConnectionLimits, MultiplexedRequest, OpenConnection};
 
 /// The TLS of a listener.
 pub(crate) struct TlsListener {
@@ -44,15 +44,15 @@ pub(crate) struct TlsListener {
     loopback: bool,
     acceptor: ArcSwap<Acceptor>,
     /// Facts about the certificates that are shown. Plain data.
-    shown: Mutex<Vec<Shown>>,
+    shown: Mutex<Vec<ServedCertificate>>,
     /// The authorities of client certificates. Plain data.
     authorities: Mutex<Arc<Trust>>,
 }
 
 /// The TLS of a listener, made of its files.
-struct Made {
+struct ListenerTls {
     acceptor: Acceptor,
-    shown: Vec<Shown>,
+    shown: Vec<ServedCertificate>,
     trust: Arc<Trust>,
 }
 
@@ -64,16 +64,16 @@ struct Trust {
 }
 
 /// A certificate that is shown, with its file.
-struct Shown {
+struct ServedCertificate {
     file: PathBuf,
-    facts: Facts,
+    facts: CertificateFacts,
 }
 
 /// A certificate chain with its key, as read.
 struct KeyPair {
     file: PathBuf,
     certified: Arc<CertifiedKey>,
-    facts: Facts,
+    facts: CertificateFacts,
 }
 
 impl TlsListener {
@@ -85,9 +85,9 @@ impl TlsListener {
     pub(crate) fn open(
         name: &str,
         config: &TlsConfig,
-        expected: Expected<'_>,
+        expected: ExpectedNames<'_>,
     ) -> Result<Arc<Self>, String> {
-        let Made {
+        let ListenerTls {
             acceptor,
             shown,
             trust,
@@ -116,8 +116,8 @@ impl TlsListener {
         self: &Arc<Self>,
         config: &TlsConfig,
         hosts: &[HostPattern],
-    ) -> Result<Prepared, String> {
-        let expected = Expected {
+    ) -> Result<PreparedTls, String> {
+        let expected = ExpectedNames {
             hosts,
             loopback: self.loopback,
         };
@@ -137,7 +137,7 @@ impl TlsListener {
             }
             problems.push(problem);
         }
-        Ok(Prepared {
+        Ok(PreparedTls {
             listener: Arc::clone(self),
             made,
             before,
@@ -171,21 +171,21 @@ impl TlsListener {
         authorities.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shown(&self) -> MutexGuard<'_, Vec<Shown>> {
+    fn shown(&self) -> MutexGuard<'_, Vec<ServedCertificate>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The TLS of a listener by its present files, not in force yet.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedTls {
     listener: Arc<TlsListener>,
-    made: Made,
+    made: ListenerTls,
     before: Arc<Trust>,
     /// The reasons why clients will refuse certificates that are to be shown all the same.
     problems: Vec<String>,
 }
 
-impl Prepared {
+impl PreparedTls {
     /// The listener's name.
     pub(crate) fn listener(&self) -> &str {
         self.listener.name()
@@ -211,7 +211,7 @@ impl Prepared {
         for problem in &self.problems {
             self.listener.complain(problem);
         }
-        let Made {
+        let ListenerTls {
             acceptor,
             shown,
             trust,
@@ -222,9 +222,9 @@ impl Prepared {
     }
 }
 
-impl Shown {
+impl ServedCertificate {
     /// The reason why clients would refuse the certificate at this moment.
-    fn problem(&self, expected: Expected<'_>) -> Option<String> {
+    fn problem(&self, expected: ExpectedNames<'_>) -> Option<String> {
         let problem = self.facts.problem(SystemTime::now(), expected)?;
         Some(format!("{}: {problem}", self.file.display()))
     }
@@ -235,14 +235,14 @@ impl Shown {
 /// # Errors
 ///
 /// A line of text that names the file at fault.
-pub(crate) fn check_usable(config: &TlsConfig, _: Expected<'_>) -> Result<(), String> {
+pub(crate) fn check_usable(config: &TlsConfig, _: ExpectedNames<'_>) -> Result<(), String> {
     made(config, None).map(drop)
 }
 
 /// The name that a listener's certificate is for, as a client may ask for it; `None` where it names none or cannot be read.
 pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
     let certificates = certificates_in(&config.default_certificate().cert).ok()?;
-    let facts = Facts::of(certificates.first()?).ok()?;
+    let facts = CertificateFacts::of(certificates.first()?).ok()?;
     let name = facts.host_names().next()?;
     Some(match name.strip_prefix("*.") {
         Some(domain) => format!("gateway.{domain}"),
@@ -255,14 +255,14 @@ pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
 /// # Errors
 ///
 /// A line of text that names the file at fault.
-pub(crate) fn check_good(config: &TlsConfig, expected: Expected<'_>) -> Result<(), String> {
+pub(crate) fn check_good(config: &TlsConfig, expected: ExpectedNames<'_>) -> Result<(), String> {
     let shown = made(config, None)?.shown;
     let mut problems = shown.iter().map(|shown| shown.problem(expected));
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }
 
 /// Reads all files of a listener and makes its TLS of them. Unchanged authorities are taken from `before`.
-fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<Made, String> {
+fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
     let resolver = Arc::new(ByName::new(&pairs)?);
@@ -287,14 +287,14 @@ fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<Made, String>
             replaced: AtomicBool::new(false),
         }),
     };
-    let shown = pairs.into_iter().map(|pair| Shown {
+    let shown = pairs.into_iter().map(|pair| ServedCertificate {
         file: pair.file,
         facts: pair.facts,
     });
     let mark = MarkConnections {
         trust: Arc::clone(&trust),
     };
-    Ok(Made {
+    Ok(ListenerTls {
         acceptor: handshakes(config.min_version, provider, verifier, resolver, mark)?,
         shown: shown.collect(),
         trust,
@@ -347,7 +347,7 @@ impl KeyPair {
         let (certificate, key) = (files.cert.as_path(), files.key.as_path());
         let chain = certificates_in(certificate)?;
         let own = chain.first().map(CertificateDer::as_ref);
-        let facts = Facts::of(own.unwrap_or_default())
+        let facts = CertificateFacts::of(own.unwrap_or_default())
             .map_err(|what| format!("{}: {what}", certificate.display()))?;
         let private = PrivateKeyDer::from_pem_file(key)
             .map_err(|error| format!("{}: {error}", key.display()))?;
@@ -406,7 +406,7 @@ struct Shows {
 
 impl TlsConnection {
     /// Notes the arrival of a request: its client is not waited for until the result is dropped.
-    pub(crate) fn request_arrived(&self, limits: &Limits) -> MultiplexedRequest {
+    pub(crate) fn request_arrived(&self, limits: &ConnectionLimits) -> MultiplexedRequest {
         self.open.request_arrived(limits)
     }
 

@@ -217,7 +217,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         sessions_per_principal: 1,
         session_bytes_per_principal: bytesize::ByteSize::b(CLIENT_BYTES as u64),
         streams_per_principal: CLIENT_STREAMS,
-        limiter: Arc::new(Unlimited),
+        limiter: Arc::new(NoLimits),
         audit: Audit::off(),
         credentials: None,
         management: None,
@@ -244,9 +244,9 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
 }
 
 /// No limits: the user that starts this program calls their own tools.
-struct Unlimited;
+struct NoLimits;
 
-impl Limiter for Unlimited {
+impl Limiter for NoLimits {
     fn check(
         &self,
         _: &Caller,

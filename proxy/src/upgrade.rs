@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tooldock_workers::data_dir::replica_file_name;
 use tooldock_workers::process::GatewayProcess;
 
-use self::channel::{Channel, Listener};
+use self::channel::{Channel, ChannelListener};
 use crate::config::{Effective, ListenAddress, Role};
 use crate::sockets::BoundSocket;
 
@@ -187,9 +187,9 @@ fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
 
 /// The listening sockets of this gateway, offered to a successor.
 #[derive(Clone)]
-pub(crate) struct Offer(Arc<Offered>);
+pub(crate) struct Offer(Arc<OfferState>);
 
-struct Offered {
+struct OfferState {
     path: PathBuf,
     replica: String,
     /// Emptied when this gateway accepts no more: no socket must stay open then.
@@ -220,7 +220,7 @@ impl Offer {
     ) -> (Self, mpsc::Receiver<Successor>) {
         // A second successor has to wait until the first one was told.
         let (ready, successors) = mpsc::channel(1);
-        let offered = Offered {
+        let offered = OfferState {
             path: socket_path(effective),
             replica: replica.to_owned(),
             sockets: Mutex::new(sockets),
@@ -233,7 +233,7 @@ impl Offer {
     /// Listens for successors, on threads of its own. A gateway that cannot do so serves all the same.
     pub(crate) fn start(&self) {
         let offered = Arc::clone(&self.0);
-        let bound = Listener::bind(&self.0.path).and_then(|listener| {
+        let bound = ChannelListener::bind(&self.0.path).and_then(|listener| {
             let thread = thread::Builder::new().name("upgrade".into());
             thread.spawn(move || offered.accept(&listener)).map(drop)
         });
@@ -249,8 +249,8 @@ impl Offer {
     }
 }
 
-impl Offered {
-    fn accept(self: Arc<Self>, listener: &Listener) {
+impl OfferState {
+    fn accept(self: Arc<Self>, listener: &ChannelListener) {
         loop {
             let channel = match listener.accept() {
                 Ok(channel) => channel,

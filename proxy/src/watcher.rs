@@ -16,12 +16,12 @@ use crate::config::{Effective, Role, WatcherConfig};
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The directory to watch, and the settings.
-pub(crate) struct Watched {
+pub(crate) struct WatchTarget {
     data_dir: PathBuf,
     config: WatcherConfig,
 }
 
-impl Watched {
+impl WatchTarget {
     /// The data directory, if this process is to watch it.
     pub(crate) fn of(effective: &Effective) -> Option<Self> {
         let config = &effective.config.watcher;
@@ -35,8 +35,8 @@ impl Watched {
 }
 
 /// Reloads the core after each burst of changes, until it is dropped.
-pub(crate) async fn run(watched: Watched, core: Arc<dyn CoreLink>) {
-    let Watched { data_dir, config } = watched;
+pub(crate) async fn run(watched: WatchTarget, core: Arc<dyn CoreLink>) {
+    let WatchTarget { data_dir, config } = watched;
     let mut watch = Watch::start(&data_dir, config.debounce, config.poll_every()).await;
     tracing::info!("files are watched: their changes are reloaded");
     loop {

@@ -8,7 +8,7 @@ use crate::options::ApiKey;
 
 /// A tool as the host describes it.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Described {
+pub(crate) struct ToolDescription {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) description: String,
@@ -40,7 +40,7 @@ pub(crate) enum Incoming {
     /// The tools of the caller that started this container.
     CallerTools {
         caller: String,
-        tools: Vec<Described>,
+        tools: Vec<ToolDescription>,
     },
     /// Anything else.
     Other,
@@ -72,12 +72,12 @@ struct RelayError {
 #[derive(Deserialize)]
 struct CallerConfig {
     caller_id: String,
-    tools: Vec<Described>,
+    tools: Vec<ToolDescription>,
 }
 
 #[derive(Deserialize)]
 struct ToolsResult {
-    tools: Vec<Described>,
+    tools: Vec<ToolDescription>,
 }
 
 impl Incoming {
@@ -112,7 +112,7 @@ impl Incoming {
 }
 
 /// The tools of a result.
-pub(crate) fn tools(result: &RawValue) -> Option<Vec<Described>> {
+pub(crate) fn tools(result: &RawValue) -> Option<Vec<ToolDescription>> {
     let result: ToolsResult = serde_json::from_str(result.get()).ok()?;
     Some(result.tools)
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 /// A line, without its end.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum InputLine {
     /// A line of text, not empty.
     Whole(String),
     /// A line with more bytes than the bound.
@@ -18,7 +18,7 @@ pub(crate) enum Line {
 /// # Errors
 ///
 /// Errors of the operating system.
-pub(crate) fn next(reader: &mut impl BufRead, max: usize) -> io::Result<Option<Line>> {
+pub(crate) fn next(reader: &mut impl BufRead, max: usize) -> io::Result<Option<InputLine>> {
     loop {
         let mut line = Vec::new();
         let mut too_long = false;
@@ -45,14 +45,14 @@ pub(crate) fn next(reader: &mut impl BufRead, max: usize) -> io::Result<Option<L
             reader.consume(used);
         }
         if too_long {
-            return Ok(Some(Line::TooLong));
+            return Ok(Some(InputLine::TooLong));
         }
         let text = match std::str::from_utf8(&line) {
             Ok(text) => text.trim(),
-            Err(_) => return Ok(Some(Line::NotText)),
+            Err(_) => return Ok(Some(InputLine::NotText)),
         };
         if !text.is_empty() {
-            return Ok(Some(Line::Whole(text.to_owned())));
+            return Ok(Some(InputLine::Whole(text.to_owned())));
         }
         if !complete {
             return Ok(None);
@@ -75,14 +75,14 @@ mod tests {
             while let Some(line) = next(&mut reader, 10).expect("memory") {
                 lines.push(line);
             }
-            let whole = |text: &str| Line::Whole(text.to_owned());
+            let whole = |text: &str| InputLine::Whole(text.to_owned());
             assert_eq!(
                 lines,
                 [
                     whole("{}"),
-                    Line::TooLong,
+                    InputLine::TooLong,
                     whole("ten bytes!"),
-                    Line::NotText,
+                    InputLine::NotText,
                     whole("last")
                 ]
             );

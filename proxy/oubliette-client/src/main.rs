@@ -35,7 +35,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::options::{Asked, Options};
+use crate::options::{Invocation, Options};
 use crate::output::Output;
 use crate::relay::Relay;
 use crate::server::Server;
@@ -53,8 +53,8 @@ pub(crate) use warning;
 
 fn main() -> ExitCode {
     let options = match options::read(std::env::args_os().skip(1), |name| std::env::var_os(name)) {
-        Ok(Asked::Serve(options)) => options,
-        Ok(Asked::Print(text)) => {
+        Ok(Invocation::Serve(options)) => options,
+        Ok(Invocation::Print(text)) => {
             println!("{text}");
             return ExitCode::SUCCESS;
         }

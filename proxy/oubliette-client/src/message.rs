@@ -37,7 +37,7 @@ fn present<'de, D: serde::Deserializer<'de>>(
 
 /// The members of `params` that the methods read. A member of an unexpected type counts as absent.
 #[derive(Debug, Default)]
-pub(crate) struct Params {
+pub(crate) struct RequestParams {
     /// The tool's name, of `tools/call`.
     pub(crate) name: Option<String>,
     /// The arguments of `tools/call`: an object.
@@ -56,7 +56,7 @@ pub(crate) struct Params {
     pub(crate) has_capabilities: bool,
 }
 
-impl Params {
+impl RequestParams {
     /// Reads the parameters of a message.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Params {
         let Some(params) = params else {
             return Ok(Self::default());
         };
-        let members: Members = object(params).ok_or("params must be an object")?;
+        let members: RawParams = object(params).ok_or("params must be an object")?;
         let meta = members.meta.as_deref().and_then(object::<Meta>);
         let meta = meta.unwrap_or_default();
         let listens = members.notifications.as_deref().and_then(object::<Kinds>);
@@ -103,7 +103,7 @@ fn object<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Option<T> {
 }
 
 #[derive(Deserialize)]
-struct Members {
+struct RawParams {
     name: Option<Box<RawValue>>,
     arguments: Option<Box<RawValue>>,
     #[serde(rename = "protocolVersion")]
@@ -151,7 +151,7 @@ mod tests {
         let message = message(
             r#"{"params":{"name":"t","arguments":{"n":1.50},"x":[],"_meta":{"progressToken":7,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#,
         );
-        let params = Params::of(message.params.as_deref()).expect("an object");
+        let params = RequestParams::of(message.params.as_deref()).expect("an object");
         assert_eq!(params.name.as_deref(), Some("t"));
         assert_eq!(params.arguments.expect("there").get(), r#"{"n":1.50}"#);
         assert_eq!(params.progress_token.expect("there").get(), "7");
@@ -163,7 +163,7 @@ mod tests {
     fn parameters_of_another_shape_are_refused_or_absent() {
         let params = |text: &str| {
             let raw: Box<RawValue> = serde_json::from_str(text).expect("JSON");
-            Params::of(Some(&raw))
+            RequestParams::of(Some(&raw))
         };
         assert!(params("[]").is_err());
         let odd = params(r#"{"name":7,"requestId":{},"_meta":[]}"#).expect("an object");

@@ -29,7 +29,7 @@ The log is on standard error. The key is never logged.";
 
 /// The task that the command line asks for.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum Invocation {
     /// Serve an MCP client.
     Serve(Options),
     /// Print a text.
@@ -71,14 +71,14 @@ impl fmt::Debug for ApiKey {
 pub(crate) fn read(
     arguments: impl IntoIterator<Item = OsString>,
     variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Asked, String> {
+) -> Result<Invocation, String> {
     let mut socket = None;
     for argument in arguments {
         match argument.to_str() {
-            Some("-h" | "--help") => return Ok(Asked::Print(HELP.to_owned())),
+            Some("-h" | "--help") => return Ok(Invocation::Print(HELP.to_owned())),
             Some("-V" | "--version") => {
                 let version = concat!("oubliette-client ", env!("CARGO_PKG_VERSION"));
-                return Ok(Asked::Print(version.to_owned()));
+                return Ok(Invocation::Print(version.to_owned()));
             }
             Some(option) if option.starts_with('-') => {
                 // The argument may be a key, typed here by mistake, so it is not repeated.
@@ -103,7 +103,7 @@ pub(crate) fn read(
                 )
             })?,
     };
-    Ok(Asked::Serve(Options {
+    Ok(Invocation::Serve(Options {
         socket: socket.unwrap_or_else(|| SOCKET.into()),
         key: key.filter(|key| !key.is_empty()).map(ApiKey),
         caller_wait: Duration::from_millis(wait),
@@ -119,7 +119,7 @@ pub(crate) fn key(text: &str) -> ApiKey {
 mod tests {
     use super::*;
 
-    fn asked(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Asked, String> {
+    fn asked(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Invocation, String> {
         read(arguments.iter().map(OsString::from), |name| {
             let mut variables = variables.iter();
             let found = variables.find(|(variable, _)| *variable == name);
@@ -129,7 +129,7 @@ mod tests {
 
     fn options(arguments: &[&str], variables: &[(&str, &str)]) -> Options {
         match asked(arguments, variables) {
-            Ok(Asked::Serve(options)) => options,
+            Ok(Invocation::Serve(options)) => options,
             other => panic!("{other:?}"),
         }
     }
@@ -175,13 +175,15 @@ mod tests {
     #[test]
     fn help_names_every_variable() {
         for option in ["-h", "--help"] {
-            let Ok(Asked::Print(text)) = asked(&[option], &[]) else {
+            let Ok(Invocation::Print(text)) = asked(&[option], &[]) else {
                 panic!("no help");
             };
             assert!(text.contains("OUBLIETTE_API_KEY"));
             assert!(text.contains("OUBLIETTE_CALLER_WAIT_MS"));
         }
         let version = asked(&["--version"], &[]);
-        assert!(matches!(version, Ok(Asked::Print(text)) if text.starts_with("oubliette-client ")));
+        assert!(
+            matches!(version, Ok(Invocation::Print(text)) if text.starts_with("oubliette-client "))
+        );
     }
 }

@@ -89,10 +89,10 @@ pub(crate) fn server_info() -> Value {
 /// The bytes written, for tests.
 #[cfg(test)]
 #[derive(Clone, Default)]
-pub(crate) struct Written(std::sync::Arc<Mutex<Vec<u8>>>);
+pub(crate) struct OutputCapture(std::sync::Arc<Mutex<Vec<u8>>>);
 
 #[cfg(test)]
-impl Written {
+impl OutputCapture {
     /// Drops the bytes written so far.
     pub(crate) fn clear(&self) {
         self.0.lock().expect("not poisoned").clear();
@@ -108,7 +108,7 @@ impl Written {
 }
 
 #[cfg(test)]
-impl Write for Written {
+impl Write for OutputCapture {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0
             .lock()

@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use serde_json::value::RawValue;
 
 use crate::frame::{self, Call, CallResult, Incoming, Outcome};
-use crate::lines::{self, Line};
+use crate::lines::{self, InputLine};
 use crate::message::Era;
 use crate::options::ApiKey;
 use crate::output::Output;
 use crate::pause::{self, Pauses};
-use crate::tools::{Owner, Tools};
+use crate::tools::{ToolOwner, Tools};
 use crate::warning;
 
 /// The longest frame of the host.
@@ -54,23 +54,23 @@ const AWAY: &str = "The host is not reachable at the moment, and the tool was no
 
 /// The host, as far as it can be reached. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Relay(Arc<Shared>);
+pub(crate) struct Relay(Arc<RelayConnector>);
 
-struct Shared {
+struct RelayConnector {
     socket: PathBuf,
     key: Option<ApiKey>,
     output: Arc<Output>,
     /// The stream that frames are written to. Locked while a frame is written.
     writer: Mutex<Option<UnixStream>>,
     /// Never locked during a wait.
-    state: Mutex<State>,
+    state: Mutex<RelayState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct RelayState {
     last_id: u64,
-    calls: HashMap<u64, InFlight>,
+    calls: HashMap<u64, RelayCall>,
     /// The request for the tools that is not answered yet.
     asked: Option<u64>,
     ask_pause: Option<Duration>,
@@ -87,7 +87,7 @@ struct State {
     listeners: Vec<Box<RawValue>>,
 }
 
-struct InFlight {
+struct RelayCall {
     id: Box<RawValue>,
     era: Era,
 }
@@ -95,7 +95,7 @@ struct InFlight {
 impl Relay {
     /// Connects, and keeps connected for as long as the process lives.
     pub(crate) fn start(socket: PathBuf, key: Option<ApiKey>, output: Arc<Output>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayConnector {
             socket,
             key,
             output,
@@ -136,7 +136,11 @@ impl Relay {
         drop(self.wait(limit, |state| state.calls.is_empty()));
     }
 
-    fn wait(&self, limit: Duration, until: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(
+        &self,
+        limit: Duration,
+        until: impl Fn(&RelayState) -> bool,
+    ) -> MutexGuard<'_, RelayState> {
         let waited = self
             .0
             .changed
@@ -144,7 +148,7 @@ impl Relay {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RelayState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,7 +158,7 @@ impl Relay {
     }
 
     /// The owner of the tool with this name, and the tool's own name.
-    pub(crate) fn find(&self, name: &str) -> Option<(Owner, String)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(ToolOwner, String)> {
         self.state().tools.find(name)
     }
 
@@ -184,7 +188,7 @@ impl Relay {
             }
             let number = state.next_id();
             let id = id.to_owned();
-            state.calls.insert(number, InFlight { id, era });
+            state.calls.insert(number, RelayCall { id, era });
             number
         };
         if !self.send(&call.frame(number, self.0.key.as_ref())) {
@@ -297,8 +301,8 @@ impl Relay {
         let mut reader = BufReader::new(stream);
         let why = loop {
             match lines::next(&mut reader, FRAME_MAX) {
-                Ok(Some(Line::Whole(line))) => self.take(&line),
-                Ok(Some(Line::TooLong | Line::NotText)) => {
+                Ok(Some(InputLine::Whole(line))) => self.take(&line),
+                Ok(Some(InputLine::TooLong | InputLine::NotText)) => {
                     break "it sent what is no frame".to_owned();
                 }
                 Ok(None) => break "the host closed it".to_owned(),
@@ -360,7 +364,7 @@ impl Relay {
         }
     }
 
-    fn answer(&self, call: &InFlight, outcome: Outcome) {
+    fn answer(&self, call: &RelayCall, outcome: Outcome) {
         let output = &self.0.output;
         match outcome {
             Outcome::Result(result) => match serde_json::from_str::<CallResult>(result.get()) {
@@ -423,7 +427,7 @@ impl Relay {
     }
 
     /// Notifies the MCP client that the list of tools has changed.
-    fn announce(&self, state: MutexGuard<'_, State>, changed: bool) {
+    fn announce(&self, state: MutexGuard<'_, RelayState>, changed: bool) {
         if !changed {
             return;
         }
@@ -443,7 +447,7 @@ impl Relay {
     }
 }
 
-impl State {
+impl RelayState {
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::frame::Call;
-use crate::lines::{self, Line};
-use crate::message::{Era, LEGACY, MODERN, Message, Params, is_id};
+use crate::lines::{self, InputLine};
+use crate::message::{Era, LEGACY, MODERN, Message, RequestParams, is_id};
 use crate::output::{Output, server_info};
 use crate::relay::Relay;
-use crate::tools::Owner;
+use crate::tools::ToolOwner;
 use crate::warning;
 
 /// The longest message of the client. The host takes less, and says so to the call that is meant.
@@ -49,12 +49,12 @@ impl Server {
         let mut input = BufReader::new(input);
         loop {
             match lines::next(&mut input, MESSAGE_MAX) {
-                Ok(Some(Line::Whole(line))) => self.take(&line),
-                Ok(Some(Line::TooLong)) => {
+                Ok(Some(InputLine::Whole(line))) => self.take(&line),
+                Ok(Some(InputLine::TooLong)) => {
                     let reason = format!("a message has at most {MESSAGE_MAX} bytes");
                     self.output.error(None, INVALID_REQUEST, &reason, None);
                 }
-                Ok(Some(Line::NotText)) => {
+                Ok(Some(InputLine::NotText)) => {
                     self.output.error(None, PARSE_ERROR, "Parse error", None);
                 }
                 Ok(None) => break,
@@ -87,7 +87,7 @@ impl Server {
             }
             return;
         };
-        let params = Params::of(message.params.as_deref());
+        let params = RequestParams::of(message.params.as_deref());
         match message.id.as_deref() {
             None => self.notified(method, params.unwrap_or_default()),
             Some(id) if !is_id(id) => {
@@ -105,7 +105,7 @@ impl Server {
         }
     }
 
-    fn notified(&self, method: &str, params: Params) {
+    fn notified(&self, method: &str, params: RequestParams) {
         match (method, params.request) {
             ("notifications/cancelled", Some(id)) => self.relay.cancel(&id),
             ("notifications/initialized", _) => self.relay.session_opened(),
@@ -113,7 +113,7 @@ impl Server {
         }
     }
 
-    fn asked(&self, id: &RawValue, method: &str, params: &Params) {
+    fn asked(&self, id: &RawValue, method: &str, params: &RequestParams) {
         let era = match params.modern_version.as_deref() {
             None => Era::Legacy,
             Some(MODERN) if params.has_capabilities => Era::Modern,
@@ -143,7 +143,7 @@ impl Server {
         }
     }
 
-    fn initialize(&self, id: &RawValue, params: &Params) {
+    fn initialize(&self, id: &RawValue, params: &RequestParams) {
         let asked = params.version.as_deref().unwrap_or_default();
         let known = LEGACY.iter().find(|version| **version == asked);
         let version = known.unwrap_or(&LEGACY[0]);
@@ -166,7 +166,7 @@ impl Server {
     }
 
     /// Acknowledges the request, which has no other answer until the client cancels it.
-    fn listen(&self, id: &RawValue, params: &Params) {
+    fn listen(&self, id: &RawValue, params: &RequestParams) {
         let granted = match params.listens_to_tools {
             true if !self.relay.listen(id) => {
                 let reason = "too many subscriptions: end some of them first";
@@ -194,7 +194,7 @@ impl Server {
         ));
     }
 
-    fn call(&self, id: &RawValue, era: Era, params: &Params) {
+    fn call(&self, id: &RawValue, era: Era, params: &RequestParams) {
         let invalid = |reason: &str| self.output.error(Some(id), INVALID_PARAMS, reason, None);
         let Some(name) = params.name.as_deref() else {
             return invalid("params.name must be a string");
@@ -208,8 +208,8 @@ impl Server {
         };
         let call = Call {
             caller: match &owner {
-                Owner::Host => None,
-                Owner::Caller(caller) => Some(caller),
+                ToolOwner::Host => None,
+                ToolOwner::Caller(caller) => Some(caller),
             },
             tool: &tool,
             arguments,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::frame::Described;
+use crate::frame::ToolDescription;
 use crate::warning;
 
 /// The first word of the names of the host's tools.
@@ -17,13 +17,13 @@ const TOOLS_MAX: usize = 2000;
 /// All tools at one moment.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Tools {
-    host: Vec<Described>,
-    caller: Option<(String, Vec<Described>)>,
+    host: Vec<ToolDescription>,
+    caller: Option<(String, Vec<ToolDescription>)>,
 }
 
 /// The owner of a tool.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum ToolOwner {
     /// The host.
     Host,
     /// The caller of this id.
@@ -32,12 +32,12 @@ pub(crate) enum Owner {
 
 impl Tools {
     /// Sets the host's tools. Returns true if other tools are offered than before.
-    pub(crate) fn set_host(&mut self, tools: Vec<Described>) -> bool {
+    pub(crate) fn set_host(&mut self, tools: Vec<ToolDescription>) -> bool {
         self.change(|all| all.host = bounded(tools))
     }
 
     /// Sets the caller's tools. Returns true if other tools are offered than before.
-    pub(crate) fn set_caller(&mut self, caller: String, tools: Vec<Described>) -> bool {
+    pub(crate) fn set_caller(&mut self, caller: String, tools: Vec<ToolDescription>) -> bool {
         self.change(|all| all.caller = Some((caller, bounded(tools))))
     }
 
@@ -48,15 +48,15 @@ impl Tools {
     }
 
     /// All tools by the names that clients see. If two tools have one name, the first is served.
-    fn named(&self) -> Vec<(String, Owner, &Described)> {
+    fn named(&self) -> Vec<(String, ToolOwner, &ToolDescription)> {
         let host = self.host.iter().map(|tool| {
             let name = format!("{PREFIX}_{}", tool.name);
-            (name, Owner::Host, tool)
+            (name, ToolOwner::Host, tool)
         });
         let caller = self.caller.iter().flat_map(|(caller, tools)| {
             tools.iter().map(move |tool| {
                 let name = format!("{caller}_{}", tool.name);
-                (name, Owner::Caller(caller.clone()), tool)
+                (name, ToolOwner::Caller(caller.clone()), tool)
             })
         });
         let mut seen = std::collections::HashSet::new();
@@ -86,14 +86,14 @@ impl Tools {
     }
 
     /// The owner of the tool with this name, and the tool's own name.
-    pub(crate) fn find(&self, name: &str) -> Option<(Owner, String)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(ToolOwner, String)> {
         let named = self.named();
         let found = named.into_iter().find(|(known, ..)| known == name)?;
         Some((found.1, found.2.name.clone()))
     }
 }
 
-fn bounded(mut tools: Vec<Described>) -> Vec<Described> {
+fn bounded(mut tools: Vec<ToolDescription>) -> Vec<ToolDescription> {
     if tools.len() > TOOLS_MAX {
         warning!(
             "{} tools are too many: the first {TOOLS_MAX} are offered",
@@ -108,8 +108,8 @@ fn bounded(mut tools: Vec<Described>) -> Vec<Described> {
 mod tests {
     use super::*;
 
-    fn described(names: &[&str]) -> Vec<Described> {
-        let of = |name: &&str| Described {
+    fn described(names: &[&str]) -> Vec<ToolDescription> {
+        let of = |name: &&str| ToolDescription {
             name: (*name).to_owned(),
             description: "d \"q\"".to_owned(),
             schema: serde_json::from_str(r#"{"type":"object","n":1.50}"#).ok(),
@@ -130,11 +130,11 @@ mod tests {
         let owner = |name| tools.find(name);
         assert_eq!(
             owner("oubliette_project_create"),
-            Some((Owner::Host, "project_create".into()))
+            Some((ToolOwner::Host, "project_create".into()))
         );
         assert_eq!(
             owner("boss_ask"),
-            Some((Owner::Caller("boss".into()), "ask".into()))
+            Some((ToolOwner::Caller("boss".into()), "ask".into()))
         );
         assert_eq!(owner("project_create"), None);
     }
@@ -147,6 +147,9 @@ mod tests {
         assert!(!tools.set_host(described(&["a"])));
         // A caller that takes the host's prefix takes none of its tools.
         assert!(!tools.set_caller("oubliette".into(), described(&["a"])));
-        assert_eq!(tools.find("oubliette_a").map(|it| it.0), Some(Owner::Host));
+        assert_eq!(
+            tools.find("oubliette_a").map(|it| it.0),
+            Some(ToolOwner::Host)
+        );
     }
 }

@@ -22,7 +22,7 @@ const BODY_MAX: usize = 64 * 1024;
 
 /// A request, as far as lines can tell of it: its head, its principal, its outcome.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AccessEntry {
     pub(super) ended: SystemTime,
     pub(super) duration: Duration,
     pub(super) address: IpAddr,
@@ -52,7 +52,7 @@ pub(crate) struct Entry {
     note: Option<Arc<CallNote>>,
 }
 
-impl Entry {
+impl AccessEntry {
     /// A request whose head has been read.
     pub(super) fn new(head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Box<Self> {
         let value = |name: &HeaderName| {
@@ -136,7 +136,7 @@ impl Entry {
     }
 }
 
-impl Record for Entry {
+impl Record for AccessEntry {
     fn bytes(&self) -> usize {
         let values = [&self.referer, &self.user_agent].into_iter().flatten();
         self.path.len()

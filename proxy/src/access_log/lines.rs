@@ -10,7 +10,7 @@ use tooldock_filters::network;
 use tooldock_upstream::log_file::{Clock, LogFile, Sink};
 use tooldock_upstream::{Subject, session};
 
-use super::entry::Entry;
+use super::entry::AccessEntry;
 use super::pattern::{Field, Pattern};
 use crate::config::AccessLogFormat;
 
@@ -18,7 +18,7 @@ use crate::config::AccessLogFormat;
 const QUERY: &[u8] = b"?***MASKED***";
 
 /// Writes entries in one format.
-pub(super) struct Lines {
+pub(super) struct AccessLogWriter {
     file: LogFile,
     /// The pattern of the lines; `None` for JSON.
     pattern: Option<Arc<Pattern>>,
@@ -26,7 +26,7 @@ pub(super) struct Lines {
     line: Vec<u8>,
 }
 
-impl Lines {
+impl AccessLogWriter {
     pub(super) fn new(file: LogFile, format: AccessLogFormat) -> Self {
         Self {
             file,
@@ -41,10 +41,10 @@ impl Lines {
     }
 }
 
-impl Sink for Lines {
-    type Record = Entry;
+impl Sink for AccessLogWriter {
+    type Record = AccessEntry;
 
-    fn put(&mut self, entry: Entry) {
+    fn put(&mut self, entry: AccessEntry) {
         self.line.clear();
         let mut values = Values::new(&entry, &mut self.clock);
         match &self.pattern {
@@ -69,13 +69,13 @@ impl Sink for Lines {
 
 /// The fields of an entry.
 pub(super) struct Values<'a> {
-    entry: &'a Entry,
+    entry: &'a AccessEntry,
     subject: Option<Subject>,
     clock: &'a mut Clock,
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn new(entry: &'a Entry, clock: &'a mut Clock) -> Self {
+    pub(super) fn new(entry: &'a AccessEntry, clock: &'a mut Clock) -> Self {
         let message = entry.message.as_deref();
         Self {
             entry,
@@ -146,7 +146,7 @@ fn seconds(time: Duration) -> Vec<u8> {
     format!("{:.6}", time.as_secs_f64()).into_bytes()
 }
 
-fn path(entry: &Entry) -> Cow<'_, [u8]> {
+fn path(entry: &AccessEntry) -> Cow<'_, [u8]> {
     if entry.has_query {
         [&*entry.path, QUERY].concat().into()
     } else {
@@ -198,27 +198,27 @@ mod tests {
 
     use super::*;
 
-    fn entry(path: &str, headers: &[(&str, &[u8])]) -> Box<Entry> {
+    fn entry(path: &str, headers: &[(&str, &[u8])]) -> Box<AccessEntry> {
         let mut request = http::Request::get(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).expect("a request").into_parts();
         let address = "192.0.2.7".parse().expect("an address");
-        let mut entry = Entry::new(&head, &"r-1".into(), address);
+        let mut entry = AccessEntry::new(&head, &"r-1".into(), address);
         entry.answered(401, 17, Duration::from_micros(1_500));
         entry.ended = SystemTime::UNIX_EPOCH + Duration::from_millis(1_770_976_800_123);
         entry
     }
 
-    fn line(entry: &Entry, format: &str) -> String {
+    fn line(entry: &AccessEntry, format: &str) -> String {
         let pattern: Pattern = format.parse().expect("a pattern");
         let mut line = Vec::new();
         pattern.write(&mut Values::new(entry, &mut Clock::default()), &mut line);
         String::from_utf8(line).expect("ASCII")
     }
 
-    fn object(entry: &Entry) -> Value {
+    fn object(entry: &AccessEntry) -> Value {
         let mut line = Vec::new();
         json(&mut Values::new(entry, &mut Clock::default()), &mut line);
         assert_eq!(line.pop(), Some(b'\n'));
@@ -234,7 +234,7 @@ mod tests {
                 ("referer", b"https://a/b?secret#x"),
             ],
         );
-        let line = |entry: &Entry| line(entry, &super::super::combined().to_string());
+        let line = |entry: &AccessEntry| line(entry, &super::super::combined().to_string());
         assert_eq!(
             line(&entry),
             "192.0.2.7 - - [13/Feb/2026:10:00:00 +0000] \"GET /mcp HTTP/1.1\" 401 17 \"https://a/b\" \"curl/8\" \"-\"\n"

@@ -32,7 +32,7 @@ pub(super) struct DataFile {
 
 /// The entries of the second file that are put over the operator's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entries {
+enum AppliedEntries {
     /// All entries.
     All,
     /// The entries that can be used together with the operator's file.
@@ -64,7 +64,7 @@ impl Layers<'_> {
             .as_ref()
             .map_err(Clone::clone)
             .and_then(|over| match over {
-                Some(over) => content(over, Entries::All),
+                Some(over) => content(over, AppliedEntries::All),
                 None => self.settings(&file, None),
             });
         let read = read.ok().flatten();
@@ -86,8 +86,10 @@ impl Layers<'_> {
         }
         let last = self.before.and_then(|it| it.data_file.usable.clone());
         let fitted = last.as_ref().or(read.as_ref());
-        let in_last = last.as_ref().and_then(|it| content(it, Entries::All).ok());
-        let in_fitted = || fitted.and_then(|it| content(it, Entries::Fitting).ok());
+        let in_last = last
+            .as_ref()
+            .and_then(|it| content(it, AppliedEntries::All).ok());
+        let in_fitted = || fitted.and_then(|it| content(it, AppliedEntries::Fitting).ok());
         let (settings, instead) = if let Some(settings) = in_last {
             (
                 settings,
@@ -116,7 +118,7 @@ impl Layers<'_> {
     fn settings(
         &self,
         file: &Path,
-        over: Option<(&DataFileTree, Entries)>,
+        over: Option<(&DataFileTree, AppliedEntries)>,
     ) -> Result<Settings, ConfigError> {
         let options = self.options;
         let mut config = self.operator.clone();
@@ -132,8 +134,8 @@ impl Layers<'_> {
             );
             let kept = narrow_aggregates(&mut config.toolman, &operator.toolman);
             let unfit = match entries {
-                Entries::All => Vec::new(),
-                Entries::Fitting => fit(
+                AppliedEntries::All => Vec::new(),
+                AppliedEntries::Fitting => fit(
                     &config.namespaces,
                     &mut config.upstreams,
                     &operator.namespaces,

@@ -202,7 +202,7 @@ impl Variable {
 pub(crate) struct Environment(BTreeMap<String, OsString>);
 
 /// The value of a variable.
-struct Said<'a> {
+struct VariableValue<'a> {
     text: Cow<'a, str>,
     /// The name for complaints: the variable's own, or the name of the variable that names a file.
     name: &'static str,
@@ -265,7 +265,7 @@ impl Environment {
     }
 
     /// The value of a variable, or of the file that another variable names in its place.
-    fn said(&self, name: &'static str) -> Result<Option<Said<'_>>, ConfigError> {
+    fn said(&self, name: &'static str) -> Result<Option<VariableValue<'_>>, ConfigError> {
         let direct = self.text(name)?;
         let named = match secret_file::variable_of(name) {
             Some(variable) => self.text(variable)?.map(|file| (variable, file)),
@@ -285,7 +285,7 @@ impl Environment {
                 return Err(ConfigError::variable(variable, reason));
             }
         };
-        Ok(Some(Said { text, name, file }))
+        Ok(Some(VariableValue { text, name, file }))
     }
 
     fn text(&self, name: &str) -> Result<Option<&str>, ConfigError> {

@@ -442,7 +442,7 @@ fn a_single_process_makes_its_own_manager_token() {
     assert_eq!(effective.manager_token.expose().len(), 64);
     assert_eq!(
         effective.generated,
-        Generated {
+        GeneratedMarks {
             bearer: false,
             manager: true
         }
@@ -457,7 +457,7 @@ fn dev_makes_both_tokens() {
     let effective = served_dev(&file, &[]).expect("valid");
     assert_eq!(
         effective.generated,
-        Generated {
+        GeneratedMarks {
             bearer: true,
             manager: true
         }

@@ -52,7 +52,7 @@ impl GeneratedTokens {
 
 /// Marks the tokens that were made here, so that `--dev` knows which to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Generated {
+pub(crate) struct GeneratedMarks {
     /// The bearer token.
     pub(crate) bearer: bool,
     /// The manager token.
@@ -60,10 +60,10 @@ pub(crate) struct Generated {
 }
 
 /// The tokens in force.
-pub(super) struct Tokens {
+pub(super) struct EffectiveTokens {
     pub(super) bearer: Option<Secret>,
     pub(super) manager: Secret,
-    pub(super) generated: Generated,
+    pub(super) generated: GeneratedMarks,
 }
 
 /// Decides both tokens and warns of placeholders.
@@ -72,7 +72,7 @@ pub(super) fn settle(
     options: &LoadOptions,
     data_dir: &Path,
     warnings: &mut Vec<String>,
-) -> Result<Tokens, ConfigError> {
+) -> Result<EffectiveTokens, ConfigError> {
     let mut missing = |name: &'static str, reason: &str| match options.purpose {
         Purpose::Serve => Err(ConfigError::variable(name, reason)),
         Purpose::Check | Purpose::Command => {
@@ -80,7 +80,7 @@ pub(super) fn settle(
             Ok(())
         }
     };
-    let mut generated = Generated::default();
+    let mut generated = GeneratedMarks::default();
     let bearer = match &settings.bearer {
         Some(bearer) => Some(bearer.clone()),
         None if options.dev => {
@@ -130,7 +130,7 @@ pub(super) fn settle(
             ));
         }
     }
-    Ok(Tokens {
+    Ok(EffectiveTokens {
         bearer,
         manager,
         generated,

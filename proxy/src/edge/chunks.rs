@@ -11,13 +11,13 @@ const SIZE_DIGITS_MAX: u8 = 15;
 /// The position of a body in its framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Chunks {
-    place: Place,
+    place: ChunkState,
     /// True when the last byte of the line so far was a carriage return.
     returned: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ChunkState {
     /// In the line before a chunk.
     Size { bytes: u64, digits: u8, ended: bool },
     /// In a chunk, with the number of bytes before its end.
@@ -30,7 +30,7 @@ enum Place {
     Over,
 }
 
-impl Default for Place {
+impl Default for ChunkState {
     fn default() -> Self {
         Self::Size {
             bytes: 0,
@@ -49,14 +49,14 @@ impl Chunks {
     pub(crate) fn follow(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some((&byte, rest)) = bytes.split_first() {
             match self.place {
-                Place::Over => return Ok(()),
-                Place::Data(left) => {
+                ChunkState::Over => return Ok(()),
+                ChunkState::Data(left) => {
                     let here = left.min(bytes.len() as u64);
                     // No more than the length of a slice.
                     bytes = &bytes[here as usize..];
                     self.place = match left - here {
-                        0 => Place::AfterData,
-                        left => Place::Data(left),
+                        0 => ChunkState::AfterData,
+                        left => ChunkState::Data(left),
                     };
                 }
                 _ => {
@@ -87,7 +87,7 @@ impl Chunks {
 
     fn within_a_line(&mut self, byte: u8) -> io::Result<()> {
         match &mut self.place {
-            Place::Size {
+            ChunkState::Size {
                 bytes,
                 digits,
                 ended: ended @ false,
@@ -103,12 +103,12 @@ impl Chunks {
                 }
                 _ => Err(broken("a chunk without a size")),
             },
-            Place::Size { .. } => Ok(()),
-            Place::Trailer { empty } => {
+            ChunkState::Size { .. } => Ok(()),
+            ChunkState::Trailer { empty } => {
                 *empty = false;
                 Ok(())
             }
-            Place::AfterData | Place::Data(_) | Place::Over => {
+            ChunkState::AfterData | ChunkState::Data(_) | ChunkState::Over => {
                 Err(broken("a chunk is longer than its size"))
             }
         }
@@ -116,12 +116,12 @@ impl Chunks {
 
     fn line_ended(&mut self) -> io::Result<()> {
         self.place = match self.place {
-            Place::Size { digits: 0, .. } => return Err(broken("a chunk without a size")),
-            Place::Size { bytes: 0, .. } => Place::Trailer { empty: true },
-            Place::Size { bytes, .. } => Place::Data(bytes),
-            Place::Trailer { empty: false } => Place::Trailer { empty: true },
-            Place::Trailer { empty: true } | Place::Over => Place::Over,
-            Place::AfterData | Place::Data(_) => Place::default(),
+            ChunkState::Size { digits: 0, .. } => return Err(broken("a chunk without a size")),
+            ChunkState::Size { bytes: 0, .. } => ChunkState::Trailer { empty: true },
+            ChunkState::Size { bytes, .. } => ChunkState::Data(bytes),
+            ChunkState::Trailer { empty: false } => ChunkState::Trailer { empty: true },
+            ChunkState::Trailer { empty: true } | ChunkState::Over => ChunkState::Over,
+            ChunkState::AfterData | ChunkState::Data(_) => ChunkState::default(),
         };
         Ok(())
     }
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(at_once.is_ok(), one_by_one.is_ok(), "{body:?}");
         at_once.map_err(|error| error.to_string())?;
         assert_eq!(whole, pieces, "{body:?}");
-        Ok(whole.place == Place::Over)
+        Ok(whole.place == ChunkState::Over)
     }
 
     #[test]

@@ -22,7 +22,7 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::Limits;
+use super::ConnectionLimits;
 
 /// Maximum number of connections that are looked at to find one that gives way.
 const LOOKS: usize = 256;
@@ -37,14 +37,14 @@ const LEAVING_TIME: Duration = Duration::from_millis(20);
 pub(crate) struct Connections {
     max: usize,
     gauge: IntGauge,
-    table: Mutex<Table>,
+    table: Mutex<ConnectionTable>,
     /// Woken when a connection has ended.
     left: Notify,
 }
 
 #[derive(Default)]
-struct Table {
-    open: Slab<Arc<Waiting>>,
+struct ConnectionTable {
+    open: Slab<Arc<ClientWait>>,
     /// The number of connections without an admitted request, by address.
     strangers: HashMap<ClientNetwork, usize>,
     /// Where the next search begins, so that all take their turn.
@@ -69,7 +69,7 @@ impl From<IpAddr> for ClientNetwork {
 
 /// A counted connection. Dropping it ends the count.
 pub(crate) struct OpenConnection {
-    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiting: Arc<ClientWait>,
     connections: Arc<Connections>,
     key: usize,
 }
@@ -87,12 +87,12 @@ impl Connections {
     /// Counts a new connection from an address, unless there are too many. Its time to send a request begins now.
     pub(super) fn admit(
         self: &Arc<Self>,
-        limits: &Limits,
+        limits: &ConnectionLimits,
         address: IpAddr,
     ) -> Option<OpenConnection> {
         let now = Instant::now();
         let client = ClientNetwork::from(address);
-        let waiting = Arc::new(Waiting::new(now, client));
+        let waiting = Arc::new(ClientWait::new(now, client));
         waiting.awaited(limits, now);
         let key = {
             let mut table = self.table();
@@ -159,12 +159,12 @@ impl Connections {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl ConnectionTable {
     /// Closes one of the next waiting connections without an admitted request: preferably of the address with the most of
     /// them, and preferably one whose request was refused.
     fn make_room(&mut self) -> bool {
@@ -228,7 +228,10 @@ impl OpenConnection {
     }
 
     /// Notes the arrival of a request of HTTP/2. The connection waits again when the last of its requests has ended.
-    pub(crate) fn request_arrived(self: &Arc<Self>, limits: &Limits) -> MultiplexedRequest {
+    pub(crate) fn request_arrived(
+        self: &Arc<Self>,
+        limits: &ConnectionLimits,
+    ) -> MultiplexedRequest {
         let waiting = &self.waiting;
         let mut running = waiting.running();
         *running += 1;
@@ -245,7 +248,7 @@ impl OpenConnection {
 /// A request of HTTP/2 while it is answered.
 pub(crate) struct MultiplexedRequest {
     open: Arc<OpenConnection>,
-    limits: Limits,
+    limits: ConnectionLimits,
 }
 
 impl Drop for MultiplexedRequest {
@@ -275,9 +278,9 @@ impl Drop for OpenConnection {
 
 /// The wait of a connection for its client, with its deadline. Written by the connection's own task and those of its
 /// requests; all others read.
-pub(super) struct Waiting {
+pub(super) struct ClientWait {
     opened: Instant,
-    /// Deadline for the client's next bytes, in milliseconds after `opened`; [`Waiting::NOTHING`] while a request is
+    /// Deadline for the client's next bytes, in milliseconds after `opened`; [`ClientWait::NOTHING`] while a request is
     /// answered.
     due: AtomicU64,
     /// The client's [`ClientNetwork`].
@@ -297,7 +300,7 @@ pub(super) struct Waiting {
     task: AtomicWaker,
 }
 
-impl Waiting {
+impl ClientWait {
     /// The value of `due` while a request is being answered.
     const NOTHING: u64 = u64::MAX;
 
@@ -317,7 +320,7 @@ impl Waiting {
     }
 
     /// Sets the deadline for the next head: short for the first head, idle time for later ones.
-    pub(super) fn awaited(&self, limits: &Limits, now: Instant) {
+    pub(super) fn awaited(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(true, Ordering::Relaxed);
         self.until(if self.is_first() {
             now + limits.header
@@ -327,7 +330,7 @@ impl Waiting {
     }
 
     /// Notes that a part of the head has arrived. The rest has its own time, which for the first head runs already.
-    pub(super) fn begun(&self, limits: &Limits, now: Instant) {
+    pub(super) fn begun(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(false, Ordering::Relaxed);
         if !self.is_first() {
             self.until(now + limits.header);
@@ -405,7 +408,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: ConnectionLimits = ConnectionLimits {
         header: Duration::from_secs(15),
         keepalive: Duration::from_secs(75),
         write: Duration::from_secs(30),
@@ -420,7 +423,7 @@ mod tests {
     fn a_head_has_its_own_time_and_a_later_one_idle_time_before() {
         let opened = Instant::now();
         let at = |seconds| opened + Duration::from_secs(seconds);
-        let waiting = Waiting::new(opened, HERE.into());
+        let waiting = ClientWait::new(opened, HERE.into());
         waiting.awaited(&LIMITS, opened);
         assert_eq!(waiting.due(), Some(at(15)));
         waiting.begun(&LIMITS, at(10));

@@ -14,7 +14,7 @@ const PARTS: usize = 4;
 
 /// A stream whose writes are gathered. Reads are the stream's own.
 #[derive(Debug)]
-pub(super) struct Gathered<C> {
+pub(super) struct GatheringStream<C> {
     inner: C,
     /// The bytes that were not written yet.
     held: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct Gathered<C> {
     limit: usize,
 }
 
-impl<C> Gathered<C> {
+impl<C> GatheringStream<C> {
     pub(super) fn new(limit: usize, inner: C) -> Self {
         Self {
             inner,
@@ -65,7 +65,7 @@ impl<C> Gathered<C> {
     }
 }
 
-impl<C: AsyncWrite + Unpin> Gathered<C> {
+impl<C: AsyncWrite + Unpin> GatheringStream<C> {
     fn poll_held(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let rest = &self.held[self.gone..];
@@ -123,7 +123,7 @@ fn some(wrote: usize) -> io::Result<usize> {
     }
 }
 
-impl<C: AsyncRead + Unpin> AsyncRead for Gathered<C> {
+impl<C: AsyncRead + Unpin> AsyncRead for GatheringStream<C> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -133,7 +133,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Gathered<C> {
     }
 }
 
-impl<C: AsyncWrite + Unpin> AsyncWrite for Gathered<C> {
+impl<C: AsyncWrite + Unpin> AsyncWrite for GatheringStream<C> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -222,7 +222,7 @@ mod tests {
 
     async fn written(most: usize, vectored: bool, parts: &[&[u8]]) -> Vec<Vec<u8>> {
         let writes = Vec::new();
-        let mut gathered = Gathered::new(
+        let mut gathered = GatheringStream::new(
             8,
             Taker {
                 most,
@@ -270,7 +270,7 @@ mod tests {
             vectored: true,
             writes: Vec::new(),
         };
-        let mut gathered = Gathered::new(8, taker);
+        let mut gathered = GatheringStream::new(8, taker);
         for data in ["1", "1234", "12345678"] {
             let parts = ["4\r\n", data, "\r\n"].map(|part| IoSlice::new(part.as_bytes()));
             let taken = gathered.write_vectored(&parts).await.expect("taken");

@@ -28,18 +28,18 @@ pub(crate) struct Head {
 
 /// The outcome of the wait for a head.
 #[derive(Debug)]
-pub(crate) enum Gathered {
+pub(crate) enum HeadOutcome {
     /// The head is complete.
     Whole(Head),
     /// The client has left, or its connection broke.
     Closed,
     /// The head cannot be served.
-    Refused(Refusal),
+    Refused(HeadRefusal),
 }
 
 /// A head that is not served.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct HeadRefusal {
     fault: Fault,
     /// The bytes that arrived.
     bytes: BytesMut,
@@ -58,7 +58,7 @@ enum Fault {
     Chunks,
 }
 
-impl Refusal {
+impl HeadRefusal {
     /// A request whose body, as far as it is there, is not framed as it should be.
     pub(crate) fn of_body(bytes: BytesMut) -> Self {
         Self {
@@ -115,7 +115,7 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
     connection: &mut C,
     limit: usize,
     begun: impl FnOnce(),
-) -> Gathered {
+) -> HeadOutcome {
     // Empty until bytes arrive.
     let mut bytes = BytesMut::new();
     let mut scan = Scan::default();
@@ -125,12 +125,12 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
             if !bytes.is_empty() {
                 tracing::debug!("a client left in the middle of a request head");
             }
-            return Gathered::Closed;
+            return HeadOutcome::Closed;
         };
         let fault = match scan.look(&bytes) {
             Ok(Some(end)) => {
                 let coded = scan.coded;
-                return Gathered::Whole(Head { bytes, end, coded });
+                return HeadOutcome::Whole(Head { bytes, end, coded });
             }
             Ok(None) if bytes.len() <= limit => {
                 if let Some(begun) = begun.take() {
@@ -141,7 +141,7 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
             Ok(None) => Fault::TooLarge,
             Err(fault) => fault,
         };
-        return Gathered::Refused(Refusal {
+        return HeadOutcome::Refused(HeadRefusal {
             fault,
             bytes,
             limit,
@@ -319,7 +319,7 @@ mod tests {
             gathered
         };
         let ((), gathered) = tokio::join!(sending, gathering);
-        let Gathered::Refused(refusal) = gathered else {
+        let HeadOutcome::Refused(refusal) = gathered else {
             panic!("{gathered:?}");
         };
         assert_eq!(refusal.fault, Fault::TooLarge);
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn what_is_no_request_has_no_method_and_no_target() {
         for bytes in ["", "\u{16}\u{3}", "\r\n\u{0} \u{0}"] {
-            let refusal = Refusal {
+            let refusal = HeadRefusal {
                 fault: Fault::NotHttp,
                 bytes: bytes.into(),
                 limit: 0,
@@ -354,7 +354,7 @@ mod tests {
                 drop(client);
             };
             let ((), gathered) = tokio::join!(sending, gather(&mut server, 1000, || begun = true));
-            (matches!(gathered, Gathered::Whole(_)), begun)
+            (matches!(gathered, HeadOutcome::Whole(_)), begun)
         };
         assert_eq!(gathered(&["A / HTTP/1.1\r\n", "\r\n"]).await, (true, true));
         assert_eq!(gathered(&["A HTTP/1.1\r\n\r\n"]).await, (true, false));

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tooldock_workers::runtimes::Runtimes;
 
-use super::socket::Listener;
-use super::{Accepted, Listening};
+use super::socket::ListeningSocket;
+use super::{AcceptedConnection, Listening};
 use crate::sockets::BoundSocket;
 use crate::tls::TlsListener;
 
@@ -45,7 +45,7 @@ pub(crate) struct EdgeService {
     endpoints: Vec<Endpoint>,
     threads: usize,
     /// The list that the service adds its runtime to.
-    runtimes: Option<Arc<Announced>>,
+    runtimes: Option<Arc<RuntimeCollector>>,
     /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
     lifetime: Option<ShutdownWatch>,
     /// True when connections are accepted: a successor waits until its predecessor accepts no more.
@@ -73,7 +73,7 @@ impl EdgeService {
     }
 
     /// Adds the service's runtime to those that carry message I/O.
-    pub(crate) fn announced_to(mut self, runtimes: Arc<Announced>) -> Self {
+    pub(crate) fn announced_to(mut self, runtimes: Arc<RuntimeCollector>) -> Self {
         self.runtimes = Some(runtimes);
         self
     }
@@ -130,8 +130,8 @@ impl PingoraService for EdgeService {
 }
 
 /// Registers a socket with this runtime. If a socket cannot be registered, the process ends.
-fn listen(socket: BoundSocket) -> Listener {
-    Listener::new(socket).unwrap_or_else(|error| {
+fn listen(socket: BoundSocket) -> ListeningSocket {
+    ListeningSocket::new(socket).unwrap_or_else(|error| {
         tracing::error!(%error, "a listener cannot be started");
         std::process::exit(1);
     })
@@ -139,7 +139,7 @@ fn listen(socket: BoundSocket) -> Listener {
 
 /// Accepts on one socket.
 struct AcceptLoop {
-    socket: Arc<Listener>,
+    socket: Arc<ListeningSocket>,
     address: Arc<LocalAddress>,
     proxy_protocol: bool,
     tls: Option<Arc<TlsListener>>,
@@ -160,7 +160,7 @@ impl AcceptLoop {
                 Ok((socket, peer)) => {
                     let tls = self.tls.as_ref().map(|tls| tls.acceptor());
                     let shutdown = self.shutdown.clone();
-                    let accepted = Accepted {
+                    let accepted = AcceptedConnection {
                         socket,
                         peer,
                         address: Arc::clone(&self.address),
@@ -205,13 +205,13 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// The runtimes of the services that carry traffic, one each. They are provided when the last service has started.
-pub(crate) struct Announced {
+pub(crate) struct RuntimeCollector {
     expected: usize,
     known: Mutex<Vec<Handle>>,
     runtimes: Arc<Runtimes>,
 }
 
-impl Announced {
+impl RuntimeCollector {
     pub(crate) fn new(expected: usize, runtimes: Arc<Runtimes>) -> Self {
         Self {
             expected,
@@ -236,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn runtimes_are_known_when_the_last_service_has_started() {
         let runtimes = Arc::new(Runtimes::new());
-        let announced = Announced::new(2, Arc::clone(&runtimes));
+        let announced = RuntimeCollector::new(2, Arc::clone(&runtimes));
         let mut first = std::pin::pin!(runtimes.pick());
         announced.add(Handle::current());
         assert!(futures_util::poll!(first.as_mut()).is_pending());

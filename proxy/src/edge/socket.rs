@@ -16,12 +16,12 @@ const UNIX_CLIENT: SocketAddr = SocketAddr::new(UNIX, 1);
 use crate::sockets::BoundSocket;
 
 /// A listening socket in its runtime.
-pub(super) enum Listener {
+pub(super) enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-impl Listener {
+impl ListeningSocket {
     /// Registers a bound socket with this runtime.
     ///
     /// # Errors

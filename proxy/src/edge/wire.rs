@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 use super::chunks::Chunks;
-use super::gathered::Gathered;
+use super::gathered::GatheringStream;
 use super::socket::Socket;
 
 /// The size of the write buffer, in bytes: one segment. A longer write is not copied: it leaves at once, behind the
@@ -73,7 +73,7 @@ impl Carrier for TlsStream<Wire<Socket>> {
 
 /// A connection.
 pub(crate) struct Wire<C> {
-    carrier: Gathered<C>,
+    carrier: GatheringStream<C>,
     socket: Arc<SocketDigest>,
     write_limit: Duration,
     /// Runs while a write waits for the client.
@@ -123,7 +123,7 @@ impl Wire<TlsStream<Wire<Socket>>> {
 impl<C: AsyncRead + AsyncWrite> Wire<C> {
     fn new(carrier: C, socket: Arc<SocketDigest>, buffer: usize, write_limit: Duration) -> Self {
         Self {
-            carrier: Gathered::new(buffer, carrier),
+            carrier: GatheringStream::new(buffer, carrier),
             socket,
             write_limit,
             stalled: None,

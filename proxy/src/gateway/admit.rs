@@ -16,7 +16,7 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::scan;
 
 use super::lasting::Lasting;
-use super::{Gateway, Listener, Passage, Rules};
+use super::{Gateway, GatewayListener, Passage, Rules};
 use crate::config::ListenAddress;
 use crate::edge;
 use crate::replicas::Arrival;
@@ -292,7 +292,7 @@ pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
 
 impl Passage {
     /// The listener that the client used: here, or at the replica that forwarded its request.
-    pub(super) fn listener(&self, session: &Session) -> Result<&Listener> {
+    pub(super) fn listener(&self, session: &Session) -> Result<&GatewayListener> {
         asked_listener(&self.rules, self.arrival.as_deref(), session)
     }
 
@@ -334,7 +334,7 @@ fn asked_listener<'a>(
     rules: &'a Rules,
     arrival: Option<&Arrival>,
     session: &Session,
-) -> Result<&'a Listener> {
+) -> Result<&'a GatewayListener> {
     let Some(arrival) = arrival else {
         return listener_of(&rules.listeners, session);
     };
@@ -349,7 +349,10 @@ fn asked_listener<'a>(
 }
 
 /// The listener of a request. With a single listener there is nothing to look up.
-fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a Listener> {
+fn listener_of<'a>(
+    listeners: &'a [GatewayListener],
+    session: &Session,
+) -> Result<&'a GatewayListener> {
     if let [only] = listeners {
         return Ok(only);
     }
@@ -363,9 +366,9 @@ fn listener_of<'a>(listeners: &'a [Listener], session: &Session) -> Result<&'a L
 
 /// The listener of a connection, by the address it was accepted at.
 pub(crate) fn listener_at<'a>(
-    listeners: &'a [Listener],
+    listeners: &'a [GatewayListener],
     local: Option<&SocketAddr>,
-) -> Option<&'a Listener> {
+) -> Option<&'a GatewayListener> {
     let local = local?;
     listeners.iter().find(|it| is_bound_to(&it.address, local))
 }

@@ -183,7 +183,7 @@ impl Gateway {
         passage: &mut Passage,
         reply: Reply,
         envelope: &Envelope<'_>,
-    ) -> Result<Written, ClientGone> {
+    ) -> Result<HandOverOutcome, ClientGone> {
         let unread = !session.is_body_done();
         let reply = resource::with_metadata_url(session, passage, reply);
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
@@ -251,10 +251,10 @@ impl Gateway {
                 passage.left_with = Some(status);
                 // From here on it is a stream, and streams have a limit of their own.
                 passage.permit = None;
-                return Ok(Written::Left);
+                return Ok(HandOverOutcome::Left);
             }
         }
-        Ok(Written::Whole)
+        Ok(HandOverOutcome::Whole)
     }
 }
 
@@ -359,7 +359,7 @@ fn waits_for_an_answer(body: &[u8]) -> bool {
 }
 
 /// The end of a request inside Pingora.
-pub(super) enum Written {
+pub(super) enum HandOverOutcome {
     /// The answer is written.
     Whole,
     /// The head is written; the rest leaves as a long stream.

@@ -3,31 +3,31 @@
 use prometheus::IntGauge;
 
 /// A counted request. Dropping it ends the count; the drain waits for the last request.
-pub(super) struct InFlight(IntGauge);
+pub(super) struct InFlightRequest(IntGauge);
 
-impl InFlight {
+impl InFlightRequest {
     pub(super) fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 
     /// Does not count the request while it waits for its client to read, which the drain must not wait for.
-    pub(super) fn paused(&self) -> Paused<'_> {
+    pub(super) fn paused(&self) -> InFlightPause<'_> {
         self.0.dec();
-        Paused(&self.0)
+        InFlightPause(&self.0)
     }
 }
 
-/// Ends the pause of an [`InFlight`] when it is dropped.
-pub(super) struct Paused<'a>(&'a IntGauge);
+/// Ends the pause of an [`InFlightRequest`] when it is dropped.
+pub(super) struct InFlightPause<'a>(&'a IntGauge);
 
-impl Drop for Paused<'_> {
+impl Drop for InFlightPause<'_> {
     fn drop(&mut self) {
         self.0.inc();
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.0.dec();
     }

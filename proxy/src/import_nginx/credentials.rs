@@ -21,15 +21,15 @@ pub(super) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, rep
 
 /// The credentials that open a namespace: the digests of tokens or the subjects of certificates, by namespace. `None`
 /// is the namespace of a file that passes nothing on.
-type Opened = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
+type OpenedNamespaces = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
 
 /// The namespaces that credentials open, and the namespaces that need none in nginx.
 fn opened<'a>(
     view: &View<'a>,
     report: &mut Report,
     credentials: impl Fn(usize) -> Option<(BTreeSet<String>, &'a Directive)>,
-) -> (Opened, BTreeSet<Option<NamespaceName>>) {
-    let mut opened = Opened::new();
+) -> (OpenedNamespaces, BTreeSet<Option<NamespaceName>>) {
+    let mut opened = OpenedNamespaces::new();
     let mut first: BTreeMap<_, &Directive> = BTreeMap::new();
     let (mut open, mut closed) = (BTreeSet::new(), BTreeSet::new());
     for (index, exposure) in view.sites.exposures.iter().enumerate() {
@@ -66,7 +66,7 @@ fn opened<'a>(
 /// The namespaces that a credential opens: those that require it, and those that require none.
 fn namespaces_of(
     credential: &str,
-    opened: &Opened,
+    opened: &OpenedNamespaces,
     open: &BTreeSet<Option<NamespaceName>>,
 ) -> Vec<String> {
     let asking = opened

@@ -95,10 +95,10 @@ pub(super) fn write_requests<'a>(
             continue;
         }
         match filled(value, &lower, name, variables, &exposure.scope) {
-            Filled::Plain => {
+            HeaderValueForm::Plain => {
                 drop(set.insert(lower, (header.to_owned(), value.to_owned(), directive)))
             }
-            Filled::Template(template, variable) => {
+            HeaderValueForm::Template(template, variable) => {
                 report.plain(
                     directive,
                     format!(
@@ -112,7 +112,7 @@ pub(super) fn write_requests<'a>(
                     set.insert(lower, (header.to_owned(), template, directive));
                 }
             }
-            Filled::OfRequest => {
+            HeaderValueForm::OfRequest => {
                 let is_id = lower == REQUEST_ID || only_variable(value) == Some("request_id");
                 report.plain(directive, if is_id { ID_GOES_UP } else { NOTHING_GOES_UP });
             }
@@ -159,7 +159,7 @@ fn is_ours_to_set(header: &str) -> bool {
 }
 
 /// The form of a value in the configuration.
-enum Filled {
+enum HeaderValueForm {
     /// The value stays as it is.
     Plain,
     /// The value refers to a variable, which is named.
@@ -174,14 +174,14 @@ fn filled<'a>(
     name: &NamespaceName,
     variables: &Variables<'a>,
     scope: &Scope<'a>,
-) -> Filled {
+) -> HeaderValueForm {
     let harmless = [
         "http", "https", "on", "off", "true", "false", "1", "0", "80", "443",
     ];
     let is_plain = HARMLESS.contains(&header) && !value.contains("${") || harmless.contains(&value);
     if is_literal(value) {
         if is_plain {
-            return Filled::Plain;
+            return HeaderValueForm::Plain;
         }
         let what = match (
             header,
@@ -192,7 +192,7 @@ fn filled<'a>(
             _ => header.to_owned(),
         };
         let variable = variable(&format!("{name}_{what}"));
-        return Filled::Template(format!("{}${{{variable}}}", scheme(value)), variable);
+        return HeaderValueForm::Template(format!("{}${{{variable}}}", scheme(value)), variable);
     }
     let mut made = None;
     for piece in pieces(value) {
@@ -203,7 +203,7 @@ fn filled<'a>(
                 false => is_of_request(it),
             };
             if varies {
-                return Filled::OfRequest;
+                return HeaderValueForm::OfRequest;
             }
             made = Some(it);
         }
@@ -224,7 +224,7 @@ fn filled<'a>(
             }
         )),
     };
-    Filled::Template(
+    HeaderValueForm::Template(
         format!(
             "{}${{{variable}}}",
             if is_alone { scheme(value) } else { "" }
@@ -335,9 +335,9 @@ mod tests {
             server: None,
         };
         match filled(value, header, &name, &Variables::of(&tree), &scope) {
-            Filled::Plain => "plain".into(),
-            Filled::Template(template, _) => template,
-            Filled::OfRequest => "of request".into(),
+            HeaderValueForm::Plain => "plain".into(),
+            HeaderValueForm::Template(template, _) => template,
+            HeaderValueForm::OfRequest => "of request".into(),
         }
     }
 

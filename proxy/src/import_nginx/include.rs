@@ -53,7 +53,7 @@ pub(super) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, F
         Some(folder) if !stdin => folder.to_owned(),
         _ => PathBuf::new(),
     };
-    let mut reader = Reader {
+    let mut reader = IncludeReader {
         folder,
         report,
         bytes: BYTES_MAX,
@@ -73,7 +73,7 @@ pub(super) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, F
         true => PathBuf::from("-"),
         false => fs::canonicalize(file).unwrap_or_else(|_| file.to_owned()),
     };
-    reader.open.push(Open {
+    reader.open.push(OpenFile {
         known_by,
         folder: reader.folder.clone(),
         shown: Arc::clone(&shown),
@@ -88,13 +88,13 @@ fn shown(file: &Path) -> Arc<str> {
 }
 
 /// A file that is being read.
-struct Open {
+struct OpenFile {
     known_by: PathBuf,
     folder: PathBuf,
     shown: Arc<str>,
 }
 
-struct Reader<'r> {
+struct IncludeReader<'r> {
     /// The folder where relative includes start.
     folder: PathBuf,
     report: &'r mut Report,
@@ -103,10 +103,10 @@ struct Reader<'r> {
     files: usize,
     directives: usize,
     /// The files from FILE to the one that is read at the moment.
-    open: Vec<Open>,
+    open: Vec<OpenFile>,
 }
 
-impl Reader<'_> {
+impl IncludeReader<'_> {
     fn text(&mut self, from: impl Read) -> Result<String, String> {
         let mut bytes = Vec::new();
         from.take(self.bytes + 1)
@@ -162,7 +162,7 @@ impl Reader<'_> {
     }
 }
 
-impl Includes for Reader<'_> {
+impl Includes for IncludeReader<'_> {
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure> {
         let fails = |what: String| Failure {
             place: include.place.clone(),
@@ -207,7 +207,7 @@ impl Includes for Reader<'_> {
             let text = self
                 .text(open)
                 .map_err(|what| fails(format!("{shown}: {what}")))?;
-            self.open.push(Open {
+            self.open.push(OpenFile {
                 known_by,
                 folder: file.parent().map(Path::to_owned).unwrap_or_default(),
                 shown: Arc::clone(&shown),

@@ -29,7 +29,7 @@ pub(super) struct Namespaces {
 }
 
 /// A namespace, with its target and its exposure.
-struct Made<'a> {
+struct NamespaceDraft<'a> {
     name: NamespaceName,
     target: Target<'a>,
     exposure: usize,
@@ -49,7 +49,7 @@ pub(super) fn namespaces<'a>(
         .map(|exposure| reached(exposure, sites, variables, report))
         .collect();
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
-    let mut made: Vec<Made<'_>> = Vec::new();
+    let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
     // An endpoint of Streamable HTTP makes the namespace; the paths of HTTP+SSE to the same server belong to it.
     let of_sse = |index: &usize| targets[*index].as_ref().is_some_and(Target::is_of_sse);
@@ -106,7 +106,7 @@ pub(super) fn namespaces<'a>(
         let comment = comment(exposure, &target, &name);
         names[index] = Some(name.clone());
         old_paths.note(&target, exposure.at, &name);
-        made.push(Made {
+        made.push(NamespaceDraft {
             name,
             target,
             exposure: index,
@@ -126,7 +126,7 @@ pub(super) fn namespaces<'a>(
     }
 }
 
-impl Made<'_> {
+impl NamespaceDraft<'_> {
     fn wanted_by(&self, wanted: &str) -> bool {
         let numbered = self.name.as_str().strip_prefix(wanted);
         numbered.is_some_and(|rest| {
@@ -214,7 +214,7 @@ fn usable(text: &str) -> Option<String> {
     })
 }
 
-fn free_name(wanted: &str, made: &[Made<'_>]) -> NamespaceName {
+fn free_name(wanted: &str, made: &[NamespaceDraft<'_>]) -> NamespaceName {
     let names = std::iter::once(wanted.to_owned()).chain((2..).map(|n| format!("{wanted}-{n}")));
     let mut free = names.filter_map(|name| name.parse::<NamespaceName>().ok());
     let free = free.find(|name| !made.iter().any(|it| it.name == *name));

@@ -16,7 +16,7 @@ use super::yaml_text::{Item, Map, Node};
 const BACKENDS_MAX: usize = 1_000;
 
 /// A backend.
-struct Entry {
+struct BackendEntry {
     url: String,
     weight: u64,
     backup: bool,
@@ -30,7 +30,7 @@ pub(super) fn write(
     server: &mut Map,
     report: &mut Report,
 ) -> bool {
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<BackendEntry> = Vec::new();
     let mut ids = BTreeSet::new();
     let pool = match &target.servers {
         Servers::One(authority) => {
@@ -109,7 +109,7 @@ fn entry(
     authority: &str,
     at: &Directive,
     report: &mut Report,
-) -> Option<Entry> {
+) -> Option<BackendEntry> {
     let url = match authority.strip_prefix("unix:") {
         Some(socket) => format!("unix:{socket}:{}", target.path),
         None => {
@@ -129,7 +129,7 @@ fn entry(
         );
         return None;
     }
-    Some(Entry {
+    Some(BackendEntry {
         url,
         weight: 1,
         backup: false,

@@ -24,13 +24,13 @@ pub(super) struct Client<'a> {
 /// Names in use. Clients of one name that open the same namespaces are one principal.
 #[derive(Default)]
 pub(super) struct Principals {
-    given: BTreeMap<String, Given>,
+    given: BTreeMap<String, NamedClient>,
     numbered: usize,
 }
 
 /// The client that has a name.
 #[derive(PartialEq, Eq)]
-struct Given {
+struct NamedClient {
     /// Its name in nginx.
     name: Option<String>,
     namespaces: Vec<String>,
@@ -60,7 +60,7 @@ impl Principals {
         namespaces: &[String],
         report: &mut Report,
     ) -> String {
-        let given = Given {
+        let given = NamedClient {
             name: client.name.map(str::to_owned),
             namespaces: namespaces.to_vec(),
         };
@@ -114,14 +114,14 @@ impl Principals {
     }
 
     /// The first name with a number at its end that is free, or that this client has already.
-    fn with_number(&self, cleaned: &str, given: &Given) -> String {
+    fn with_number(&self, cleaned: &str, given: &NamedClient) -> String {
         let numbers = 2..;
         let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));
         let free = |name: &String| self.given.get(name).is_none_or(|before| before == given);
         names.find(free).unwrap_or_else(|| cleaned.to_owned())
     }
 
-    fn numbered(&mut self, kind: &str, given: Given) -> String {
+    fn numbered(&mut self, kind: &str, given: NamedClient) -> String {
         loop {
             self.numbered += 1;
             let name = format!("{kind}-{}", self.numbered);

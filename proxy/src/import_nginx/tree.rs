@@ -106,7 +106,7 @@ pub(super) trait Includes {
 }
 
 /// A block that is not closed yet: its directive, and the content so far.
-struct Opened {
+struct OpenBlock {
     directive: Directive,
     before: Vec<Directive>,
 }
@@ -137,7 +137,7 @@ pub(super) fn parse(
         what,
     };
     let mut lexer = Lexer::new(text);
-    let mut opened: Vec<Opened> = Vec::new();
+    let mut opened: Vec<OpenBlock> = Vec::new();
     let mut block: Vec<Directive> = Vec::new();
     let mut words: Vec<Word> = Vec::new();
     let mut begun = 1;
@@ -201,7 +201,7 @@ pub(super) fn parse(
                 return fails(line, "more than 64 blocks stand in each other");
             }
             let before = std::mem::take(&mut block);
-            opened.push(Opened { directive, before });
+            opened.push(OpenBlock { directive, before });
         } else if directive.is("include") {
             block.extend(includes.include(&directive, depth + opened.len())?);
         } else {

@@ -14,10 +14,10 @@ pub(super) enum Node {
 
 /// Keys in the order in which they were added.
 #[derive(Clone, Default)]
-pub(super) struct Map(Vec<Entry>);
+pub(super) struct Map(Vec<YamlEntry>);
 
 #[derive(Clone)]
-struct Entry {
+struct YamlEntry {
     comment: String,
     key: String,
     node: Node,
@@ -56,7 +56,7 @@ impl Map {
         if matches!(&node, Node::Map(map) if map.is_empty()) {
             return;
         }
-        self.0.push(Entry {
+        self.0.push(YamlEntry {
             comment: comment.into(),
             key: key.to_owned(),
             node,

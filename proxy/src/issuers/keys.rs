@@ -21,7 +21,7 @@ const DOCUMENT_MAX: usize = 1024 * 1024;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Fetched keys, and their address.
-pub(super) struct Fetched {
+pub(super) struct FetchedKeys {
     pub(super) keys: KeySet,
     pub(super) endpoint: String,
 }
@@ -35,11 +35,11 @@ pub(super) async fn fetch(
     fetcher: &Fetcher,
     config: &OauthConfig,
     endpoint: Option<String>,
-) -> Result<Fetched, String> {
+) -> Result<FetchedKeys, String> {
     let endpoint = match (&config.jwks, endpoint) {
         (JwksSource::File(file), _) => {
             let keys = KeySet::parse(&read(file).await?);
-            return Ok(Fetched {
+            return Ok(FetchedKeys {
                 keys: keys.map_err(|error| format!("{}: {error}", file.display()))?,
                 endpoint: String::new(),
             });
@@ -57,7 +57,7 @@ pub(super) async fn fetch(
         ));
     }
     let keys = KeySet::parse(&body).map_err(|error| format!("{}: {error}", from.id()))?;
-    Ok(Fetched { keys, endpoint })
+    Ok(FetchedKeys { keys, endpoint })
 }
 
 async fn get(

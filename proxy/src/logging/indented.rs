@@ -7,7 +7,7 @@ use std::io::{self, Write};
 const INDENT: &str = "    ";
 
 /// A writer of text that receives each event whole, with a line break at its end.
-pub(super) struct Indented<W>(pub(super) W);
+pub(super) struct IndentingWriter<W>(pub(super) W);
 
 /// True for a character at which a terminal or a reader of the log may begin a line.
 fn is_break(character: char) -> bool {
@@ -17,7 +17,7 @@ fn is_break(character: char) -> bool {
     )
 }
 
-impl<W: Write> Write for Indented<W> {
+impl<W: Write> Write for IndentingWriter<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         self.write_all(event)?;
         Ok(event.len())
@@ -56,9 +56,9 @@ mod tests {
 
     /// A log writer that keeps its text in memory, for tests.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Written {
+    impl Write for LogCapture {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -70,12 +70,12 @@ mod tests {
 
     #[test]
     fn no_further_line_of_an_event_looks_like_an_event() {
-        let written = Written::default();
+        let written = LogCapture::default();
         let writer = written.clone();
         let subscriber = fmt()
             .with_ansi(false)
             .without_time()
-            .with_writer(move || Indented(writer.clone()))
+            .with_writer(move || IndentingWriter(writer.clone()))
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             let error = "It said:\n INFO tooldock::serve: forged\r INFO forged, too\r\n\nend\n\

@@ -26,7 +26,7 @@ pub(super) struct Candidate {
 }
 
 /// Facts about candidates, for choosing.
-pub(super) trait Facts {
+pub(super) trait CandidateFacts {
     /// The number of requests that the candidate works on.
     fn in_flight(&self, index: usize) -> usize;
     /// The part of its share that the candidate gets: less than 1 while it comes back.
@@ -59,7 +59,12 @@ impl Choice {
     }
 
     /// The index of the chosen backend, which is none of `avoid`.
-    pub(super) fn pick(&self, avoid: &[BackendId], hash: u64, facts: &dyn Facts) -> Option<usize> {
+    pub(super) fn pick(
+        &self,
+        avoid: &[BackendId],
+        hash: u64,
+        facts: &dyn CandidateFacts,
+    ) -> Option<usize> {
         let key = hash.to_be_bytes();
         match &self.by {
             By::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
@@ -74,7 +79,7 @@ impl Choice {
         &self,
         mut order: impl BackendIter,
         avoid: &[BackendId],
-        facts: Option<&dyn Facts>,
+        facts: Option<&dyn CandidateFacts>,
     ) -> Option<usize> {
         // Twice round, as chance may draw a backend several times.
         for _ in 0..2 * self.among.len() {
@@ -100,7 +105,7 @@ impl Choice {
         &self,
         turn: &AtomicUsize,
         avoid: &[BackendId],
-        facts: &dyn Facts,
+        facts: &dyn CandidateFacts,
     ) -> Option<usize> {
         let from = turn.fetch_add(1, Ordering::Relaxed) % self.among.len().max(1);
         let (before, after) = self.among.split_at(from);
@@ -138,12 +143,12 @@ fn backend(candidate: &Candidate) -> Backend {
 mod tests {
     use super::*;
 
-    struct Known {
+    struct FixedFacts {
         in_flight: Vec<usize>,
         share: Vec<f64>,
     }
 
-    impl Facts for Known {
+    impl CandidateFacts for FixedFacts {
         fn in_flight(&self, index: usize) -> usize {
             self.in_flight[index]
         }
@@ -152,8 +157,8 @@ mod tests {
         }
     }
 
-    fn idle() -> Known {
-        Known {
+    fn idle() -> FixedFacts {
+        FixedFacts {
             in_flight: vec![0; 3],
             share: vec![1.0; 3],
         }
@@ -173,7 +178,7 @@ mod tests {
         Choice::new(balance, among.map(candidate).collect())
     }
 
-    fn counts(choice: &Choice, avoid: &[BackendId], facts: &Known, picks: u64) -> [usize; 3] {
+    fn counts(choice: &Choice, avoid: &[BackendId], facts: &FixedFacts, picks: u64) -> [usize; 3] {
         let mut counts = [0; 3];
         for hash in 0..picks {
             counts[choice.pick(avoid, hash, facts).expect("one is left")] += 1;

@@ -23,8 +23,8 @@ use super::idle::Idle;
 use super::lock;
 use super::metrics::RemoteMetrics;
 use super::names::{Addresses, Names};
-use super::oauth::{ClientAuths, Tokens};
-use super::pool::{Core, Member, Pool};
+use super::oauth::{ClientAuths, RemoteTokens};
+use super::pool::{Core, Pool, PoolMember};
 use super::tls::Material;
 use super::upkeep;
 
@@ -40,7 +40,7 @@ pub(crate) struct RemoteClient {
     control: Handle,
     /// Personal credentials, by principal.
     personal: Arc<PersonalSecrets>,
-    tokens: Arc<Tokens>,
+    tokens: Arc<RemoteTokens>,
     /// Plain data.
     servers: Mutex<Servers>,
 }
@@ -50,18 +50,18 @@ type Servers = HashMap<NamespaceName, Versions>;
 /// The pools of one server.
 #[derive(Default)]
 struct Versions {
-    served: Option<Served>,
+    served: Option<ServedPool>,
     /// Pools of other versions, while a request holds them.
     others: Vec<Weak<Pool>>,
 }
 
 /// The pool of the served version. Dropping this ends its upkeep, even if requests still hold the pool.
-struct Served {
+struct ServedPool {
     pool: Arc<Pool>,
     upkeep: AbortHandle,
 }
 
-impl Drop for Served {
+impl Drop for ServedPool {
     fn drop(&mut self) {
         self.upkeep.abort();
     }
@@ -80,7 +80,7 @@ impl RemoteClient {
             connector: Arc::default(),
             names,
             metrics,
-            tokens: Tokens::new(client.clone(), control.clone(), authorizations, of_tokens),
+            tokens: RemoteTokens::new(client.clone(), control.clone(), authorizations, of_tokens),
             control,
             personal,
             servers: Mutex::default(),
@@ -135,7 +135,7 @@ impl RemoteClient {
             *lock(&member.core.served_in) = Arc::downgrade(&pool);
         }
         let upkeep = self.control.spawn(upkeep::keep(Arc::downgrade(&pool)));
-        versions.served = Some(Served {
+        versions.served = Some(ServedPool {
             pool: Arc::clone(&pool),
             upkeep: upkeep.abort_handle(),
         });
@@ -215,11 +215,11 @@ fn member(
     spec: &BackendSpec,
     core: Arc<Core>,
     removed: bool,
-) -> Arc<Member> {
+) -> Arc<PoolMember> {
     let rules = &server.spec;
     let token = rules.oauth.as_ref().map(|_| "authorization");
     let of_request: Vec<_> = rules.personal.names().chain(token).collect();
-    Arc::new(Member {
+    Arc::new(PoolMember {
         spec: spec.clone(),
         server: Arc::clone(server),
         headers: Headers::new(&rules.headers, rules.credentials.as_ref(), &of_request),
@@ -240,7 +240,7 @@ fn same_connections(one: &RemoteServer, other: &RemoteServer) -> bool {
 }
 
 /// Backends with running requests that a new version does not have.
-fn leaving(before: &Pool, members: &[Arc<Member>]) -> Vec<Arc<Member>> {
+fn leaving(before: &Pool, members: &[Arc<PoolMember>]) -> Vec<Arc<PoolMember>> {
     let earlier = lock(&before.leaving);
     let all = before.members.iter().chain(&*earlier);
     let left = all.filter(|old| {

@@ -21,7 +21,7 @@ pub(crate) struct Connector(OnceLock<TransportConnector>);
 
 /// The address of a new connection, with the settings for opening it.
 #[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct ConnectTarget<'a> {
     pub(crate) id: &'a BackendId,
     pub(crate) backend: &'a Backend,
     pub(crate) tls: &'a TlsSpec,
@@ -40,7 +40,7 @@ impl Connector {
         addresses: &Addresses,
         material: &Material,
     ) -> Result<(Stream, Option<SocketAddr>), SendError> {
-        self.connect_to(Target {
+        self.connect_to(ConnectTarget {
             id: &backend.id,
             backend: &backend.backend,
             tls: &server.spec.tls,
@@ -54,9 +54,9 @@ impl Connector {
     /// A connection to one of the target's addresses.
     pub(crate) async fn connect_to(
         &self,
-        target: Target<'_>,
+        target: ConnectTarget<'_>,
     ) -> Result<(Stream, Option<SocketAddr>), SendError> {
-        let Target { id, limit, .. } = target;
+        let ConnectTarget { id, limit, .. } = target;
         let deadline = Instant::now() + limit;
         if let Host::Unix(path) = &target.backend.host {
             let path = path.to_string_lossy();
@@ -99,8 +99,8 @@ impl Connector {
     }
 }
 
-fn peer(address: SocketAddr, target: Target<'_>) -> HttpPeer {
-    let Target { tls, material, .. } = target;
+fn peer(address: SocketAddr, target: ConnectTarget<'_>) -> HttpPeer {
+    let ConnectTarget { tls, material, .. } = target;
     let encrypted = target.backend.tls;
     let name = match (encrypted, &tls.server_name, &target.backend.host) {
         (false, ..) => String::new(),

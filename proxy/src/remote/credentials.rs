@@ -6,7 +6,7 @@ use tooldock_upstream::http_client::{BackendRequest, SendError, SendErrorKind};
 
 use super::failure::failed;
 use super::headers;
-use super::pool::Member;
+use super::pool::PoolMember;
 
 /// The credentials of a request. Most servers have none of this kind.
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Credentials {
 ///
 /// Nothing was sent: the principal lacks a credential, or there is no token.
 pub(super) async fn of(
-    member: &Member,
+    member: &PoolMember,
     request: &BackendRequest,
 ) -> Result<Credentials, SendError> {
     with_token(member, request, None).await
@@ -42,7 +42,7 @@ pub(super) async fn of(
 ///
 /// No other token could be fetched.
 pub(super) async fn renewed(
-    member: &Member,
+    member: &PoolMember,
     request: &BackendRequest,
     refused: Credentials,
 ) -> Result<Option<Credentials>, SendError> {
@@ -51,7 +51,7 @@ pub(super) async fn renewed(
 }
 
 async fn with_token(
-    member: &Member,
+    member: &PoolMember,
     request: &BackendRequest,
     refused: Option<&HeaderValue>,
 ) -> Result<Credentials, SendError> {
@@ -71,7 +71,7 @@ async fn with_token(
 }
 
 fn personal(
-    member: &Member,
+    member: &PoolMember,
     request: &BackendRequest,
     own: &mut Credentials,
 ) -> Result<(), SendError> {

@@ -20,7 +20,7 @@ use tooldock_upstream::http_client::{
 use super::coding::{self, BodyDecoder};
 use super::failure::{failed, no_head};
 use super::headers::{self, Own};
-use super::pool::{InFlight, Member};
+use super::pool::{BackendInFlight, PoolMember};
 use super::response::{ReadError, Response};
 use crate::timeout::fast_timeout;
 
@@ -45,7 +45,7 @@ pub(super) enum Outcome {
 }
 
 /// An open connection.
-struct Connection {
+struct BackendConnection {
     response: Response,
     address: Option<SocketAddr>,
     /// True if the whole request was written. Otherwise the backend would take the next request for the rest of it.
@@ -54,11 +54,11 @@ struct Connection {
 
 /// Sends a request to that path and query of a backend, and waits for the head of its response.
 pub(super) async fn send(
-    member: &Arc<Member>,
+    member: &Arc<PoolMember>,
     request: &BackendRequest,
     target: &str,
     own: &Own,
-    in_flight: InFlight,
+    in_flight: BackendInFlight,
 ) -> Result<BackendResponse, SendError> {
     let (id, server) = (&member.spec.id, &member.server);
     let timeouts = server.spec.timeouts;
@@ -79,7 +79,7 @@ pub(super) async fn send(
             fast_timeout(timeouts.head, written).await
         };
         match written {
-            Ok(Ok(())) => break (Connection::of(open), None),
+            Ok(Ok(())) => break (BackendConnection::of(open), None),
             // A kept connection that the backend gave up. No whole request can have been read: another connection is
             // taken.
             Ok(Err(_)) if reused && short => {}
@@ -90,7 +90,7 @@ pub(super) async fn send(
             }
             Ok(Err(Unwritten::Body)) => {
                 // The backend may have answered without reading the whole body.
-                let mut connection = Connection::of(open);
+                let mut connection = BackendConnection::of(open);
                 let early = timeout(EARLY_ANSWER, connection.response.read_head()).await;
                 if let Ok(Ok(head)) = early {
                     connection.whole = false;
@@ -154,14 +154,14 @@ pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
 }
 
 /// Path and query of a request, by the configuration or by the request itself.
-pub(super) fn target<'a>(member: &'a Member, request: &'a BackendRequest) -> &'a str {
+pub(super) fn target<'a>(member: &'a PoolMember, request: &'a BackendRequest) -> &'a str {
     let target = request.target.as_ref();
     target.unwrap_or(&member.spec.backend.target)
 }
 
 /// The head of the request as it is written, and the body behind it where that is `short`.
 fn head(
-    member: &Member,
+    member: &PoolMember,
     request: &BackendRequest,
     target: &str,
     own: &Own,
@@ -195,7 +195,7 @@ fn head(
     Ok(head.freeze())
 }
 
-fn goes_with_head(member: &Member, body: &Bytes) -> bool {
+fn goes_with_head(member: &PoolMember, body: &Bytes) -> bool {
     let most = if member.spec.backend.tls {
         ONE_RECORD
     } else {
@@ -205,13 +205,13 @@ fn goes_with_head(member: &Member, body: &Bytes) -> bool {
 }
 
 /// A connection to which nothing of this request has been written.
-struct Open {
+struct OpenedConnection {
     stream: Stream,
     address: Option<SocketAddr>,
     reused: bool,
 }
 
-async fn connection(member: &Member) -> Result<Open, SendError> {
+async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> {
     let core = &member.core;
     let still_has = |address: &SocketAddr| core.addresses.still_has(address);
     let (reused, (stream, address)) = match core.idle.take(still_has) {
@@ -227,16 +227,16 @@ async fn connection(member: &Member) -> Result<Open, SendError> {
             (false, Box::pin(opening).await?)
         }
     };
-    Ok(Open {
+    Ok(OpenedConnection {
         stream,
         address,
         reused,
     })
 }
 
-impl Connection {
+impl BackendConnection {
     /// A connection to which the whole request has been written.
-    fn of(open: Open) -> Self {
+    fn of(open: OpenedConnection) -> Self {
         Self {
             response: Response::new(open.stream),
             address: open.address,
@@ -268,7 +268,7 @@ async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwr
     rest.await.map_err(|_| Unwritten::Body)
 }
 
-fn unreadable(member: &Member, error: ReadError) -> SendError {
+fn unreadable(member: &PoolMember, error: ReadError) -> SendError {
     let (kind, what) = match error {
         ReadError::Malformed(what) => (SendErrorKind::Malformed, what),
         ReadError::Closed => (
@@ -294,8 +294,8 @@ pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The body of a response. Dropped before its end, it closes the connection.
 struct Body {
     /// `None` after the end.
-    connection: Option<Connection>,
-    member: Arc<Member>,
+    connection: Option<BackendConnection>,
+    member: Arc<PoolMember>,
     status: StatusCode,
     /// True when the response names the end of its body.
     is_framed: bool,
@@ -305,7 +305,7 @@ struct Body {
     /// Deadline of the whole body; `None` for a stream.
     deadline: Option<Instant>,
     /// `None` after the outcome was reported.
-    in_flight: Option<InFlight>,
+    in_flight: Option<BackendInFlight>,
 }
 
 #[async_trait]

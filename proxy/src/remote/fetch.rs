@@ -15,7 +15,7 @@ use tooldock_upstream::http_client::BodyError;
 use tooldock_workers::remote::{Backend, TlsSpec};
 
 use super::coding;
-use super::connect::{Connector, Target};
+use super::connect::{ConnectTarget, Connector};
 use super::exchange::BYTE_ORDER_MARK;
 use super::names::{Addresses, Names};
 use super::response::{ReadError, Response};
@@ -72,7 +72,7 @@ impl Fetcher {
         let id = fetch.from.id();
         let host = fetch.from.host.clone();
         let addresses = Addresses::new(host, fetch.allow_private, Arc::clone(&self.names));
-        let target = Target {
+        let target = ConnectTarget {
             id: &id,
             backend: fetch.from,
             tls: &TlsSpec::default(),

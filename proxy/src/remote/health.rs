@@ -37,7 +37,7 @@ pub(super) struct Health {
 
 /// An event at a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum HealthEvent {
     /// A request was answered.
     Answered,
     /// A request got no answer, or the answer was a fault of the server.
@@ -96,17 +96,17 @@ impl Health {
     }
 
     /// Applies an event.
-    pub(super) fn on(&mut self, event: Event, now: Instant, rules: &PassiveHealth) -> Change {
+    pub(super) fn on(&mut self, event: HealthEvent, now: Instant, rules: &PassiveHealth) -> Change {
         let before = self.is_healthy(now);
-        self.has_answered |= matches!(event, Event::Answered | Event::CheckPassed);
+        self.has_answered |= matches!(event, HealthEvent::Answered | HealthEvent::CheckPassed);
         match event {
-            Event::Answered => {
+            HealthEvent::Answered => {
                 self.failures = 0;
                 if self.is_ejected(now) {
                     self.ejected = None;
                 }
             }
-            Event::Failed(problem) => {
+            HealthEvent::Failed(problem) => {
                 self.failures = self.failures.saturating_add(1).min(rules.failures);
                 if self.failures >= rules.failures && !self.is_ejected(now) {
                     self.ejected = Some((now + rules.eject, problem));
@@ -115,8 +115,8 @@ impl Health {
                     return Change::Ejected;
                 }
             }
-            Event::CheckPassed => self.down = None,
-            Event::CheckFailed(problem) => self.down = Some(problem),
+            HealthEvent::CheckPassed => self.down = None,
+            HealthEvent::CheckFailed(problem) => self.down = Some(problem),
         }
         match (before, self.is_healthy(now)) {
             (false, true) => {
@@ -142,8 +142,8 @@ mod tests {
         eject: Duration::from_secs(10),
     };
 
-    fn failed() -> Event {
-        Event::Failed("refused".into())
+    fn failed() -> HealthEvent {
+        HealthEvent::Failed("refused".into())
     }
 
     fn at(start: Instant, seconds: u64) -> Instant {
@@ -154,7 +154,13 @@ mod tests {
     fn failures_in_a_row_eject_and_an_answer_between_them_does_not() {
         let now = Instant::now();
         let mut health = Health::default();
-        for event in [failed(), failed(), Event::Answered, failed(), failed()] {
+        for event in [
+            failed(),
+            failed(),
+            HealthEvent::Answered,
+            failed(),
+            failed(),
+        ] {
             assert_eq!(health.on(event, now, &RULES), Change::None);
         }
         assert!(health.is_healthy(now));
@@ -187,7 +193,7 @@ mod tests {
             health.on(failed(), now, &RULES);
         }
         assert_eq!(
-            health.on(Event::Answered, at(now, 1), &RULES),
+            health.on(HealthEvent::Answered, at(now, 1), &RULES),
             Change::Recovered
         );
         assert!(health.is_healthy(at(now, 1)));
@@ -198,14 +204,14 @@ mod tests {
     fn what_a_check_says_holds_until_the_next_check() {
         let now = Instant::now();
         let mut health = Health::default();
-        let refused = || Event::CheckFailed("404".into());
+        let refused = || HealthEvent::CheckFailed("404".into());
         assert_eq!(health.on(refused(), now, &RULES), Change::Down);
-        assert_eq!(health.on(Event::Answered, now, &RULES), Change::None);
+        assert_eq!(health.on(HealthEvent::Answered, now, &RULES), Change::None);
         assert_eq!(health.on(refused(), now, &RULES), Change::None);
         assert!(!health.is_healthy(at(now, 100)));
         assert_eq!(health.problem(now), Some("404"));
         assert_eq!(
-            health.on(Event::CheckPassed, now, &RULES),
+            health.on(HealthEvent::CheckPassed, now, &RULES),
             Change::Recovered
         );
         assert!(health.is_healthy(now));
@@ -218,7 +224,10 @@ mod tests {
         for _ in 0..3 {
             health.on(failed(), now, &RULES);
         }
-        assert_eq!(health.on(Event::CheckPassed, now, &RULES), Change::None);
+        assert_eq!(
+            health.on(HealthEvent::CheckPassed, now, &RULES),
+            Change::None
+        );
         assert!(!health.is_healthy(now));
     }
 

@@ -21,10 +21,10 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The idle connections of one backend, over all runtimes.
 pub(crate) struct Idle {
     max: usize,
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Vec<IdleConnection>>,
 }
 
-struct Kept {
+struct IdleConnection {
     stream: Stream,
     /// `None` for a Unix socket.
     address: Option<SocketAddr>,
@@ -68,7 +68,7 @@ impl Idle {
         patience: Option<Duration>,
     ) {
         let patience = patience.map_or(IDLE_MAX, |it| it.saturating_sub(MARGIN).min(IDLE_MAX));
-        let kept = Kept {
+        let kept = IdleConnection {
             stream,
             address,
             runtime: Handle::current().id(),

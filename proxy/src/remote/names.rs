@@ -59,14 +59,14 @@ pub(crate) struct Addresses {
     allow_private: bool,
     names: Arc<dyn Names>,
     /// Plain data.
-    known: Mutex<Known>,
+    known: Mutex<ResolvedAddresses>,
     /// The permit to look the name up, so that a single request does.
     looking: Semaphore,
     turn: AtomicUsize,
 }
 
 #[derive(Default)]
-struct Known {
+struct ResolvedAddresses {
     addresses: Arc<[SocketAddr]>,
     at: Option<Instant>,
 }
@@ -81,7 +81,7 @@ impl Addresses {
             host,
             allow_private,
             names,
-            known: Mutex::new(Known {
+            known: Mutex::new(ResolvedAddresses {
                 addresses: literal.into(),
                 at: None,
             }),
@@ -251,7 +251,7 @@ mod tests {
         let host = Host::Name("a.example".into(), 80);
         let addresses = Addresses::new(host, false, Arc::new(Silent));
         let address: SocketAddr = "1.1.1.1:80".parse().expect("an address");
-        *lock(&addresses.known) = Known {
+        *lock(&addresses.known) = ResolvedAddresses {
             addresses: vec![address].into(),
             at: Some(Instant::now()),
         };

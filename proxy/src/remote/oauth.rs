@@ -1,9 +1,9 @@
 //! Tokens for remote servers: fetched when one is needed, renewed before they expire, each by one flight.
 //!
 //! ```text
-//! request ─▶ Tokens::authorization ─▶ Entry: the token of one server ─┬─ fresh ───────────▶ used
-//!                                                                     ├─ old, still valid ─▶ used; renewed meanwhile
-//!                                                                     └─ none, expired ────▶ one fetches, the others wait
+//! request ─▶ RemoteTokens::authorization ─▶ TokenEntry: of a server ─┬─ fresh ───────────▶ used
+//!                                                                    ├─ old, still valid ─▶ used; renewed meanwhile
+//!                                                                    └─ none, expired ────▶ one fetches, the others wait
 //! ```
 //!
 //! A token is old after four fifths of its lifetime. A token that the server refuses is fetched anew once. A failed fetch is
@@ -56,7 +56,7 @@ const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const UNSENDABLE: &str = "the token has a character that no header can hold";
 
 /// The tokens of all servers.
-pub(super) struct Tokens {
+pub(super) struct RemoteTokens {
     client: Weak<RemoteClient>,
     /// The runtime of fetches, which go on when their callers leave.
     control: Handle,
@@ -65,7 +65,7 @@ pub(super) struct Tokens {
     metrics: Arc<RemoteMetrics>,
     pub(super) client_auths: ClientAuths,
     /// Plain data.
-    entries: Mutex<HashMap<EntryKey, Arc<Entry>>>,
+    entries: Mutex<HashMap<TokenKey, Arc<TokenEntry>>>,
 }
 
 /// The forms in which clients must send their secrets, after an endpoint has refused the other form.
@@ -91,30 +91,30 @@ impl ClientAuths {
 }
 
 /// The namespace of the server, and the person that authorized the gateway there, where the server needs that.
-type EntryKey = (NamespaceName, Option<Authorizer>);
+type TokenKey = (NamespaceName, Option<Authorizer>);
 
 /// The token of a server or principal.
-struct Entry {
+struct TokenEntry {
     /// The settings for getting the token. Another configuration has another entry.
     spec: OAuthSpec,
-    given: Option<Given>,
+    given: Option<AuthorizationId>,
     /// The hosts that the token may be sent to, each with true if it is encrypted.
     hosts: Vec<(Host, bool)>,
     /// Plain data.
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Its one permit is held during a fetch.
     flight: Semaphore,
 }
 
 /// The authorization that an access token comes from. Each new authorization has another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Given {
+struct AuthorizationId {
     authorizer: Authorizer,
     since: u64,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     token: Option<Token>,
     /// The token that the server refused.
     refused: Option<HeaderValue>,
@@ -209,7 +209,7 @@ impl Token {
     }
 }
 
-impl Tokens {
+impl RemoteTokens {
     /// `client` reaches the authorization servers.
     pub(super) fn new(
         client: Weak<RemoteClient>,
@@ -272,7 +272,7 @@ impl Tokens {
         &self,
         server: &RemoteServer,
         principal: Option<&str>,
-    ) -> Result<Option<Given>, String> {
+    ) -> Result<Option<AuthorizationId>, String> {
         let spec = &server.spec;
         if spec.oauth.as_ref().map(|it| it.grant) != Some(Grant::AuthorizationCode) {
             return Ok(None);
@@ -282,7 +282,7 @@ impl Tokens {
         let store = self.authorizations.as_ref();
         let found = store.and_then(|it| it.get(&authorizer));
         match found {
-            Some(found) => Ok(Some(Given {
+            Some(found) => Ok(Some(AuthorizationId {
                 authorizer,
                 since: found.since,
             })),
@@ -290,16 +290,22 @@ impl Tokens {
         }
     }
 
-    fn entry(&self, server: &RemoteServer, spec: &OAuthSpec, given: Option<Given>) -> Arc<Entry> {
+    fn entry(
+        &self,
+        server: &RemoteServer,
+        spec: &OAuthSpec,
+        given: Option<AuthorizationId>,
+    ) -> Arc<TokenEntry> {
         let name = server.name.clone();
         let key = (name, given.as_ref().map(|it| it.authorizer.clone()));
         let mut entries = lock(&self.entries);
-        let fits = |it: &&Arc<Entry>| it.spec == *spec && it.given == given && it.covers(server);
+        let fits =
+            |it: &&Arc<TokenEntry>| it.spec == *spec && it.given == given && it.covers(server);
         if let Some(entry) = entries.get(&key).filter(fits) {
             return Arc::clone(entry);
         }
         let backends = server.spec.backends.iter().map(|it| &it.backend);
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(TokenEntry {
             spec: spec.clone(),
             given,
             hosts: backends.map(|it| (it.host.clone(), it.tls)).collect(),
@@ -312,7 +318,7 @@ impl Tokens {
 
     async fn token(
         self: &Arc<Self>,
-        entry: &Arc<Entry>,
+        entry: &Arc<TokenEntry>,
         server: &Arc<RemoteServer>,
     ) -> Result<HeaderValue, String> {
         let began = Instant::now();
@@ -353,7 +359,7 @@ impl Tokens {
     /// Fetches the token. The caller holds the flight.
     async fn fetch(
         &self,
-        entry: &Entry,
+        entry: &TokenEntry,
         server: &Arc<RemoteServer>,
     ) -> Result<HeaderValue, String> {
         let Some(client) = self.client.upgrade() else {
@@ -399,7 +405,7 @@ impl Tokens {
     }
 }
 
-impl Tokens {
+impl RemoteTokens {
     /// Logs the reason for a missing token, and counts an authorization that ended.
     fn tell(&self, server: &RemoteServer, end: Option<End>, reason: &str) {
         let name = &server.name;
@@ -412,12 +418,12 @@ impl Tokens {
     async fn fetched(
         &self,
         client: &Arc<RemoteClient>,
-        entry: &Entry,
+        entry: &TokenEntry,
         server: &Arc<RemoteServer>,
     ) -> Result<Token, NoToken> {
         match (&entry.given, &self.authorizations) {
             (Some(given), Some(store)) => {
-                let place = kept::Place {
+                let place = kept::AuthorizationSlot {
                     store,
                     authorizer: &given.authorizer,
                 };
@@ -433,7 +439,7 @@ impl Tokens {
     }
 }
 
-impl Entry {
+impl TokenEntry {
     /// Returns true if the token may be sent to all backends of a server.
     fn covers(&self, server: &RemoteServer) -> bool {
         let mut backends = server.spec.backends.iter().map(|it| &it.backend);

@@ -13,17 +13,17 @@ use tooldock_upstream::http_client::{
 use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
 
-use super::balance::{Candidate, Choice, Facts};
+use super::balance::{Candidate, CandidateFacts, Choice};
 use super::connect::Connector;
 use super::credentials::{self, Credentials};
 use super::exchange::{self, Outcome};
 use super::headers::Headers;
-use super::health::{Change, Event, Health};
+use super::health::{Change, Health, HealthEvent};
 use super::idle::Idle;
 use super::lock;
 use super::metrics::Series;
 use super::names::Addresses;
-use super::oauth::Tokens;
+use super::oauth::RemoteTokens;
 use super::redirect;
 use super::tls::Material;
 
@@ -36,7 +36,7 @@ pub(super) struct Core {
     pub(super) material: Material,
     pub(super) connector: Arc<Connector>,
     pub(super) personal: Arc<PersonalSecrets>,
-    pub(super) tokens: Arc<Tokens>,
+    pub(super) tokens: Arc<RemoteTokens>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
     /// The served pool, where the backend belongs to it. Plain data.
@@ -44,7 +44,7 @@ pub(super) struct Core {
 }
 
 /// A backend, by one version of its server's configuration.
-pub(super) struct Member {
+pub(super) struct PoolMember {
     pub(super) spec: BackendSpec,
     pub(super) server: Arc<RemoteServer>,
     pub(super) headers: Headers,
@@ -61,9 +61,9 @@ pub(super) struct Member {
 /// The backends of one version of a server's configuration.
 pub(super) struct Pool {
     pub(super) server: Arc<RemoteServer>,
-    pub(super) members: Vec<Arc<Member>>,
+    pub(super) members: Vec<Arc<PoolMember>>,
     /// Backends that a reload took out of the configuration and that still have running requests.
-    pub(super) leaving: Mutex<Vec<Arc<Member>>>,
+    pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
     /// The choice among the backends that could be used at the last request.
     choice: ArcSwapOption<Choice>,
     /// Locked while a backend that was too slow is judged, so that two do not stand in for each other.
@@ -74,7 +74,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(server: Arc<RemoteServer>, members: Vec<Arc<Member>>) -> Self {
+    pub(super) fn new(server: Arc<RemoteServer>, members: Vec<Arc<PoolMember>>) -> Self {
         Self {
             server,
             members,
@@ -118,7 +118,7 @@ impl Pool {
 
     /// Returns true if another backend would take a backend's work. A backup stands in for backups only: to begin with
     /// backups because of a few slow tools is worse than to wait for the tools.
-    fn stands_in_for(&self, member: &Member, now: Instant) -> bool {
+    fn stands_in_for(&self, member: &PoolMember, now: Instant) -> bool {
         let mut others = self.members.iter();
         others.any(|it| {
             let serves = member.spec.backup || !it.spec.backup;
@@ -128,7 +128,7 @@ impl Pool {
 
     /// A backend that was not tried within the last second, for the time in which none is healthy. So a server that is
     /// back is found by the next request, and a server that is down delays few requests.
-    fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<Member>> {
+    fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
         let mut left = self.members.iter().filter(|member| {
             member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
         });
@@ -150,19 +150,19 @@ impl Backends for Pool {
             }
             None => self.trial(avoid, now)?,
         };
-        Some(Chosen::backend(chosen))
+        Some(MemberBackend::backend(chosen))
     }
 
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>> {
         let found = self.members.iter().find(|member| member.spec.id == *id);
         if let Some(found) = found {
-            return Some(Chosen::backend(found));
+            return Some(MemberBackend::backend(found));
         }
         let leaving = lock(&self.leaving);
         let found = leaving
             .iter()
             .find(|member| member.spec.id == *id && member.is_busy());
-        found.map(Chosen::backend)
+        found.map(MemberBackend::backend)
     }
 
     fn states(&self) -> Vec<BackendState> {
@@ -176,11 +176,11 @@ impl Backends for Pool {
 
 /// The members at a moment.
 struct Now<'a> {
-    members: &'a [Arc<Member>],
+    members: &'a [Arc<PoolMember>],
     now: Instant,
 }
 
-impl Facts for Now<'_> {
+impl CandidateFacts for Now<'_> {
     fn in_flight(&self, index: usize) -> usize {
         self.members[index].core.in_flight.load(Ordering::Relaxed)
     }
@@ -190,7 +190,7 @@ impl Facts for Now<'_> {
     }
 }
 
-impl Member {
+impl PoolMember {
     fn takes_new(&self, now: Instant) -> bool {
         !self.removed && self.spec.weight > 0 && self.is_healthy_at(now)
     }
@@ -221,7 +221,7 @@ impl Member {
     }
 
     /// Applies an event to the health, and reports changes to the log and the metrics.
-    pub(super) fn note(&self, event: Event) {
+    pub(super) fn note(&self, event: HealthEvent) {
         let now = Instant::now();
         let (change, healthy, problem) = {
             let mut health = lock(&self.core.health);
@@ -251,7 +251,7 @@ impl Member {
     /// Applies a failed request to the health. A missing answer may be the tool's doing: the last remaining backend is
     /// not ejected for that, and checks find out if it answers at all.
     fn note_error(&self, error: &SendError) {
-        let failed = || self.note(Event::Failed(error.message.clone()));
+        let failed = || self.note(HealthEvent::Failed(error.message.clone()));
         match error.kind {
             SendErrorKind::Request | SendErrorKind::Authorization | SendErrorKind::GivenUp => {}
             SendErrorKind::HeadTimeout => {
@@ -272,7 +272,7 @@ impl Member {
         self: &Arc<Self>,
         request: BackendRequest,
     ) -> Result<BackendResponse, SendError> {
-        redirect::send(self, &request, &[], InFlight::uncounted).await
+        redirect::send(self, &request, &[], BackendInFlight::uncounted).await
     }
 
     /// Sends a request to the address of the backend and nowhere else: a redirect is the response.
@@ -281,7 +281,7 @@ impl Member {
         request: &BackendRequest,
     ) -> Result<BackendResponse, SendError> {
         let target = exchange::target(self, request);
-        let sent = exchange::send(self, request, target, &[], InFlight::new(self)).await;
+        let sent = exchange::send(self, request, target, &[], BackendInFlight::new(self)).await;
         if let Err(error) = &sent {
             self.core.series.count(error.kind.as_str());
         }
@@ -290,16 +290,16 @@ impl Member {
 }
 
 /// A member as the port uses it.
-struct Chosen(Arc<Member>);
+struct MemberBackend(Arc<PoolMember>);
 
-impl Chosen {
-    fn backend(member: &Arc<Member>) -> Arc<dyn Backend> {
+impl MemberBackend {
+    fn backend(member: &Arc<PoolMember>) -> Arc<dyn Backend> {
         Arc::new(Self(Arc::clone(member)))
     }
 }
 
 #[async_trait]
-impl Backend for Chosen {
+impl Backend for MemberBackend {
     fn id(&self) -> &BackendId {
         &self.0.spec.id
     }
@@ -315,8 +315,10 @@ impl Backend for Chosen {
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError> {
         let member = &self.0;
         let own = credentials::of(member, &request).await?;
-        let mut sent =
-            redirect::send(member, &request, &own.headers, || InFlight::new(member)).await;
+        let mut sent = redirect::send(member, &request, &own.headers, || {
+            BackendInFlight::new(member)
+        })
+        .await;
         // A token may have been revoked before its end: then another token is sent, once.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
@@ -326,9 +328,12 @@ impl Backend for Chosen {
         }
         match &sent {
             Ok(response) if response.status.is_server_error() => {
-                member.note(Event::Failed(format!("it answered {}", response.status)));
+                member.note(HealthEvent::Failed(format!(
+                    "it answered {}",
+                    response.status
+                )));
             }
-            Ok(_) => member.note(Event::Answered),
+            Ok(_) => member.note(HealthEvent::Answered),
             Err(error) => {
                 member.core.series.count(error.kind.as_str());
                 member.note_error(error);
@@ -341,22 +346,25 @@ impl Backend for Chosen {
 /// Sends a request with another token than the refused one, if there is another. The inner result is that of the second
 /// request.
 async fn send_again(
-    member: &Arc<Member>,
+    member: &Arc<PoolMember>,
     request: &BackendRequest,
     refused: Credentials,
 ) -> Result<Option<Result<BackendResponse, SendError>>, SendError> {
     let Some(own) = credentials::renewed(member, request, refused).await? else {
         return Ok(None);
     };
-    let sent = redirect::send(member, request, &own.headers, || InFlight::new(member)).await;
+    let sent = redirect::send(member, request, &own.headers, || {
+        BackendInFlight::new(member)
+    })
+    .await;
     Ok(Some(sent))
 }
 
 /// A request that a backend works on, until its outcome is known or its caller has left.
-pub(super) struct InFlight(Option<Arc<Member>>);
+pub(super) struct BackendInFlight(Option<Arc<PoolMember>>);
 
-impl InFlight {
-    fn new(member: &Arc<Member>) -> Self {
+impl BackendInFlight {
+    fn new(member: &Arc<PoolMember>) -> Self {
         member.core.in_flight.fetch_add(1, Ordering::Relaxed);
         member.core.series.in_flight.inc();
         Self(Some(Arc::clone(member)))
@@ -377,15 +385,17 @@ impl InFlight {
         member.core.series.count(label);
         match outcome {
             Outcome::Status(_) => {}
-            Outcome::Cut => member.note(Event::Failed("it cut a response".into())),
+            Outcome::Cut => member.note(HealthEvent::Failed("it cut a response".into())),
             Outcome::BodyTimeout => {
-                member.note(Event::Failed("a response did not come in time".into()));
+                member.note(HealthEvent::Failed(
+                    "a response did not come in time".into(),
+                ));
             }
         }
     }
 }
 
-impl Drop for InFlight {
+impl Drop for BackendInFlight {
     fn drop(&mut self) {
         if let Some(member) = &self.0 {
             member.core.in_flight.fetch_sub(1, Ordering::Relaxed);

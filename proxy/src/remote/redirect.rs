@@ -11,7 +11,7 @@ use tooldock_upstream::http_client::{BackendRequest, BackendResponse, SendError}
 
 use super::exchange;
 use super::headers::Own;
-use super::pool::{InFlight, Member};
+use super::pool::{BackendInFlight, PoolMember};
 
 /// Maximum number of characters of a redirect's target in errors and the log.
 const TOLD_MAX: usize = 200;
@@ -19,10 +19,10 @@ const TOLD_MAX: usize = 200;
 /// Sends a request, and once more where the backend's answer is a redirect that is followed. Where the target of an earlier
 /// redirect is not there any more, it is forgotten, and the configured path is asked. `in_flight` counts each request.
 pub(super) async fn send(
-    member: &Arc<Member>,
+    member: &Arc<PoolMember>,
     request: &BackendRequest,
     own: &Own,
-    in_flight: impl Fn() -> InFlight + Send + Sync,
+    in_flight: impl Fn() -> BackendInFlight + Send + Sync,
 ) -> Result<BackendResponse, SendError> {
     let moved = match request.target {
         Some(_) => None,
@@ -44,10 +44,10 @@ pub(super) async fn send(
 }
 
 async fn redirected(
-    member: &Arc<Member>,
+    member: &Arc<PoolMember>,
     request: &BackendRequest,
     own: &Own,
-    in_flight: impl Fn() -> InFlight,
+    in_flight: impl Fn() -> BackendInFlight,
     mut moved: Option<Arc<String>>,
     mut response: BackendResponse,
 ) -> Result<BackendResponse, SendError> {
@@ -87,7 +87,7 @@ async fn redirected(
 }
 
 /// The target of a redirect; `None` if the redirect is not followed.
-fn followed(member: &Member, asked: &str, response: &BackendResponse) -> Option<String> {
+fn followed(member: &PoolMember, asked: &str, response: &BackendResponse) -> Option<String> {
     let keeps_method = matches!(
         response.status,
         StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT
@@ -166,7 +166,7 @@ fn target_of(
 }
 
 /// Removes secrets from the target of a redirect that is not followed, and logs the target once.
-fn tell(member: &Member, response: &mut BackendResponse) {
+fn tell(member: &PoolMember, response: &mut BackendResponse) {
     let spec = &member.server.spec;
     // A path may contain a token or a personal credential that is in no configuration.
     let origin_alone = spec.oauth.is_some() || spec.personal.is_needed();

@@ -180,7 +180,7 @@ impl Response {
     /// Takes the head out of the buffer, if it is complete and final.
     fn take_head(&mut self) -> Result<Option<ResponseHead>, ReadError> {
         loop {
-            let Some(parsed) = Parsed::of(&self.buffer)? else {
+            let Some(parsed) = ParsedHead::of(&self.buffer)? else {
                 return Ok(None);
             };
             let head = self.buffer.split_to(parsed.length).freeze();
@@ -282,14 +282,14 @@ fn take(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
 }
 
 /// A head as it stands in the buffer.
-struct Parsed {
+struct ParsedHead {
     length: usize,
     status: StatusCode,
     version: Version,
     lines: SmallVec<[(Range<usize>, Range<usize>); 16]>,
 }
 
-impl Parsed {
+impl ParsedHead {
     /// `None` while the head is not complete.
     fn of(buffer: &[u8]) -> Result<Option<Self>, ReadError> {
         const NO_RESPONSE: ReadError =

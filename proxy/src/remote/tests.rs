@@ -47,13 +47,13 @@ enum Answer {
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
 
 /// A backend that does as it is told: one answer per request, the last one for all that follow.
-struct Scripted {
+struct ScriptedBackend {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Scripted {
+impl ScriptedBackend {
     /// Checks are answered beside the script, and neither they nor their connections are counted.
     async fn start(answers: &[Answer]) -> Self {
         Self::begin(Script::new(answers)).await

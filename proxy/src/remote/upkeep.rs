@@ -11,9 +11,9 @@ use tooldock_upstream::http_client::{BackendRequest, SendError};
 use tooldock_workers::remote::HealthPath;
 
 use super::exchange::is_event_stream;
-use super::health::Event;
+use super::health::HealthEvent;
 use super::lock;
-use super::pool::{Member, Pool};
+use super::pool::{Pool, PoolMember};
 
 /// Interval of looking for due work.
 const TICK: Duration = Duration::from_secs(1);
@@ -89,7 +89,7 @@ async fn tend(pool: &Pool, now: Instant) {
     while lookups.join_next().await.is_some() {}
 }
 
-async fn check(members: &[Arc<Member>]) {
+async fn check(members: &[Arc<PoolMember>]) {
     let mut checks = JoinSet::new();
     for member in members {
         if checks.len() >= CHECKS_MAX {
@@ -102,7 +102,7 @@ async fn check(members: &[Arc<Member>]) {
 }
 
 /// Checks a backend.
-pub(super) async fn checked(member: &Arc<Member>) -> Event {
+pub(super) async fn checked(member: &Arc<PoolMember>) -> HealthEvent {
     let settings = &member.server.spec.health.active;
     let asking = async {
         let mut response = member.ask(request(&settings.path)).await?;
@@ -120,9 +120,11 @@ pub(super) async fn checked(member: &Arc<Member>) -> Event {
     };
     let failed = match (timeout(settings.timeout, asking).await, &settings.path) {
         (Ok(Ok(status)), HealthPath::Off) if !status.is_server_error() => {
-            return Event::CheckPassed;
+            return HealthEvent::CheckPassed;
         }
-        (Ok(Ok(status)), HealthPath::Path(_)) if status.is_success() => return Event::CheckPassed,
+        (Ok(Ok(status)), HealthPath::Path(_)) if status.is_success() => {
+            return HealthEvent::CheckPassed;
+        }
         (Ok(Ok(status)), _) => format!("it answered {status}"),
         (Ok(Err(error)), _) => error.message,
         (Err(_), _) => {
@@ -130,7 +132,7 @@ pub(super) async fn checked(member: &Arc<Member>) -> Event {
             format!("no answer within {limit} s (health.active.timeout)")
         }
     };
-    Event::CheckFailed(failed)
+    HealthEvent::CheckFailed(failed)
 }
 
 fn request(path: &HealthPath) -> BackendRequest {

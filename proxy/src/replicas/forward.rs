@@ -25,7 +25,7 @@ use super::Forwarded;
 use super::silence::{self, silence};
 use super::tls::ClientTls;
 use crate::remote::SystemNames;
-use crate::remote::connect::{Connector, Target};
+use crate::remote::connect::{ConnectTarget, Connector};
 use crate::remote::headers::down;
 use crate::remote::idle::Idle;
 use crate::remote::names::Addresses;
@@ -253,7 +253,7 @@ impl Forwarder {
             Some(tls) => (&tls.spec, &tls.material),
             None => (&no_spec, &no_material),
         };
-        let target = Target {
+        let target = ConnectTarget {
             id: &peer.id,
             backend: &peer.backend,
             tls: spec,

@@ -20,10 +20,10 @@ use tooldock_workers::secrets::{
 };
 
 use self::visitors::Visitors;
-use super::{Failure, make};
+use super::{CommandFailure, make};
 use crate::cli::AuthorizeArgs;
 use crate::config::Effective;
-use crate::remote::authorize::{Answered, Asking};
+use crate::remote::authorize::{Asking, RedirectOutcome};
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 
 /// Time limit for logging in and consenting.
@@ -36,7 +36,7 @@ pub(super) fn run(
     arguments: &AuthorizeArgs,
     store: SecretStore,
     effective: &Effective,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let server = server(arguments, &store, effective)?;
     let authorizer = authorizer(arguments, &server)?;
     let whose = match &authorizer.principal {
@@ -47,7 +47,7 @@ pub(super) fn run(
     if arguments.remove {
         return match store.remove(&authorizer)? {
             true => Ok(format!("The authorization of {whose} is removed.\n")),
-            false => Err(Failure::Usage(format!(
+            false => Err(CommandFailure::Usage(format!(
                 "{whose} is not authorized; `tooldock secrets list` shows what is"
             ))),
         };
@@ -58,7 +58,7 @@ pub(super) fn run(
         .worker_threads(1)
         .enable_all()
         .build()
-        .map_err(|error| Failure::Other(format!("cannot start: {error}")))?;
+        .map_err(|error| CommandFailure::Other(format!("cannot start: {error}")))?;
     let given = runtime.block_on(asked(&server, arguments.port))?;
     runtime.shutdown_background();
     store.set(authorizer, given)?;
@@ -68,7 +68,7 @@ pub(super) fn run(
 }
 
 /// All authorizations, a line each, for the list of secrets.
-pub(super) fn list(store: &Arc<SecretStore>) -> Result<String, Failure> {
+pub(super) fn list(store: &Arc<SecretStore>) -> Result<String, CommandFailure> {
     let store = AuthorizationStore::new(Arc::clone(store), Arc::default());
     store.refresh()?;
     let all = store.list();
@@ -90,9 +90,9 @@ fn server(
     arguments: &AuthorizeArgs,
     store: &SecretStore,
     effective: &Effective,
-) -> Result<Arc<RemoteServer>, Failure> {
+) -> Result<Arc<RemoteServer>, CommandFailure> {
     let name = &arguments.namespace;
-    let usage = |what: &str| Failure::Usage(format!("upstreams.remote.{name}{what}"));
+    let usage = |what: &str| CommandFailure::Usage(format!("upstreams.remote.{name}{what}"));
     let config = effective.config.upstreams.remote.get(name);
     let config = config.ok_or_else(|| usage(" is not configured"))?;
     let oauth = config.oauth.as_ref();
@@ -108,26 +108,29 @@ fn server(
     Ok(Arc::new(server))
 }
 
-fn authorizer(arguments: &AuthorizeArgs, server: &RemoteServer) -> Result<Authorizer, Failure> {
+fn authorizer(
+    arguments: &AuthorizeArgs,
+    server: &RemoteServer,
+) -> Result<Authorizer, CommandFailure> {
     let name = &server.name;
     let principal = match &arguments.scope {
         Some(Scope::Principal(principal)) => Some(principal.as_str()),
         Some(Scope::Namespace(of)) if of == name => None,
         None => None,
         Some(scope) => {
-            return Err(Failure::Usage(format!(
+            return Err(CommandFailure::Usage(format!(
                 "--scope {scope} authorizes nobody: write principal:NAME, or leave it out"
             )));
         }
     };
     let authorizer = server.spec.personal.authorizer(name, principal);
     let authorizer = authorizer.ok_or_else(|| {
-        Failure::Usage(format!(
+        CommandFailure::Usage(format!(
             "at {name} each principal authorizes the gateway for itself: write --scope principal:NAME"
         ))
     })?;
     match (principal, &authorizer.principal) {
-        (Some(_), None) => Err(Failure::Usage(format!(
+        (Some(_), None) => Err(CommandFailure::Usage(format!(
             "the authorization of {name} is everybody's: leave out --scope, or write `personal: true` under \
              upstreams.remote.{name}.oauth"
         ))),
@@ -136,17 +139,17 @@ fn authorizer(arguments: &AuthorizeArgs, server: &RemoteServer) -> Result<Author
 }
 
 /// Asks a person for the authorization, and waits for the answer.
-async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, Failure> {
-    let other = |what: String| Failure::Other(server.without_secrets(&what));
+async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, CommandFailure> {
+    let other = |what: String| CommandFailure::Other(server.without_secrets(&what));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
     let listener = listener
-        .map_err(|error| Failure::Other(format!("port {port} of this machine: {error}")))?;
+        .map_err(|error| CommandFailure::Other(format!("port {port} of this machine: {error}")))?;
     let address = listener
         .local_addr()
-        .map_err(|error| Failure::Other(error.to_string()))?;
+        .map_err(|error| CommandFailure::Other(error.to_string()))?;
     let origin = format!("http://{address}");
     let metrics = RemoteMetrics::new(&prometheus::Registry::new());
-    let metrics = metrics.map_err(|error| Failure::Other(error.to_string()))?;
+    let metrics = metrics.map_err(|error| CommandFailure::Other(error.to_string()))?;
     let client = RemoteClient::new(
         Arc::new(SystemNames),
         Arc::new(metrics),
@@ -170,7 +173,7 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, F
     match answered.await {
         Ok(Ok(given)) => Ok(given),
         Ok(Err(reason)) => Err(other(format!("the gateway was not authorized: {reason}"))),
-        Err(_) => Err(Failure::Other(format!(
+        Err(_) => Err(CommandFailure::Other(format!(
             "nobody agreed within {} minutes",
             PATIENCE.as_secs() / 60
         ))),
@@ -197,14 +200,14 @@ async fn answer(
         };
         let answered = asking.finish(address.trim()).await;
         match (&answered, browser) {
-            (Answered::Foreign, Some(browser)) => visitors.turn_away(browser),
+            (RedirectOutcome::Foreign, Some(browser)) => visitors.turn_away(browser),
             (_, Some(browser)) => visitors::tell(browser, &answered).await,
             (_, None) => {}
         }
         match answered {
-            Answered::Given(given) => return Ok(given),
-            Answered::Refused(reason) => return Err(reason),
-            Answered::Foreign => {}
+            RedirectOutcome::Given(given) => return Ok(given),
+            RedirectOutcome::Refused(reason) => return Err(reason),
+            RedirectOutcome::Foreign => {}
         }
     }
 }

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tooldock_workers::scan;
 use tooldock_workers::secrets::{Scratch, SecretStore, Transaction};
 
-use super::{Failure, TAKES_EFFECT};
+use super::{CommandFailure, TAKES_EFFECT};
 
 /// The editor of systems where none is configured.
 const EDITOR: &str = "vi";
@@ -36,25 +36,26 @@ const KEPT_BACK: [&str; 5] = [
 ];
 
 /// Lets a person edit everything. Returns a message about the outcome.
-pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, Failure> {
+pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, CommandFailure> {
     let signals = Signals::catch()?;
     let mut transaction = store.begin("secrets edit")?;
     let document = transaction.document()?;
-    let scratch = Scratch::new(data, document.as_bytes())
-        .map_err(|error| Failure::Other(format!("no place for the text to edit: {error}")))?;
+    let scratch = Scratch::new(data, document.as_bytes()).map_err(|error| {
+        CommandFailure::Other(format!("no place for the text to edit: {error}"))
+    })?;
     let status = signals.run(&scratch.path())?;
     if !status.success() {
         let message = format!("the editor ended with {status}; the secrets are unchanged");
-        return Err(Failure::Other(message));
+        return Err(CommandFailure::Other(message));
     }
     let edited = scratch.read().map_err(|error| {
-        Failure::Other(format!(
+        CommandFailure::Other(format!(
             "the edited text cannot be read: {error}; the secrets are unchanged"
         ))
     })?;
     drop(scratch);
     let changed = transaction.replace(&edited).map_err(|error| {
-        Failure::Usage(format!(
+        CommandFailure::Usage(format!(
             "the edited text cannot be used: {error}; the secrets are unchanged"
         ))
     })?;
@@ -91,9 +92,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn catch() -> Result<Self, Failure> {
+    fn catch() -> Result<Self, CommandFailure> {
         let ended = Arc::new(AtomicBool::new(false));
-        let told = |error| Failure::Other(format!("signal handlers: {error}"));
+        let told = |error| CommandFailure::Other(format!("signal handlers: {error}"));
         for signal in [SIGINT, SIGQUIT] {
             signal_hook::flag::register(signal, Arc::default()).map_err(told)?;
         }
@@ -104,7 +105,7 @@ impl Signals {
     }
 
     /// Runs the editor on a file until the editor or this process is to end.
-    fn run(&self, file: &Path) -> Result<ExitStatus, Failure> {
+    fn run(&self, file: &Path) -> Result<ExitStatus, CommandFailure> {
         let editor = std::env::var("EDITOR")
             .ok()
             .filter(|it| !it.trim().is_empty());
@@ -118,16 +119,17 @@ impl Signals {
             command.env_remove(name);
         }
         let mut child = command.spawn().map_err(|error| {
-            Failure::Other(format!("the editor {editor:?} cannot be run: {error}"))
+            CommandFailure::Other(format!("the editor {editor:?} cannot be run: {error}"))
         })?;
-        let failed = |error| Failure::Other(format!("the editor {editor:?} is lost: {error}"));
+        let failed =
+            |error| CommandFailure::Other(format!("the editor {editor:?} is lost: {error}"));
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
                 return Ok(status);
             }
             if self.ended.load(Ordering::Relaxed) {
                 end(&mut child);
-                return Err(Failure::Other(
+                return Err(CommandFailure::Other(
                     "ended by a signal; the secrets are unchanged".to_owned(),
                 ));
             }

@@ -8,7 +8,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use signal_hook::consts::SIGINT;
 use tooldock_workers::secrets::Secret;
 
-use super::Failure;
+use super::CommandFailure;
 
 /// The largest input line; values are shorter.
 const LINE_MAX: u64 = 1024 * 1024;
@@ -19,9 +19,9 @@ pub(super) fn is_terminal() -> bool {
 }
 
 /// Asks without echo; where standard input is no terminal, the value is its first line.
-pub(super) fn secret(prompt: &str) -> Result<Secret, Failure> {
+pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let unreadable =
-        |error: io::Error| Failure::Other(format!("the value cannot be read: {error}"));
+        |error: io::Error| CommandFailure::Other(format!("the value cannot be read: {error}"));
     if is_terminal() {
         // Before the prompt appears: the first characters of a fast typist would be visible otherwise.
         let quiet = Quiet::new().map_err(unreadable)?;
@@ -40,11 +40,11 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, Failure> {
         line.pop();
     }
     match String::from_utf8(line) {
-        Ok(text) if text.is_empty() => Err(Failure::Usage(
+        Ok(text) if text.is_empty() => Err(CommandFailure::Usage(
             "standard input is empty, and the value is its first line".to_owned(),
         )),
         Ok(text) => Ok(Secret::new(text)),
-        Err(_) => Err(Failure::Usage("the value is not UTF-8".to_owned())),
+        Err(_) => Err(CommandFailure::Usage("the value is not UTF-8".to_owned())),
     }
 }
 

@@ -12,12 +12,12 @@ use tooldock_workers::names::ANONYMOUS;
 use crate::gateway::Rules;
 
 /// The rules and keys that are searched.
-pub(super) struct Known {
+pub(super) struct CredentialLookup {
     pub(super) rules: Arc<ArcSwap<Rules>>,
     pub(super) keys: KeyTables,
 }
 
-impl Credentials for Known {
+impl Credentials for CredentialLookup {
     fn find(&self, who: &str) -> Result<Credential, String> {
         // A key is a secret: no part of a text given in place of an id is repeated.
         if keys::looks_like_key(who.as_bytes()) {

@@ -67,9 +67,9 @@ pub(super) async fn follow_replicas(
 }
 
 /// The limits, which are a part of the admission rules.
-pub(super) struct Limits(pub(super) Arc<ArcSwap<Rules>>);
+pub(super) struct RuleLimiter(pub(super) Arc<ArcSwap<Rules>>);
 
-impl Limiter for Limits {
+impl Limiter for RuleLimiter {
     fn check(
         &self,
         caller: &Caller,

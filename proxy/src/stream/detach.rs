@@ -19,7 +19,7 @@ use crate::edge::{Socket, Wire};
 use crate::respond::ClientGone;
 
 /// A connection, or the part of it that carries the stream.
-pub(super) enum Detached {
+pub(super) enum DetachedConnection {
     /// HTTP/1 in the clear: the socket alone.
     Socket(Socket),
     /// HTTP/1 over TLS.
@@ -33,18 +33,20 @@ pub(super) enum Detached {
 /// # Errors
 ///
 /// When the client has left, or has sent more than its request: nothing may follow it on this connection.
-pub(super) async fn detach(slot: &mut Box<ServerSession>) -> Result<Detached, ClientGone> {
+pub(super) async fn detach(
+    slot: &mut Box<ServerSession>,
+) -> Result<DetachedConnection, ClientGone> {
     match *mem::replace(slot, nothing()) {
         ServerSession::H1(session) => {
             let stream = idle(session).await?;
             if !stream.as_any().is::<Wire<Socket>>() {
-                return Ok(Detached::Tls(stream));
+                return Ok(DetachedConnection::Tls(stream));
             }
             let plain = stream.into_any().downcast::<Wire<Socket>>();
             let plain = plain.map_err(|_| ClientGone)?;
-            Ok(Detached::Socket(plain.into_socket()))
+            Ok(DetachedConnection::Socket(plain.into_socket()))
         }
-        session => Ok(Detached::Session(Box::new(session))),
+        session => Ok(DetachedConnection::Session(Box::new(session))),
     }
 }
 
@@ -134,7 +136,7 @@ mod tests {
                 read(&format!("GET / HTTP/1.1\r\nHost: x\r\n{close}\r\n")).await;
             let detached = detach(&mut slot).await.expect("nothing follows");
             drop(slot);
-            let Detached::Socket(mut socket) = detached else {
+            let DetachedConnection::Socket(mut socket) = detached else {
                 panic!("plain HTTP/1 gives its socket");
             };
             let flags = rustix::io::fcntl_getfd(socket.descriptor()).expect("open");

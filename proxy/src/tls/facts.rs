@@ -14,7 +14,7 @@ const NAMES_SHOWN: usize = 5;
 
 /// The dates and names of a certificate.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct CertificateFacts {
     not_before: ASN1Time,
     not_after: ASN1Time,
     names: Vec<Name>,
@@ -29,14 +29,14 @@ enum Name {
 
 /// The names that a listener's certificate should have.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct ExpectedNames<'a> {
     /// `admission.hosts`; empty where every name is served.
     pub(crate) hosts: &'a [HostPattern],
     /// True if the listener is bound to a loopback address, and so answers for loopback names, too.
     pub(crate) loopback: bool,
 }
 
-impl Expected<'static> {
+impl ExpectedNames<'static> {
     /// Any name.
     pub(crate) const ANY: Self = Self {
         hosts: &[],
@@ -44,7 +44,7 @@ impl Expected<'static> {
     };
 }
 
-impl Facts {
+impl CertificateFacts {
     /// Reads a certificate.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Facts {
     }
 
     /// The reason why clients would refuse it at this moment.
-    pub(super) fn problem(&self, now: SystemTime, expected: Expected<'_>) -> Option<String> {
+    pub(super) fn problem(&self, now: SystemTime, expected: ExpectedNames<'_>) -> Option<String> {
         let now = now
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs().cast_signed());
@@ -106,7 +106,7 @@ impl Facts {
     }
 
     /// Returns true if it has at least one name that the listener answers for.
-    fn fits(&self, expected: Expected<'_>) -> bool {
+    fn fits(&self, expected: ExpectedNames<'_>) -> bool {
         if expected.hosts.is_empty() || expected.hosts.iter().any(HostPattern::is_any) {
             return true;
         }
@@ -158,14 +158,14 @@ mod tests {
     use super::*;
 
     /// A certificate for these names, valid in the year 2026.
-    fn facts(names: &[&str]) -> Facts {
+    fn facts(names: &[&str]) -> CertificateFacts {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
         params.not_before = date_time_ymd(2026, 1, 1);
         params.not_after = date_time_ymd(2027, 1, 1);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
-        Facts::of(certificate.der()).expect("readable")
+        CertificateFacts::of(certificate.der()).expect("readable")
     }
 
     /// New year of a year, give or take the leap days.
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn problem(names: &[&str], served: &[&str], loopback: bool) -> Option<String> {
-        let expected = Expected {
+        let expected = ExpectedNames {
             hosts: &hosts(served),
             loopback,
         };
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_certificate_is_good_between_its_dates() {
-        let any = Expected {
+        let any = ExpectedNames {
             hosts: &[],
             loopback: false,
         };

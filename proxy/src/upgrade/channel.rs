@@ -29,9 +29,9 @@ const PACKET_MAX: usize = 1024;
 const BACKLOG: i32 = 4;
 
 /// The listening end.
-pub(super) struct Listener(OwnedFd);
+pub(super) struct ChannelListener(OwnedFd);
 
-impl Listener {
+impl ChannelListener {
     /// Binds a socket that only this user can connect to. A file of an earlier gateway is replaced: the lock of the data
     /// directory lets one gateway bind it.
     ///
@@ -196,8 +196,8 @@ mod tests {
         fs::create_dir(&folder).expect("made");
         let path = folder.join("upgrade.sock");
         assert!(Channel::connect(&path).is_err());
-        drop(Listener::bind(&path).expect("bound"));
-        let listener = Listener::bind(&path).expect("a file that is left is replaced");
+        drop(ChannelListener::bind(&path).expect("bound"));
+        let listener = ChannelListener::bind(&path).expect("a file that is left is replaced");
         let client = Channel::connect(&path).expect("connects");
         let server = listener.accept().expect("accepted");
         let peer = server.peer().expect("known");

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::options::key;
-use crate::output::Written;
+use crate::output::OutputCapture;
 
 /// How long anything may take that must come.
 const SOON: Duration = Duration::from_secs(20);
@@ -13,18 +13,18 @@ const SOON: Duration = Duration::from_secs(20);
 struct Scene {
     host: UnixListener,
     server: Server,
-    written: Written,
+    written: OutputCapture,
     relay: Relay,
     _folder: tempfile::TempDir,
 }
 
 /// A client's connection, as the host has it.
-struct Accepted {
+struct HostConnection {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
 }
 
-impl Accepted {
+impl HostConnection {
     fn read(&mut self) -> Value {
         let mut line = String::new();
         self.reader.read_line(&mut line).expect("a frame");
@@ -50,7 +50,7 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("relay.sock");
         let host = UnixListener::bind(&socket).expect("a socket");
-        let written = Written::default();
+        let written = OutputCapture::default();
         let output = Arc::new(Output::new(written.clone()));
         let relay = Relay::start(socket, Some(key("oub_x")), Arc::clone(&output));
         Self {
@@ -62,16 +62,16 @@ impl Scene {
         }
     }
 
-    fn accept(&self) -> Accepted {
+    fn accept(&self) -> HostConnection {
         let (stream, _) = self.host.accept().expect("a connection");
-        Accepted {
+        HostConnection {
             reader: BufReader::new(stream.try_clone().expect("another handle")),
             writer: stream,
         }
     }
 
     /// A scene whose host has listed these tools.
-    fn with(names: &[&str]) -> (Self, Accepted) {
+    fn with(names: &[&str]) -> (Self, HostConnection) {
         let scene = Self::new();
         let mut accepted = scene.accept();
         accepted.list(names);

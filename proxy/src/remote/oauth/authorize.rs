@@ -19,7 +19,7 @@ use tooldock_workers::secrets::{Authorization, Secret};
 use super::binding::Binding;
 use super::endpoints::{Endpoints, manager};
 use super::http_client::Http;
-use super::kept::Kept;
+use super::kept::AuthorizationRecord;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
@@ -38,7 +38,7 @@ pub(crate) struct Asking {
 }
 
 /// The outcome of a redirect.
-pub(crate) enum Answered {
+pub(crate) enum RedirectOutcome {
     /// The person consented.
     Given(Authorization),
     /// The person refused, or the authorization server did not take the answer.
@@ -124,20 +124,20 @@ impl Asking {
     }
 
     /// Takes the address that the browser came back to.
-    pub(crate) async fn finish(&self, address: &str) -> Answered {
+    pub(crate) async fn finish(&self, address: &str) -> RedirectOutcome {
         let Ok(url) = Url::parse(address) else {
-            return Answered::Foreign;
+            return RedirectOutcome::Foreign;
         };
         if query(&url, "state").as_deref() != Some(&*self.state) {
-            return Answered::Foreign;
+            return RedirectOutcome::Foreign;
         }
         if let Some(reason) = self.mixed_up(&url) {
-            return Answered::Refused(reason);
+            return RedirectOutcome::Refused(reason);
         }
         if let Some(error) = query(&url, "error") {
             let description = query(&url, "error_description").unwrap_or_default();
             let reason = self.http.words(format!("{error} {description}").trim());
-            return Answered::Refused(reason);
+            return RedirectOutcome::Refused(reason);
         }
         let exchanged = async {
             let callback = AuthorizationCallback::from_redirect_url(address)?;
@@ -153,16 +153,16 @@ impl Asking {
         };
         match exchanged.await {
             Ok(Some(credentials)) => {
-                let kept = Kept {
+                let kept = AuthorizationRecord {
                     client_id: self.client_id.clone(),
                     client_secret: self.client_secret.clone(),
                     credentials,
                     bound: Some(self.bound.clone()),
                 };
-                Answered::Given(Authorization::new(kept.secret()))
+                RedirectOutcome::Given(Authorization::new(kept.secret()))
             }
-            Ok(None) => Answered::Refused("no token came".to_owned()),
-            Err(error) => Answered::Refused(logged(self.http.reason(&error.to_string()))),
+            Ok(None) => RedirectOutcome::Refused("no token came".to_owned()),
+            Err(error) => RedirectOutcome::Refused(logged(self.http.reason(&error.to_string()))),
         }
     }
 

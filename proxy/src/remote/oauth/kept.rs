@@ -24,7 +24,7 @@ use super::binding::Binding;
 use super::endpoints::{configured, issuers_of};
 use super::http_client::Http;
 use super::issuer;
-use super::renewal::{Failed, renew};
+use super::renewal::{RenewalError, renew};
 use super::words::{Reason, one_line};
 use super::{End, NoToken, Token};
 use crate::remote::RemoteClient;
@@ -34,7 +34,7 @@ const UNSAID: Duration = Duration::from_secs(24 * 3600);
 
 /// The record of an authorization in the store.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct AuthorizationRecord {
     /// The id of the gateway as a client of the authorization server.
     pub(super) client_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub(super) struct Kept {
     pub(super) bound: Option<Binding>,
 }
 
-impl Kept {
+impl AuthorizationRecord {
     /// The record in the form of the store.
     pub(super) fn secret(&self) -> Secret {
         Secret::new(serde_json::to_string(self).expect("texts and numbers are JSON"))
@@ -74,7 +74,7 @@ impl Kept {
 }
 
 /// The store of the tokens, and the person that authorized them.
-pub(super) struct Place<'a> {
+pub(super) struct AuthorizationSlot<'a> {
     pub(super) store: &'a Arc<AuthorizationStore>,
     pub(super) authorizer: &'a Authorizer,
 }
@@ -88,13 +88,13 @@ pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
-    place: Place<'_>,
+    place: AuthorizationSlot<'_>,
     refused: Option<&HeaderValue>,
 ) -> Result<Token, NoToken> {
     let lost = || not_authorized(place.authorizer.clone()).message;
     let given = place.store.get(place.authorizer);
     let given = given.ok_or_else(|| NoToken::Now(lost().into()))?;
-    let kept: Kept = serde_json::from_str(given.tokens.expose())
+    let kept: AuthorizationRecord = serde_json::from_str(given.tokens.expose())
         .map_err(|_| NoToken::Now("what was kept of the authorization is damaged".into()))?;
     let ended =
         |end, reason: Reason| NoToken::Ended(end, reason.followed_by(&format!(": {}", lost())));
@@ -102,7 +102,7 @@ pub(super) async fn token(
         Some(bound) => (given, kept, bound),
         None => match adopt(client, server, spec, &kept).await? {
             Ok(bound) => {
-                let kept = Kept {
+                let kept = AuthorizationRecord {
                     bound: Some(bound.clone()),
                     ..kept
                 };
@@ -137,13 +137,13 @@ pub(super) async fn token(
     let renewing: BoxFuture<'_, _> = Box::pin(renew(client, server, spec, &bound, &kept));
     let renewed = match renewing.await {
         Ok(renewed) => renewed,
-        Err(Failed::Over(reason)) => {
+        Err(RenewalError::Over(reason)) => {
             put(&place, given, None).await;
             let reason = reason.map(|it| format!("the authorization is over ({it})"));
             return Err(ended(End::Refused, reason));
         }
         // The token's lifetime is not over yet.
-        Err(Failed::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
+        Err(RenewalError::Now(reason)) => return usable.ok_or(NoToken::Now(reason)),
     };
     let now = Authorization {
         since: given.since,
@@ -164,7 +164,7 @@ async fn adopt(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
-    kept: &Kept,
+    kept: &AuthorizationRecord,
 ) -> Result<Result<Binding, String>, NoToken> {
     let http = Http::new(client, server);
     http.hide(kept.hidden());
@@ -196,7 +196,7 @@ async fn elsewhere(
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
     bound: &Binding,
-    kept: &Kept,
+    kept: &AuthorizationRecord,
 ) -> Option<String> {
     if spec.issuer.is_some() || spec.token_url.is_some() {
         return None;
@@ -219,7 +219,7 @@ async fn elsewhere(
 }
 
 /// Stores renewed tokens, or removes an authorization that is no longer valid.
-async fn put(place: &Place<'_>, before: Authorization, now: Option<Authorization>) {
+async fn put(place: &AuthorizationSlot<'_>, before: Authorization, now: Option<Authorization>) {
     let (store, authorizer) = (Arc::clone(place.store), place.authorizer.clone());
     let namespace = authorizer.namespace.clone();
     let work = move || store.renew(&authorizer, &before, now);

@@ -17,7 +17,7 @@ use tooldock_workers::remote::{ClientAuth, OAuthSpec, RemoteServer};
 
 use super::binding::{Binding, Registration};
 use super::http_client::Http;
-use super::kept::Kept;
+use super::kept::AuthorizationRecord;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
@@ -30,7 +30,7 @@ type Client = oauth2::Client<
 >;
 
 /// The reason why a token was not renewed.
-pub(super) enum Failed {
+pub(super) enum RenewalError {
     /// A later try may succeed.
     Now(Reason),
     /// No later try can succeed.
@@ -47,11 +47,11 @@ pub(super) async fn renew(
     server: &Arc<RemoteServer>,
     spec: &OAuthSpec,
     bound: &Binding,
-    kept: &Kept,
-) -> Result<Kept, Failed> {
+    kept: &AuthorizationRecord,
+) -> Result<AuthorizationRecord, RenewalError> {
     let before = kept.credentials.token_response.as_ref();
     let refresh = before.and_then(|it| it.refresh_token());
-    let refresh = refresh.ok_or_else(|| Failed::Over("it has no refresh token".into()))?;
+    let refresh = refresh.ok_or_else(|| RenewalError::Over("it has no refresh token".into()))?;
     // The operator's client has the secret of the present configuration; a registered client has its own.
     let secret = match bound.registration {
         Registration::Configured => spec.client_secret.as_ref().map(|it| it.expose().to_owned()),
@@ -63,7 +63,7 @@ pub(super) async fn renew(
         http.hide_client(&kept.client_id, secret);
     }
     let endpoint = TokenUrl::new(bound.token_endpoint.clone());
-    let endpoint = endpoint.map_err(|error| Failed::Now(http.reason(&error.to_string())))?;
+    let endpoint = endpoint.map_err(|error| RenewalError::Now(http.reason(&error.to_string())))?;
     let mut asking = Client::new(ClientId::new(kept.client_id.clone())).set_token_uri(endpoint);
     if let Some(secret) = &secret {
         asking = asking.set_client_secret(ClientSecret::new(secret.clone()));
@@ -79,7 +79,7 @@ pub(super) async fn renew(
         .request_async(&http)
         .await;
     let renewed = renewed.map_err(|error| failed(&error, &http))?;
-    Ok(Kept {
+    Ok(AuthorizationRecord {
         client_id: kept.client_id.clone(),
         client_secret: secret,
         credentials: credentials(kept, refresh, renewed),
@@ -87,20 +87,20 @@ pub(super) async fn renew(
     })
 }
 
-fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http) -> Failed {
+fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http) -> RenewalError {
     match error {
         RequestTokenError::ServerResponse(response)
             if *response.error() == BasicErrorResponseType::InvalidGrant =>
         {
-            Failed::Over(http.reason(&error.to_string()))
+            RenewalError::Over(http.reason(&error.to_string()))
         }
-        _ => Failed::Now(http.reason(&error.to_string())),
+        _ => RenewalError::Now(http.reason(&error.to_string())),
     }
 }
 
 /// The renewed tokens, with the previous refresh token and scopes where the answer has none.
 fn credentials(
-    kept: &Kept,
+    kept: &AuthorizationRecord,
     refresh: &RefreshToken,
     mut renewed: OAuthTokenResponse,
 ) -> StoredCredentials {

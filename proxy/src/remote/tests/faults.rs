@@ -9,7 +9,7 @@ use super::*;
 const QUIET: &str = "health: { active: { every: 1h } }";
 
 async fn answered(answers: &[Answer], keys: &str) -> Result<BackendResponse, SendError> {
-    let backend = Scripted::start(answers).await;
+    let backend = ScriptedBackend::start(answers).await;
     let server = server(&[backend.url()], &format!("{keys} {QUIET}"));
     let (backend, _pool) = only(&server);
     send(&backend).await
@@ -17,7 +17,7 @@ async fn answered(answers: &[Answer], keys: &str) -> Result<BackendResponse, Sen
 
 #[tokio::test]
 async fn a_response_is_read_and_its_connection_used_again() {
-    let scripted = Scripted::start(&[
+    let scripted = ScriptedBackend::start(&[
         Answer::Say("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-a: b\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"),
         Answer::Say(OK),
     ])
@@ -45,7 +45,7 @@ async fn a_response_is_read_and_its_connection_used_again() {
 
 #[tokio::test]
 async fn credentials_and_headers_of_the_configuration_go_up() {
-    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let keys = "credentials: 'Bearer ${TOKEN}', headers: { set: { X-Key: 'k ${TOKEN}' }, remove: [user-agent] },";
     let server = server(&[scripted.url()], &format!("{keys} {QUIET}"));
     let (backend, _pool) = only(&server);
@@ -187,7 +187,7 @@ async fn a_stream_that_says_nothing_for_long_is_cut() {
 
 #[tokio::test]
 async fn waiting_for_a_piece_may_be_given_up_and_taken_up_again() {
-    let backend = Scripted::start(&[Answer::Endless(
+    let backend = ScriptedBackend::start(&[Answer::Endless(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nabc",
     )])
     .await;
@@ -239,7 +239,7 @@ async fn redirects_and_errors_are_responses_like_any_other() {
 #[tokio::test]
 async fn a_kept_connection_that_the_backend_closed_is_replaced_unnoticed() {
     let closing = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
-    let scripted = Scripted::start(&[Answer::Last(closing)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Last(closing)]).await;
     let server = server(&[scripted.url()], &format!("keepalive: 1, {QUIET}"));
     let client = client_with(SystemNames);
     let pool = checked(&client, &server).await;
@@ -265,7 +265,7 @@ async fn a_backend_that_closes_or_says_too_much_is_not_asked_on_that_connection_
         "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.1 200 OK\r\nkeep-alive: timeout=1\r\ncontent-length: 2\r\n\r\n{}",
     ] {
-        let scripted = Scripted::start(&[Answer::Say(text)]).await;
+        let scripted = ScriptedBackend::start(&[Answer::Say(text)]).await;
         let server = server(&[scripted.url()], QUIET);
         let (backend, _pool) = only(&server);
         for _ in 0..2 {
@@ -330,7 +330,7 @@ async fn a_socket_of_the_system_is_reached_by_its_path() {
 
 #[tokio::test]
 async fn a_request_that_a_kept_connection_takes_half_of_goes_up_on_another() {
-    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let server = server(&[scripted.url()], QUIET);
     let client = client_with(SystemNames);
     let pool = checked(&client, &server).await;
@@ -350,7 +350,7 @@ async fn a_request_that_a_kept_connection_takes_half_of_goes_up_on_another() {
 
 #[tokio::test]
 async fn a_name_that_leads_to_this_machine_needs_the_operators_word() {
-    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let url = format!("http://localhost:{}/mcp", scripted.address.port());
     let refused = server(std::slice::from_ref(&url), QUIET);
     let error = send(&only(&refused).0).await.expect_err("private");
@@ -372,7 +372,7 @@ async fn a_redirect_that_only_adds_a_slash_is_followed_once_and_remembered() {
         "HTTP/1.1 308 Permanent Redirect\r\nlocation: /mcp/\r\ncontent-length: 0\r\n\r\n";
     for redirect in [WITH_SLASH, permanent] {
         let answers = [Answer::Say(redirect), Answer::Say(OK), Answer::Say(OK)];
-        let scripted = Scripted::start(&answers).await;
+        let scripted = ScriptedBackend::start(&answers).await;
         let server = server(&[scripted.url()], QUIET);
         let (backend, _pool) = only(&server);
         for _ in 0..2 {
@@ -430,7 +430,7 @@ async fn a_remembered_target_that_is_gone_or_leads_back_is_forgotten() {
             &["/mcp", "/mcp/", "/mcp/", "/mcp", "/mcp"],
         ),
     ] {
-        let scripted = Scripted::start(answers).await;
+        let scripted = ScriptedBackend::start(answers).await;
         let server = server(&[scripted.url()], QUIET);
         let (backend, _pool) = only(&server);
         for status in statuses {
@@ -463,7 +463,7 @@ async fn no_other_redirect_is_followed_and_its_target_is_told_without_its_query(
             "/mcp/",
         ),
     ] {
-        let scripted = Scripted::start(&[Answer::Say(answer)]).await;
+        let scripted = ScriptedBackend::start(&[Answer::Say(answer)]).await;
         let keys = "credentials: 'Bearer ${TOKEN}',";
         let server = server(&[scripted.url()], &format!("{keys} {QUIET}"));
         let (backend, _pool) = only(&server);
@@ -474,7 +474,7 @@ async fn no_other_redirect_is_followed_and_its_target_is_told_without_its_query(
         assert_eq!(scripted.requests().len(), 1);
     }
     // A second redirect is not followed.
-    let scripted = Scripted::start(&[Answer::Say(WITH_SLASH)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Say(WITH_SLASH)]).await;
     let server = server(&[scripted.url()], QUIET);
     let (backend, _pool) = only(&server);
     let response = send(&backend).await.expect("a response");

@@ -20,7 +20,11 @@ pub(super) fn token(value: &str, lifetime: u32) -> Answer {
 }
 
 /// A server that wants tokens of that endpoint, and the client that gets them.
-fn wants(backend: &Scripted, endpoint: &str, more: &str) -> (Arc<RemoteServer>, Arc<RemoteClient>) {
+fn wants(
+    backend: &ScriptedBackend,
+    endpoint: &str,
+    more: &str,
+) -> (Arc<RemoteServer>, Arc<RemoteClient>) {
     let oauth = format!(
         "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{endpoint}', scopes: [read, write] }}"
     );
@@ -35,8 +39,8 @@ pub(super) fn authorization(request: &str) -> Option<&str> {
 
 #[tokio::test]
 async fn one_token_is_fetched_for_many_requests_at_once() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let endpoint = ScriptedBackend::start(&[token("t1", 3600)]).await;
     let (server, client) = wants(&backend, &endpoint.url(), "");
     let pool = client.backends(&server);
     let chosen = pool.pick(&[], 0).expect("a backend");
@@ -63,8 +67,9 @@ async fn one_token_is_fetched_for_many_requests_at_once() {
 
 #[tokio::test]
 async fn an_expired_token_is_replaced_before_a_request_and_an_old_one_meanwhile() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[token("t1", 0), token("t2", 1), token("t3", 3600)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let endpoint =
+        ScriptedBackend::start(&[token("t1", 0), token("t2", 1), token("t3", 3600)]).await;
     let (server, client) = wants(&backend, &endpoint.url(), "");
     let pool = client.backends(&server);
     let chosen = pool.pick(&[], 0).expect("a backend");
@@ -90,9 +95,10 @@ async fn an_expired_token_is_replaced_before_a_request_and_an_old_one_meanwhile(
 #[tokio::test]
 async fn a_refused_token_is_fetched_anew_once_and_the_request_repeated_once() {
     let backend =
-        Scripted::start(&[Answer::Say(REFUSED), Answer::Say(OK), Answer::Say(REFUSED)]).await;
+        ScriptedBackend::start(&[Answer::Say(REFUSED), Answer::Say(OK), Answer::Say(REFUSED)])
+            .await;
     let endpoint =
-        Scripted::start(&[token("t1", 3600), token("t2", 3600), token("t3", 3600)]).await;
+        ScriptedBackend::start(&[token("t1", 3600), token("t2", 3600), token("t3", 3600)]).await;
     let (server, client) = wants(&backend, &endpoint.url(), "");
     let pool = client.backends(&server);
     let chosen = pool.pick(&[], 0).expect("a backend");
@@ -121,14 +127,14 @@ async fn a_refused_token_is_fetched_anew_once_and_the_request_repeated_once() {
 #[tokio::test]
 async fn without_a_token_nothing_is_sent_and_no_secret_is_told() {
     const NO: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 68\r\n\r\n{\"error\":\"invalid_client\",\"error_description\":\"no client for hunter2\"}";
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     for answers in [
         &[Answer::Say(NO)][..],
         &[Answer::Silence],
         &[Answer::Last("")],
         &[Answer::Say(OK)],
     ] {
-        let endpoint = Scripted::start(answers).await;
+        let endpoint = ScriptedBackend::start(answers).await;
         let limits = "timeouts: { connect: 500ms, head: 500ms },";
         let (server, client) = wants(&backend, &endpoint.url(), limits);
         let pool = client.backends(&server);
@@ -152,8 +158,8 @@ async fn without_a_token_nothing_is_sent_and_no_secret_is_told() {
 
 #[tokio::test]
 async fn the_rules_on_private_addresses_hold_for_the_token_endpoint() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let endpoint = ScriptedBackend::start(&[token("t1", 3600)]).await;
     let port = endpoint.address.port();
     let by_name = format!("http://localhost:{port}/token");
     let (server, client) = wants(&backend, &by_name, "");
@@ -216,7 +222,7 @@ async fn issuer(elsewhere: Option<String>) -> (String, Arc<Mutex<Vec<String>>>) 
 
 #[tokio::test]
 async fn the_token_endpoint_is_discovered_from_the_issuer() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let (url, asked) = issuer(None).await;
     let oauth =
         format!("oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', issuer: '{url}' }}");
@@ -238,8 +244,8 @@ async fn the_token_endpoint_is_discovered_from_the_issuer() {
 
 #[tokio::test]
 async fn a_discovered_address_that_is_private_or_not_encrypted_gets_no_secret() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let endpoint = ScriptedBackend::start(&[token("t1", 3600)]).await;
     for elsewhere in [endpoint.url(), "http://tokens.example/token".to_owned()] {
         let (url, _) = issuer(Some(elsewhere)).await;
         let oauth = format!(
@@ -316,7 +322,11 @@ impl GivenHouse {
         }
     }
 
-    fn wants(&self, backend: &Scripted, endpoint: &str) -> (Arc<RemoteServer>, Arc<RemoteClient>) {
+    fn wants(
+        &self,
+        backend: &ScriptedBackend,
+        endpoint: &str,
+    ) -> (Arc<RemoteServer>, Arc<RemoteClient>) {
         let keys = format!(
             "oauth: {{ grant: authorization_code, client_id: gw, authorization_url: '{endpoint}', token_url: '{endpoint}' }}, \
              health: {{ active: {{ every: 1h }} }}"
@@ -348,8 +358,8 @@ const OVER: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r
 
 #[tokio::test]
 async fn what_somebody_gave_is_used_while_it_lives_and_renewed_once_for_all_who_wait() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[rotated("t1", "r1")]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let endpoint = ScriptedBackend::start(&[rotated("t1", "r1")]).await;
     let house = GivenHouse::new(10, 3600);
     let (server, client) = house.wants(&backend, &endpoint.url());
     let pool = client.backends(&server);
@@ -381,8 +391,8 @@ async fn what_somebody_gave_is_used_while_it_lives_and_renewed_once_for_all_who_
 
 #[tokio::test]
 async fn a_given_token_that_the_server_refuses_is_renewed_once() {
-    let backend = Scripted::start(&[Answer::Say(REFUSED), Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[rotated("t1", "r1")]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(REFUSED), Answer::Say(OK)]).await;
+    let endpoint = ScriptedBackend::start(&[rotated("t1", "r1")]).await;
     let house = GivenHouse::new(10, 3600);
     let (server, client) = house.wants(&backend, &endpoint.url());
     let pool = client.backends(&server);
@@ -395,10 +405,10 @@ async fn a_given_token_that_the_server_refuses_is_renewed_once() {
 
 #[tokio::test]
 async fn what_is_not_renewed_is_used_to_its_end_and_what_never_will_be_is_forgotten() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     // Old, and not over yet.
     let house = GivenHouse::new(3000, 3600);
-    let endpoint = Scripted::start(&[Answer::Last("")]).await;
+    let endpoint = ScriptedBackend::start(&[Answer::Last("")]).await;
     let (server, client) = house.wants(&backend, &endpoint.url());
     let pool = client.backends(&server);
     send(&pool.pick(&[], 0).expect("a backend"))
@@ -408,7 +418,7 @@ async fn what_is_not_renewed_is_used_to_its_end_and_what_never_will_be_is_forgot
     assert!(house.kept().is_some());
 
     let house = GivenHouse::new(4000, 3600);
-    let endpoint = Scripted::start(&[Answer::Say(OVER)]).await;
+    let endpoint = ScriptedBackend::start(&[Answer::Say(OVER)]).await;
     let (server, client) = house.wants(&backend, &endpoint.url());
     let pool = client.backends(&server);
     let chosen = pool.pick(&[], 0).expect("a backend");
@@ -462,8 +472,8 @@ async fn tokens_are_taken_as_endpoints_write_them() {
             r#"{"access_token":"good"}"#,
         ),
     ] {
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
-        let endpoint = Scripted::start(&[says(head, body)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+        let endpoint = ScriptedBackend::start(&[says(head, body)]).await;
         let (server, client) = wants(&backend, &endpoint.url(), "");
         let pool = client.backends(&server);
         let chosen = pool.pick(&[], 0).expect("a backend");
@@ -495,8 +505,8 @@ async fn what_is_no_token_is_told_as_the_authorization_servers_answer() {
             "the authorization server answered with HTTP 503",
         ),
     ] {
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
-        let endpoint = Scripted::start(&[says(head, body)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+        let endpoint = ScriptedBackend::start(&[says(head, body)]).await;
         let (server, client) = wants(&backend, &endpoint.url(), "");
         let pool = client.backends(&server);
         let error = send(&pool.pick(&[], 0).expect("a backend")).await;
@@ -528,10 +538,10 @@ async fn words_of_a_token_endpoint_are_told_without_tokens_secrets_and_private_a
         "no new token: dial tcp 10.1.2.3:5432 (http://canary:8080/x, canary.internal)".to_owned(),
     ] {
         for name in ["error_description", "message"] {
-            let backend = Scripted::start(&[Answer::Say(OK)]).await;
+            let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
             let body = serde_json::json!({"error": "temporarily_unavailable", name: words});
             let head = "400 No\r\ncontent-type: application/json";
-            let endpoint = Scripted::start(&[says(head, &body.to_string())]).await;
+            let endpoint = ScriptedBackend::start(&[says(head, &body.to_string())]).await;
             let house = GivenHouse::with(100, &tokens);
             let (server, client) = house.wants(&backend, &endpoint.url());
             let pool = client.backends(&server);
@@ -551,9 +561,9 @@ async fn words_of_a_token_endpoint_are_told_without_tokens_secrets_and_private_a
         r#"{"error":"invalid_scope","error_description":"no Basic Z2F0ZXdheTpodW50ZXIy"}"#,
         r#"{"error":"invalid_scope","error_description":"no cana-new-token","refresh_token":"cana-new-token"}"#,
     ] {
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
         let head = "200 OK\r\ncontent-type: application/json";
-        let endpoint = Scripted::start(&[says(head, body)]).await;
+        let endpoint = ScriptedBackend::start(&[says(head, body)]).await;
         let (server, client) = wants(&backend, &endpoint.url(), "");
         let pool = client.backends(&server);
         let error = send(&pool.pick(&[], 0).expect("a backend")).await;
@@ -581,8 +591,8 @@ async fn lifetimes_beyond_all_clocks_lose_no_token() {
     ] {
         let body = format!(r#"{{"access_token":"{access}","refresh_token":"rotated"{lifetime}}}"#);
         let head = "200 OK\r\ncontent-type: application/json";
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
-        let endpoint = Scripted::start(&[says(head, &body)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+        let endpoint = ScriptedBackend::start(&[says(head, &body)]).await;
         let (server, client) = wants(&backend, &endpoint.url(), "");
         let pool = client.backends(&server);
         let chosen = pool.pick(&[], 0).expect("a backend");
@@ -591,7 +601,7 @@ async fn lifetimes_beyond_all_clocks_lose_no_token() {
         }
         assert_eq!(endpoint.requests().len(), 1, "{body}");
 
-        let endpoint = Scripted::start(&[says(head, &body)]).await;
+        let endpoint = ScriptedBackend::start(&[says(head, &body)]).await;
         let house = GivenHouse::new(100, 10);
         let (server, client) = house.wants(&backend, &endpoint.url());
         let pool = client.backends(&server);
@@ -605,8 +615,8 @@ async fn lifetimes_beyond_all_clocks_lose_no_token() {
 
 #[tokio::test]
 async fn a_kept_token_of_a_lifetime_beyond_all_clocks_is_used() {
-    let backend = Scripted::start(&[Answer::Say(OK)]).await;
-    let endpoint = Scripted::start(&[Answer::Last("")]).await;
+    let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let endpoint = ScriptedBackend::start(&[Answer::Last("")]).await;
     for lifetime in [u64::MAX, 10_000_000_000_000_000_000] {
         let house = GivenHouse::new(10, lifetime);
         let (server, client) = house.wants(&backend, &endpoint.url());
@@ -631,8 +641,8 @@ async fn a_redirect_of_a_server_with_tokens_is_told_by_its_origin_alone() {
     ] {
         let head = format!("302 Found\r\nlocation: {location}");
         let answer = says(Box::leak(head.into_boxed_str()), "");
-        let backend = Scripted::start(&[answer]).await;
-        let endpoint = Scripted::start(&[token("t1", 3600)]).await;
+        let backend = ScriptedBackend::start(&[answer]).await;
+        let endpoint = ScriptedBackend::start(&[token("t1", 3600)]).await;
         let (server, client) = wants(&backend, &endpoint.url(), "");
         let pool = client.backends(&server);
         let response = send(&pool.pick(&[], 0).expect("a backend")).await;
@@ -647,10 +657,10 @@ async fn a_redirect_of_a_server_with_tokens_is_told_by_its_origin_alone() {
 #[tokio::test]
 async fn a_redirect_of_a_token_endpoint_is_not_followed_to_the_slash_either() {
     for status in [307, 308] {
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
         let head = format!("{status} Moved\r\nlocation: /mcp/");
         let moved = says(Box::leak(head.into_boxed_str()), "");
-        let endpoint = Scripted::start(&[moved, token("t1", 3600)]).await;
+        let endpoint = ScriptedBackend::start(&[moved, token("t1", 3600)]).await;
         let (server, client) = wants(&backend, &endpoint.url(), "");
         let pool = client.backends(&server);
         let error = send(&pool.pick(&[], 0).expect("a backend")).await;
@@ -722,7 +732,7 @@ async fn refusals_of_a_request_without_a_client_are_answered_with_the_other_form
         (r#"400 No|{"error":"invalid_scope"}"#, 1),
         (r#"401 No|{"error":"invalid_grant"}"#, 1),
     ] {
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
         let (url, asked) = picky(true, refusal).await;
         let keys = format!(
             "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{url}' }}, health: {{ active: {{ every: 1h }} }}"
@@ -749,7 +759,7 @@ async fn the_other_form_of_showing_the_secret_is_tried_once_and_remembered_unles
         (true, ", client_auth: post", None),
         (false, ", client_auth: basic", None),
     ] {
-        let backend = Scripted::start(&[Answer::Say(OK)]).await;
+        let backend = ScriptedBackend::start(&[Answer::Say(OK)]).await;
         let (url, asked) = picky(in_header, NO_CLIENT).await;
         let oauth = format!(
             "oauth: {{ client_id: gateway, client_secret: '${{TOKEN}}', token_url: '{url}'{key} }}"

@@ -298,10 +298,10 @@ async fn metadata_that_name_another_issuer_and_redirects_get_no_secret() {
 
 #[tokio::test]
 async fn a_token_of_the_gateways_own_is_sent_to_no_backend_that_it_was_not_fetched_for() {
-    let endpoint = Scripted::start(&[token("t1", 3600), token("t2", 3600)]).await;
+    let endpoint = ScriptedBackend::start(&[token("t1", 3600), token("t2", 3600)]).await;
     let (first, second) = (
-        Scripted::start(&[Answer::Say(OK)]).await,
-        Scripted::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
     );
     let client = client_with(SystemNames);
     for (backend, expected) in [(&first, "bearer t1"), (&second, "bearer t2")] {

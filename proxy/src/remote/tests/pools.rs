@@ -3,7 +3,7 @@
 use tooldock_upstream::http_client::SendErrorKind;
 use tooldock_workers::remote::BackendId;
 
-use super::super::health::Event;
+use super::super::health::HealthEvent;
 use super::super::upkeep;
 use super::*;
 
@@ -31,15 +31,15 @@ fn is(backends: &Arc<dyn Backends>, pool: &Arc<Pool>) -> bool {
     Arc::as_ptr(backends).cast::<()>() == Arc::as_ptr(pool).cast()
 }
 
-fn id(scripted: &Scripted) -> BackendId {
+fn id(scripted: &ScriptedBackend) -> BackendId {
     BackendId::new(&scripted.address.to_string())
 }
 
 #[tokio::test]
 async fn a_backend_that_fails_is_left_out_and_the_others_share_its_work() {
     let (good, bad) = (
-        Scripted::start(&[Answer::Say(OK)]).await,
-        Scripted::start(&[Answer::Say(
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[Answer::Say(
             "HTTP/1.1 503 Down\r\ncontent-length: 0\r\n\r\n",
         )])
         .await,
@@ -68,7 +68,8 @@ async fn a_backend_that_fails_is_left_out_and_the_others_share_its_work() {
 #[tokio::test]
 async fn answers_below_500_are_no_failures() {
     let scripted =
-        Scripted::start(&[Answer::Say("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")]).await;
+        ScriptedBackend::start(&[Answer::Say("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n")])
+            .await;
     let server = server(&[scripted.url()], QUIET);
     let (backend, _pool) = only(&server);
     for _ in 0..5 {
@@ -79,7 +80,7 @@ async fn answers_below_500_are_no_failures() {
 
 #[tokio::test]
 async fn backups_are_used_while_nothing_else_is_left_and_a_dead_pool_is_tried_now_and_then() {
-    let backup = Scripted::start(&[Answer::Say(OK)]).await;
+    let backup = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let (primary, _port) = dead();
     let entry = format!("{{ url: '{}', backup: true }}", backup.url());
     let server = server(&[format!("'{primary}'"), entry], QUIET);
@@ -122,8 +123,8 @@ async fn while_no_backend_is_healthy_one_request_a_second_tries() {
 #[tokio::test]
 async fn the_same_server_has_the_same_pool_and_another_version_keeps_what_it_can() {
     let (kept, gone) = (
-        Scripted::start(&[Answer::Say(OK)]).await,
-        Scripted::start(&[
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[
             Answer::Say(OK),
             Answer::Say(OK),
             Answer::Say("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"),
@@ -172,7 +173,7 @@ async fn the_same_server_has_the_same_pool_and_another_version_keeps_what_it_can
 
 #[tokio::test]
 async fn only_what_is_served_is_checked_and_a_request_of_before_a_reload_does_not_change_that() {
-    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let before = server(&[scripted.url()], QUIET);
     let after = server(&[scripted.url()], &format!("balance: random, {QUIET}"));
     let client = client_with(SystemNames);
@@ -200,9 +201,9 @@ async fn only_what_is_served_is_checked_and_a_request_of_before_a_reload_does_no
 #[tokio::test]
 async fn slow_answers_leave_out_no_backend_that_nothing_stands_in_for() {
     let (one, other, spare) = (
-        Scripted::start(&[Answer::Silence]).await,
-        Scripted::start(&[Answer::Silence]).await,
-        Scripted::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[Answer::Silence]).await,
+        ScriptedBackend::start(&[Answer::Silence]).await,
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
     );
     let entry = format!("{{ url: '{}', backup: true }}", spare.url());
     let keys = format!("timeouts: {{ head: 20ms }}, {QUIET}");
@@ -226,8 +227,8 @@ async fn slow_answers_leave_out_no_backend_that_nothing_stands_in_for() {
 #[tokio::test]
 async fn a_backend_of_weight_0_takes_nothing_new_and_serves_what_it_has() {
     let (drained, other) = (
-        Scripted::start(&[Answer::Say(OK)]).await,
-        Scripted::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
+        ScriptedBackend::start(&[Answer::Say(OK)]).await,
     );
     let entry = format!("{{ url: '{}', weight: 0 }}", drained.url());
     let server = server(&[entry, other.url()], QUIET);
@@ -259,13 +260,17 @@ async fn a_check_asks_mcp_or_a_path() {
         ("/health", MISSING, false),
         ("/health", DOWN, false),
     ] {
-        let scripted = Scripted::with_checks(&[Answer::Say(answer)]).await;
+        let scripted = ScriptedBackend::with_checks(&[Answer::Say(answer)]).await;
         let keys = format!("health: {{ active: {{ path: {path}, every: 1h }} }}");
         let server = server(&[scripted.url()], &keys);
         let client = client_with(SystemNames);
         let pool = client.serve(&server);
         let event = within(upkeep::checked(&pool.members[0])).await;
-        assert_eq!(event == Event::CheckPassed, passes, "{path}: {event:?}");
+        assert_eq!(
+            event == HealthEvent::CheckPassed,
+            passes,
+            "{path}: {event:?}"
+        );
         let request = scripted.requests().remove(0);
         match path {
             "off" => assert!(request.contains("\"method\":\"ping\""), "{request}"),
@@ -276,7 +281,7 @@ async fn a_check_asks_mcp_or_a_path() {
 
 #[tokio::test]
 async fn checks_find_a_backend_that_goes_and_comes_back() {
-    let scripted = Scripted::with_checks(&[
+    let scripted = ScriptedBackend::with_checks(&[
         Answer::Say(OK),
         Answer::Say("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"),
         Answer::Say("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"),
@@ -301,7 +306,7 @@ async fn the_series_of_a_backend_go_with_it() {
         Arc::default(),
         None,
     );
-    let scripted = Scripted::start(&[Answer::Say(OK)]).await;
+    let scripted = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let server = server(&[scripted.url()], QUIET);
     let backend = client.backends(&server).pick(&[], 0).expect("a backend");
     read(send(&backend).await.expect("a response"))

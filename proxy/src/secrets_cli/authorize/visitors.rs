@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 use super::CALLBACK;
-use crate::remote::authorize::Answered;
+use crate::remote::authorize::RedirectOutcome;
 
 /// Maximum number of connections that are read at once, and of browsers that are turned away at once.
 const READ_MAX: usize = 64;
@@ -55,24 +55,24 @@ impl Visitors {
     pub(super) fn turn_away(&mut self, browser: TcpStream) {
         while self.turned_away.try_join_next().is_some() {}
         if self.turned_away.len() < READ_MAX {
-            let told = async move { tell(browser, &Answered::Foreign).await };
+            let told = async move { tell(browser, &RedirectOutcome::Foreign).await };
             self.turned_away.spawn(told);
         }
     }
 }
 
 /// Tells a browser the outcome of its request.
-pub(super) async fn tell(browser: TcpStream, answered: &Answered) {
+pub(super) async fn tell(browser: TcpStream, answered: &RedirectOutcome) {
     let (status, text) = match answered {
-        Answered::Given(_) => (
+        RedirectOutcome::Given(_) => (
             "200 OK",
             "The gateway is authorized. You may close this page.\n",
         ),
-        Answered::Refused(_) => (
+        RedirectOutcome::Refused(_) => (
             "400 Bad Request",
             "The gateway was not authorized. The command that asked says why.\n",
         ),
-        Answered::Foreign => (
+        RedirectOutcome::Foreign => (
             "400 Bad Request",
             "This is no answer to the question that is open. Use the address that the command printed last.\n",
         ),
