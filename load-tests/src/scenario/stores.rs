@@ -1,8 +1,9 @@
 //! Sessions in memory, on disk and in Redis: the price of a call, of an event and of a session.
 //!
 //! ```text
-//! per repetition:  each store in turn:  calls in live sessions ── calls answered by streams of events
-//! once:            each store:          many sessions opened ── bytes they take (disk: once the gateway has ended)
+//! per repetition:  each store in turn:  calls in live sessions
+//! per repetition:  each store in turn:  calls answered by streams of events
+//! once:            each store:          many sessions opened ── bytes they take
 //!                  disk:                started again ── the first call of each session ── the second
 //! ```
 //!
@@ -127,12 +128,15 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     for store in stage.stores() {
         gateways.push((store, stage.gateway(store).await?));
     }
-    for repetition in 1..=run.options.repetitions {
-        section.repetition = repetition;
-        for (store, gateway) in &gateways {
-            calls(run, *store, gateway, &mut section).await?;
+    // Calls without events first, so that no store is still busy with writing them.
+    for series in [LIVE, EVENTS] {
+        for repetition in 1..=run.options.repetitions {
+            section.repetition = repetition;
+            for (store, gateway) in &gateways {
+                calls(run, series, *store, gateway, &mut section).await?;
+            }
+            gateways.rotate_left(1);
         }
-        gateways.rotate_left(1);
     }
     drop(gateways);
     section.repetition = 0;
@@ -155,42 +159,43 @@ pub(super) async fn in_sessions(
     Ok(requests.collect())
 }
 
-/// Calls of live sessions, of either kind.
+/// Calls of live sessions, each answered by JSON or by a stream of events.
 async fn calls(
     run: &mut Run<'_>,
+    series: &'static str,
     store: Store,
     gateway: &Gateway,
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    let (envelope, clients) = (gateway.envelope(), run.options.connections);
-    let plain = in_sessions(envelope.of(ECHO), clients, |it| it.numbered_call()).await?;
-    let talking = in_sessions(envelope, clients, |it| it.call(TALKATIVE)).await?;
-    for (series, requests, expect) in [
-        (LIVE, plain, Expect::NUMBERED_ECHO),
-        (EVENTS, talking, Expect::ECHO),
-    ] {
-        let options = run.options;
-        let take = async || {
-            let window = Window {
-                workers: processes::descendants(gateway.id()),
-                ..Window::by(options, vec![gateway.id()])
-            };
-            load::measure(Load {
-                target: Target::Http(gateway.address),
-                requests: requests.clone(),
-                expect,
-                window,
-            })
-            .await
+    let (envelope, options) = (gateway.envelope(), run.options);
+    let clients = options.connections;
+    let (requests, expect) = if series == LIVE {
+        let plain = in_sessions(envelope.of(ECHO), clients, |it| it.numbered_call());
+        (plain.await?, Expect::NUMBERED_ECHO)
+    } else {
+        let talking = in_sessions(envelope, clients, |it| it.call(TALKATIVE));
+        (talking.await?, Expect::ECHO)
+    };
+    let take = async || {
+        let window = Window {
+            workers: processes::descendants(gateway.id()),
+            ..Window::by(options, vec![gateway.id()])
         };
-        let sample = run.patiently(|sample: &Sample| sample.other_cores, take);
-        let sample = sample.await.context(store.name())?;
-        run.progress(&format!("{}, {series}: {}", store.name(), sample.shown()));
-        let numbers = Numbers::of(&sample)
-            .with("events_per_second", sample.per_second * EVENTS_OF_CALL)
-            .with("event_cpu_us", sample.cpu_us / EVENTS_OF_CALL);
-        section.add(series, [store.name()], numbers);
-    }
+        load::measure(Load {
+            target: Target::Http(gateway.address),
+            requests: requests.clone(),
+            expect,
+            window,
+        })
+        .await
+    };
+    let sample = run.patiently(|sample: &Sample| sample.other_cores, take);
+    let sample = sample.await.context(store.name())?;
+    run.progress(&format!("{}, {series}: {}", store.name(), sample.shown()));
+    let numbers = Numbers::of(&sample)
+        .with("events_per_second", sample.per_second * EVENTS_OF_CALL)
+        .with("event_cpu_us", sample.cpu_us / EVENTS_OF_CALL);
+    section.add(series, [store.name()], numbers);
     Ok(())
 }
 
@@ -212,19 +217,14 @@ async fn held(
     let stored = async |gateway: &Gateway| match (store, &stage.redis) {
         (Store::Memory, _) => anyhow::Ok(gateway.memory()?.anonymous_kib * 1024),
         (Store::Redis, Some(redis)) => redis.used_memory().await,
-        _ => gateway.bytes_on_disk("sessions.db"),
+        _ => gateway.session_bytes(),
     };
-    let mut before = stored(&gateway).await?;
+    let before = stored(&gateway).await?;
     let window = Window::by(run.options, vec![gateway.id()]);
     let (spent, start) = (Spent::now(&window)?, Instant::now());
     let sessions = session::many(envelope, count).await?;
     let seconds = start.elapsed().as_secs_f64();
     let costs = spent.until(&Spent::now(&window)?, count as u64, seconds);
-    if store == Store::Disk {
-        // The log of changes goes into the database when that is closed.
-        gateway.stop().await?;
-        before = 0;
-    }
     let bytes = stored(&gateway).await?.saturating_sub(before) as f64 / count as f64;
     run.progress(&format!(
         "{}: {count} sessions opened in {seconds:.1} s, {bytes:.0} bytes each",
@@ -236,6 +236,7 @@ async fn held(
         .with("bytes", bytes);
     section.add(HELD, [store.name()], numbers);
     if store == Store::Disk {
+        gateway.stop().await?;
         gateway.start_again().await?;
         let envelope = gateway.envelope();
         let warm = envelope.of(ECHO).numbered_call();

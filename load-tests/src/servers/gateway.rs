@@ -189,17 +189,20 @@ impl Gateway {
         self.is_ready().await
     }
 
-    /// The size of the files in the data directory whose names begin so.
-    pub(crate) fn bytes_on_disk(&self, prefix: &str) -> anyhow::Result<u64> {
-        let entries = fs::read_dir(self.launch.folder.path().join("data"))?;
-        let mut bytes = 0;
-        for entry in entries {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(prefix) {
-                bytes += entry.metadata()?.len();
-            }
-        }
-        Ok(bytes)
+    /// Bytes of the pages in use of the sessions on disk, the log of changes included.
+    pub(crate) fn session_bytes(&self) -> anyhow::Result<u64> {
+        const SCRIPT: &str = "import sqlite3, sys\n\
+            ask = lambda name: sessions.execute('PRAGMA ' + name).fetchone()[0]\n\
+            sessions = sqlite3.connect('file:' + sys.argv[1] + '?mode=ro', uri=True)\n\
+            print((ask('page_count') - ask('freelist_count')) * ask('page_size'))";
+        let file = self.launch.folder.path().join("data/sessions.db");
+        let mut command = Command::new("python3");
+        let told = command.arg("-c").arg(SCRIPT).arg(&file).output()?;
+        let text = String::from_utf8_lossy(&told.stdout);
+        text.trim().parse().with_context(|| {
+            let error = String::from_utf8_lossy(&told.stderr);
+            format!("the pages of {}: {text}{error}", file.display())
+        })
     }
 
     /// A gateway whose namespaces have failed is ready all the same, and says why.

@@ -87,8 +87,8 @@ pub(super) fn tell(section: &mut Section) {
     let charts = vec![chart.bars(live.named(), &[("a call", "cpu_us")])];
     (section.tables, section.verdicts, section.charts) = (tables, verdicts, charts);
     section.note(
-        "`bytes each`: growth of the gateway's own memory, of Redis' `used_memory`, or the size of `sessions.db` after the \
-         gateway has ended. Sessions on disk and in Redis take the bytes of memory as well, while they are live.",
+        "`bytes each`: growth of the gateway's own memory, of Redis' `used_memory`, or of the pages in use of `sessions.db`. \
+         Sessions on disk and in Redis take the bytes of memory as well, while they are live.",
     );
     section.note("The CPU of Redis is not in `CPU us`, which is the gateway's.");
 }
