@@ -130,12 +130,13 @@ pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sampl
     observe(&shared, connections, &load.window).await
 }
 
-/// Sends each request once, so many of them at a time, and waits for all answers. The window's times do not count.
+/// Sends each request once, so many of them at a time, and waits for all answers. The window's times do not count. Wrong
+/// answers are counted apart, and not among the requests.
 ///
 /// # Errors
 ///
-/// When an answer was wrong, late or missing.
-pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<Sample> {
+/// When an answer was late or missing.
+pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<(Sample, Faults)> {
     let shared = Shared::new()?;
     shared.enter(Phase::Measured);
     let mut shares = vec![Vec::new(); at_a_time.min(load.requests.len())];
@@ -164,9 +165,9 @@ pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<Sample>
     timeout(ONCE_LIMIT, connections.join_all())
         .await
         .with_context(|| format!("answers still missing after {ONCE_LIMIT:?}"))?;
-    shared.faults().none()?;
     let after = Spent::now(&load.window)?;
-    shared.sample(&before, &after, start.elapsed().as_secs_f64())
+    let sample = shared.sample(&before, &after, start.elapsed().as_secs_f64())?;
+    Ok((sample, shared.faults()))
 }
 
 /// Watches clients that are at work already, until they have ended.
@@ -241,7 +242,9 @@ mod tests {
                 ..Window::default()
             },
         };
-        assert_eq!(once(load, 3).await.unwrap().requests, 7);
+        let (sample, faults) = once(load, 3).await.unwrap();
+        faults.none().unwrap();
+        assert_eq!(sample.requests, 7);
     }
 
     #[tokio::test]

@@ -203,9 +203,16 @@ async fn orphans(run: &mut Run<'_>, pair: &mut Pair, section: &mut Section) -> a
         (LIVE, later, AT_A_TIME, Duration::ZERO),
     ] {
         sleep(after.saturating_sub(killed.elapsed())).await;
-        let sample = load::once(once(requests), at_a_time).await.context(row)?;
+        let (sample, faults) = load::once(once(requests), at_a_time).await.context(row)?;
         run.progress(&format!("{}, {row}: {}", pair.by, sample.shown()));
-        section.add(ADOPTED, [pair.by, row], Numbers::of(&sample));
+        if let Some(first) = faults.first {
+            section.note(format!(
+                "{}, {row}: {} refused: {first}",
+                pair.by, faults.count
+            ));
+        }
+        let numbers = Numbers::of(&sample).with("refused", faults.count as f64);
+        section.add(ADOPTED, [pair.by, row], numbers);
     }
     pair.one.start_again().await?;
     pair.see_each_other().await
@@ -235,7 +242,8 @@ fn tell(section: &mut Section) {
             &adopted.rows,
             &["replicas of", "next call"],
             [
-                sum("sessions", &["requests"]),
+                sum("answered", &["requests"]),
+                sum("refused", &["refused"]),
                 middle("p50 us", "p50_us", 0),
                 middle("p99 us", "p99_us", 0),
                 middle("CPU us", "cpu_us", 1),
@@ -252,7 +260,8 @@ fn tell(section: &mut Section) {
     section.note(
         "A replica of a Redis counts as gone 2 s after its last beat: calls that are sent `at once` wait for that. Each of them \
          has a connection of its own; those of `2.5 s later` are sent 4 at a time, and `once more` is the next call of the same \
-         sessions, which are live then. No call fails.",
+         sessions, which are live then. `refused`: a claim asks Redis, which has 50 ms to answer; a client whose call has 503 \
+         is to try again.",
     );
 }
 

@@ -256,7 +256,8 @@ async fn held(
                 expect: Expect::NUMBERED_ECHO,
                 window: Window::by(run.options, vec![gateway.id()]),
             };
-            let sample = load::once(load, AT_A_TIME).await.context(row)?;
+            let (sample, faults) = load::once(load, AT_A_TIME).await.context(row)?;
+            faults.none().context(row)?;
             run.progress(&format!("{row}: {}", sample.shown()));
             section.add(AFTER_START, [row], Numbers::of(&sample));
         }

@@ -78,7 +78,6 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     crowd.open_up_to(STREAMS, gateway.address).await?;
     crowd.resume_what_ends();
     to_all(&gateway, &crowd).await?;
-    let mut published = 1;
     for repetition in 1..=run.options.repetitions {
         let calls = Open::start(OpenLoad {
             target: target.clone(),
@@ -103,7 +102,8 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let (took, back) = outcome?;
         drop(calls);
         to_all(&gateway, &crowd).await?;
-        published += 1;
+        // With the one before the first upgrade.
+        let published = repetition + 1;
         let wrong = crowd.clients().iter().filter(|client| {
             let events = client.events();
             let in_order = events.is_sorted_by(|one, next| one.sequence < next.sequence);
