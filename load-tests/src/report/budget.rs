@@ -131,8 +131,6 @@ budgets! {
     CALL_REDIS = "`tools/call` of a live session, in Redis to in memory", Times, 1.05, 1.02;
     /// Time that a first call takes longer than the next one.
     FIRST_CALL = "first call of a session on disk after a restart, added p99", Milliseconds, 100.0, 20.0;
-    /// CPU time of both replicas, in that of one that is asked by the client itself.
-    CALL_FORWARDED = "`tools/call` by way of another replica, to a direct one", Times, 3.0, 2.5;
     CALL_ASYNC = "`tools/call`, async Python: gateway", N, 2.6, 2.0;
     CALL_SYNC = "`tools/call`, sync Python: gateway", N, 2.6, 2.0;
     CALL_ASYNC_WORKER = "`tools/call`, async Python: worker", Microseconds, 25.0, 12.0;
