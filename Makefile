@@ -241,6 +241,18 @@ torture: prerequisites ## 10,000 sessions of misbehaving servers, opened and dro
 	TOOLDOCK_TORTURE_SESSIONS=$(SESSIONS) cargo test --profile $(PROFILE) --package tooldock --test gateway --locked -- \
 		--nocapture --test-threads=1 torture::
 
+# `make simulate SIMULATE='replicas=10 sessions=200000 balancer=sticky'` for another run: docs/scaling.md has the options.
+SIMULATE ?= replicas=50 sessions=1000000 seed=7
+.PHONY: simulate simulate-redis
+simulate: ## 50 replicas with a million sessions in one process, by a clock that stands still: what breaks first
+	TOOLDOCK_SIMULATE='$(SIMULATE)' cargo test --profile fast --package tooldock-upstream --lib --locked -- \
+		--ignored --nocapture simulation::a_run
+	cargo test --profile fast --package tooldock-filters --lib --locked -- --ignored --nocapture simulation::
+
+simulate-redis: ## what operations cost a redis-server of this machine, and sessions in memory
+	cargo test --profile fast --package tooldock-upstream --lib --locked -- --ignored --nocapture --test-threads=1 \
+		redis::tests::measured simulation::memory
+
 .PHONY: prerequisites
 prerequisites:
 	@PYTHON=$(PYTHON) .ci/prerequisites

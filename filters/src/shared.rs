@@ -83,6 +83,9 @@ impl<C: Clock> LimitUse<C> {
 }
 
 #[cfg(test)]
+mod simulation;
+
+#[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
 

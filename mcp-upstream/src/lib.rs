@@ -65,6 +65,8 @@ mod cost;
 #[cfg(test)]
 mod layers;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod transcripts;

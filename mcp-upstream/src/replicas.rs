@@ -29,11 +29,13 @@ use tooldock_workers::budget::BudgetUse;
 use self::news::Outbox;
 use self::peers::Peers;
 pub use self::reloads::{AnnouncedReload, OtherReload, OtherReloadOutcome};
+pub use self::routing::{RoutedRequest, Unanswered, Unrouted};
 use crate::stream::StoreError;
 
 mod news;
 mod peers;
 mod reloads;
+mod routing;
 
 /// The time between two beats.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
@@ -86,6 +88,9 @@ pub struct Announcement {
     /// The last reload that it made because another replica asked for it.
     #[serde(default)]
     pub reloaded: Option<AnnouncedReload>,
+    /// True if the store lacks records of its sessions, or changes of them.
+    #[serde(default)]
+    pub behind: bool,
 }
 
 /// The answer of a directory to a beat.
@@ -188,6 +193,7 @@ pub struct Replicas {
     lapses: AtomicU64,
     /// Losses of the store's data that this replica's beats have found.
     losses: AtomicU64,
+    behind: AtomicBool,
     outbox: Outbox,
     peers: Peers,
     /// The last reload that another replica asked for.
@@ -272,6 +278,7 @@ impl Replicas {
                 leaving: false,
                 sources: None,
                 reloaded: None,
+                behind: false,
             },
             None,
         )
@@ -308,6 +315,7 @@ impl Replicas {
             known: watch::Sender::new(known),
             lapses: AtomicU64::new(0),
             losses: AtomicU64::new(0),
+            behind: AtomicBool::new(false),
             outbox: Outbox::default(),
             peers: Peers::default(),
             reloaded: Mutex::default(),
@@ -480,10 +488,16 @@ impl Replicas {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Waits for the next beat, and answers if the directory has lost what it knew within the time in which replicas write
-    /// their records again. Waits for 700 ms at most.
+    /// Says if the store lacks records of this replica's sessions: the others are told by the next beat.
+    pub fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Release);
+    }
+
+    /// Waits for the next beat, and answers if a session may be live without a record: another replica says that records of its
+    /// sessions are missing, or the directory has lost what it knew so lately that they have not all said so. Waits for 700 ms
+    /// at most.
     pub async fn are_records_missing(&self) -> bool {
-        const WRITTEN_AGAIN: Duration = Duration::from_secs(4);
+        const SAID: Duration = Duration::from_secs(4);
         const NEXT_BEAT: Duration = Duration::from_millis(700);
         if self.is_local() {
             return false;
@@ -493,9 +507,8 @@ impl Replicas {
             let _ = timeout_at(Instant::now() + NEXT_BEAT, beats.changed()).await;
         }
         let known = self.known.borrow();
-        known
-            .lost
-            .is_some_and(|lost| lost.elapsed() < WRITTEN_AGAIN)
+        let lost_lately = known.lost.is_some_and(|lost| lost.elapsed() < SAID);
+        lost_lately || known.others.values().any(|other| other.behind)
     }
 
     /// Tells the other replicas that this one ends: its sessions may be claimed from now on.
@@ -588,6 +601,7 @@ impl Replicas {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
         own.reloaded = self.last_reload();
+        own.behind = self.behind.load(Ordering::Acquire);
         let seen = {
             let known = self.known.borrow();
             own.sources.clone_from(&known.sources);

@@ -28,8 +28,10 @@ use pingora_http::RequestHeader;
 use tokio::sync::watch;
 use tooldock_filters::{Peer, Reason, Rejection};
 use tooldock_upstream::caller::Caller;
-use tooldock_upstream::replicas::{Announcement, Replicas, Standing};
-use tooldock_upstream::reply::Reply;
+use tooldock_upstream::replicas::{
+    Announcement, ReplicaId, Replicas, RoutedRequest, Unanswered, Unrouted,
+};
+use tooldock_upstream::reply::{Refusal, Reply};
 use tooldock_upstream::seal::SessionKey;
 use tooldock_upstream::service::{AdmittedRequest, Service};
 
@@ -41,9 +43,6 @@ pub(crate) use self::tls::ClientTls;
 use crate::config::ListenAddress;
 use crate::gateway::GatewayListener;
 use crate::tls::ShownCertificate;
-
-/// Forwards of one request: the session may move while it is on its way.
-const TRIES: usize = 3;
 
 /// The other replicas, as the gateway reaches them and as they reach it.
 pub(crate) struct ReplicaLink {
@@ -172,56 +171,23 @@ impl ReplicaLink {
         service: &Service,
         caller: Caller,
         request: AdmittedRequest,
-        mut forwarded: Forwarded,
+        forwarded: Forwarded,
     ) -> Reply {
-        let mut unreachable = None;
-        for _ in 0..TRIES {
-            let reply = service.handle(caller.clone(), request.clone()).await;
-            let Reply::Elsewhere {
-                replica,
-                unreachable: refusal,
-            } = reply
-            else {
-                return reply;
-            };
-            unreachable = Some(refusal);
-            let other = match self.replicas.settled_standing(replica).await {
-                Standing::Up(other) => other,
-                // The directory is silent: neither forwarded nor claimed.
-                Standing::Unclear => break,
-                // It is this process's to claim now.
-                Standing::Own | Standing::Leaving | Standing::Gone => continue,
-            };
-            if forwarded.passport.hops >= HOPS_MAX || self.replicas.obstacle(&other).is_some() {
-                match self.replicas.has_just_ended(replica).await {
-                    true => continue,
-                    false => break,
-                }
-            }
-            let sent = self
-                .send(&other, &mut forwarded, request.body.clone())
-                .await;
-            let failure = match sent {
-                Ok(reply) => return reply,
-                Err(failure) => failure,
-            };
-            tracing::warn!(
-                request_id = &*caller.request_id,
-                replica = &*other.name,
-                "a request was not answered by replica {}: {failure}",
-                other.name
-            );
-            let may_repeat =
-                matches!(failure, Failure::Unsent(_)) || request.method != Method::POST;
-            if !may_repeat {
-                return service.replica_lost();
-            }
-            // A replica that was killed is claimed from once its last beat is old.
-            self.replicas.departure(replica).await;
-        }
-        match unreachable {
-            Some(refusal) => refusal.into(),
-            None => service.replica_lost(),
+        let mut request = HttpRequest {
+            link: self,
+            service,
+            caller,
+            request,
+            forwarded,
+            unreachable: None,
+        };
+        match self.replicas.route(&mut request).await {
+            Ok(reply) => reply,
+            Err(Unrouted::Lost) => service.replica_lost(),
+            Err(Unrouted::Unreachable) => match request.unreachable {
+                Some(refusal) => refusal.into(),
+                None => service.replica_lost(),
+            },
         }
     }
 
@@ -270,6 +236,60 @@ impl ReplicaLink {
                 sent => return sent,
             }
         }
+    }
+}
+
+/// A client's request on its way to the replica that has its session.
+struct HttpRequest<'a> {
+    link: &'a ReplicaLink,
+    service: &'a Service,
+    caller: Caller,
+    request: AdmittedRequest,
+    forwarded: Forwarded,
+    /// The refusal for a replica that cannot be reached.
+    unreachable: Option<Refusal>,
+}
+
+impl RoutedRequest for HttpRequest<'_> {
+    type Answer = Reply;
+
+    async fn here(&mut self) -> Result<Reply, ReplicaId> {
+        let (caller, request) = (self.caller.clone(), self.request.clone());
+        match self.service.handle(caller, request).await {
+            Reply::Elsewhere {
+                replica,
+                unreachable,
+            } => {
+                self.unreachable = Some(unreachable);
+                Err(replica)
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    async fn there(&mut self, other: &Announcement) -> Result<Reply, Unanswered> {
+        let body = self.request.body.clone();
+        let sent = self.link.send(other, &mut self.forwarded, body).await;
+        let failure = match sent {
+            Ok(reply) => return Ok(reply),
+            Err(failure) => failure,
+        };
+        tracing::warn!(
+            request_id = &*self.caller.request_id,
+            replica = &*other.name,
+            "a request was not answered by replica {}: {failure}",
+            other.name
+        );
+        let may_repeat =
+            matches!(failure, Failure::Unsent(_)) || self.request.method != Method::POST;
+        Err(match may_repeat {
+            true => Unanswered::Repeatable,
+            false => Unanswered::Lost,
+        })
+    }
+
+    fn may_be_forwarded(&self) -> bool {
+        self.forwarded.passport.hops < HOPS_MAX
     }
 }
 

@@ -226,6 +226,7 @@ fn announcement(
         leaving: false,
         sources: None,
         reloaded: None,
+        behind: false,
     })
 }
 

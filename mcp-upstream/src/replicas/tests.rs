@@ -123,6 +123,7 @@ pub(crate) fn announcement(name: &str) -> Announcement {
         leaving: false,
         sources: None,
         reloaded: None,
+        behind: false,
     }
 }
 
@@ -154,6 +155,18 @@ async fn a_replica_is_up_while_it_beats_and_gone_a_life_after_its_last_beat() {
     beats(&[&one], BEAT_LIFE).await;
     assert_eq!(one.standing(two.own()), Standing::Gone);
     assert_eq!(one.standing(ReplicaId::named("three")), Standing::Gone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_missing_while_another_replica_says_that_its_own_are_behind() {
+    let board = Arc::new(Board::default());
+    let (one, two) = (board.replica("one"), board.replica("two"));
+    beats(&[&one, &two], BEAT_LIFE).await;
+    for behind in [false, true, false] {
+        two.set_behind(behind);
+        beats(&[&two, &one], Duration::ZERO).await;
+        assert_eq!(one.are_records_missing().await, behind);
+    }
 }
 
 #[tokio::test(start_paused = true)]

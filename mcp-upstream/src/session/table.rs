@@ -36,6 +36,11 @@ use doubt::Doubts;
 use index::Index;
 use unrecorded::Unrecorded;
 
+/// Sessions that a sweep asks the store about at a time. All replicas may sweep at the same time, after a silence of the store.
+const AT_ONCE: usize = 32;
+/// The time of one sweep for sessions in doubt, and for those whose records are behind: the control loop waits for it.
+const SWEEP_MAX: Duration = Duration::from_millis(500);
+
 /// The live sessions of this process. An id is valid only while the table knows it, or the store.
 pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,

@@ -5,15 +5,13 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::SessionTable;
+use super::{AT_ONCE, SWEEP_MAX, SessionTable};
 use crate::replicas::{BEAT_EVERY, BEAT_LIFE};
 use crate::session::SessionId;
 use crate::stream::StoreError;
-
-/// Sessions that are compared with their records in one sweep.
-const SWEEP: usize = 1000;
 
 /// The sessions to be compared, as of the last lapse that was looked at.
 #[derive(Debug, Default)]
@@ -65,12 +63,14 @@ impl SessionTable {
             return;
         }
         self.notice_lapse().await;
-        let some: Vec<_> = {
+        let some: Vec<SessionId> = {
             let doubted = self.doubts.doubted();
-            doubted.sessions.iter().take(SWEEP).cloned().collect()
+            doubted.sessions.iter().cloned().collect()
         };
-        for id in some {
-            if self.compare(&id).await.is_err() {
+        let end = Instant::now() + SWEEP_MAX;
+        for some in some.chunks(AT_ONCE) {
+            let compared = join_all(some.iter().map(|id| self.compare(id))).await;
+            if compared.iter().any(Result::is_err) || Instant::now() >= end {
                 return;
             }
         }

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::SessionTable;
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{AT_ONCE, SWEEP_MAX, SessionTable};
 use crate::session::store::SessionStore;
 use crate::session::{Session, SessionId, SessionRecord};
 use crate::stream::StoreError;
-
-/// Sessions that are recorded again in one sweep.
-const SWEEP: usize = 1000;
 
 /// The ids of sessions whose records are behind; no more than there are live sessions, but for those that ended since the
 /// last sweep.
@@ -52,11 +52,18 @@ impl SessionTable {
         ids.insert(session.id().clone());
     }
 
-    /// Records the sessions whose records are behind, as far as the store works again.
+    /// Records the sessions whose records are behind, as far as the store works again. The next sweep goes on where the time
+    /// of this one ends. Other replicas are told while there are such sessions: they answer no client that its session is not
+    /// there.
     pub(super) async fn record_again(&self) {
         let Some(store) = &self.store else {
             return;
         };
+        self.record_for_a_while(&**store).await;
+        self.replicas.set_behind(self.unrecorded() > 0);
+    }
+
+    async fn record_for_a_while(&self, store: &dyn SessionStore) {
         let losses = self.replicas.losses();
         if self.unrecorded.losses.swap(losses, Ordering::AcqRel) != losses {
             let lost = StoreError("it has lost the records of sessions".into());
@@ -64,25 +71,34 @@ impl SessionTable {
                 self.note_unrecorded(&session, &lost);
             }
         }
-        let behind: Vec<_> = self.unrecorded.ids().iter().take(SWEEP).cloned().collect();
+        let behind: Vec<_> = self.unrecorded.ids().iter().cloned().collect();
         if behind.is_empty() {
             return;
         }
-        for id in behind {
-            let recorded = match self.live(id.as_str()) {
-                None => Ok(true),
-                Some(session) => self.record_whole(&**store, &session).await,
-            };
-            match recorded {
-                Ok(true) => _ = self.unrecorded.ids().remove(&id),
-                Ok(false) => {}
-                // The next sweep tries again.
-                Err(_) => return,
+        self.replicas.set_behind(true);
+        let end = Instant::now() + SWEEP_MAX;
+        for some in behind.chunks(AT_ONCE) {
+            let recorded = some.iter().map(|id| self.record_one(store, id));
+            // The next sweep tries again.
+            if join_all(recorded).await.contains(&false) || Instant::now() >= end {
+                return;
             }
         }
         if self.unrecorded() == 0 {
             tracing::info!("the session store works again: all sessions are recorded");
         }
+    }
+
+    /// Records one of the sessions whose records are behind. `false`: the store fails.
+    async fn record_one(&self, store: &dyn SessionStore, id: &SessionId) -> bool {
+        let recorded = match self.live(id.as_str()) {
+            None => Ok(true),
+            Some(session) => self.record_whole(store, &session).await,
+        };
+        if let Ok(true) = recorded {
+            self.unrecorded.ids().remove(id);
+        }
+        recorded.is_ok()
     }
 
     /// Writes the whole record of a session. Answers `false` if the session was changed while its record was written: the

@@ -10,7 +10,9 @@ use crate::stream::store::{EventKind, StoredEvent, StreamRef};
 
 mod budgets;
 mod deployments;
+mod measured;
 pub(crate) mod server;
+pub(crate) mod simulated;
 
 use server::RedisServer;
 

@@ -408,6 +408,38 @@ mod homes {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_session_is_not_taken_for_absent_while_its_home_writes_records_again() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        beats(&[other], BEAT_LIFE).await;
+        let Located::Adopted(adopted) = two.located(1, &session).await else {
+            panic!("its home is gone");
+        };
+        beats(&[one, other], Duration::ZERO).await;
+        assert!(matches!(
+            two.located(0, &session).await,
+            Located::Elsewhere(_)
+        ));
+
+        let store = two.shadow.stores().sessions;
+        store.remove(session.id()).await.expect("works");
+        two.shadow.fail(usize::MAX);
+        let level = SessionPatch::LogLevel(LogLevel::Alert);
+        let committed = two.tables[1].commit(&adopted.session, level, Instant::now());
+        committed.await.expect("changed here");
+        two.tables[1].evict_expired(Instant::now()).await;
+        two.shadow.fail(0);
+        beats(&[other, one], Duration::ZERO).await;
+        let asked = || two.tables[0].locate(session.id().as_str(), Instant::now());
+        assert!(asked().await.is_err(), "it goes on at the other one");
+
+        two.tables[1].evict_expired(Instant::now()).await;
+        beats(&[other, one], Duration::ZERO).await;
+        assert!(matches!(asked().await, Ok(Located::Elsewhere(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn records_that_the_store_lost_are_written_again_and_end_no_session() {
         let two = Two::up().await;
         let session = open(&two.tables[0], "a", Instant::now()).await;
