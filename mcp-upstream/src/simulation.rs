@@ -178,7 +178,7 @@ fn simulate(options: Options) -> Figures {
 #[test]
 fn faults_of_replicas_and_store_lose_no_session_and_no_event_and_double_none() {
     let figures = simulate(Options {
-        seed: 2,
+        seed: 1,
         ..Options::default()
     });
     figures.check();
@@ -202,8 +202,8 @@ fn requests_cost_the_store_and_the_network_as_the_model_says() {
 #[test]
 fn a_change_that_all_replicas_tell_of_at_once_keeps_no_operation_of_the_store_waiting() {
     let figures = simulate(Options {
-        replicas: 30,
-        sessions: 30 * 300,
+        replicas: 20,
+        sessions: 20 * 280,
         listening: 100,
         namespaces: 1,
         faults: vec![Fault::Change],

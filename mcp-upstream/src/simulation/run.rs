@@ -241,6 +241,10 @@ impl Course {
             let slot = self.faults.usize(0..self.world.options.replicas);
             let seconds = Duration::from_secs(self.faults.u64(3..12));
             self.fault(fault, slot, seconds).await;
+            // Sessions of a dead replica that nobody has asked for are in the store alone, and end with its data.
+            if fault == Fault::Killed {
+                self.ask_all().await;
+            }
         }
     }
 

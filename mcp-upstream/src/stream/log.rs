@@ -23,8 +23,8 @@ mod restore;
 /// The number of sessions that a broadcast serves before it yields.
 const BROADCAST_STEP: usize = 256;
 /// Concurrent writes of a broadcast to the store. All replicas broadcast a change at the same time, and no operation of
-/// the store may wait for the others longer than 50 ms: with 50 replicas they are the work of 32 ms.
-const WRITES: usize = 32;
+/// the store may wait for the others longer than 50 ms: those of 50 replicas are the work of 22 ms (docs/scaling.md).
+const WRITES: usize = 16;
 
 /// The use of a session's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
