@@ -136,6 +136,8 @@ struct Server {
     work: Work,
     /// The time from a replica to the server and back.
     round_trip: Duration,
+    /// The longest wait of a connection.
+    patience: Duration,
     /// Answers of each hundred that are delayed, by up to 30 ms.
     delayed: u32,
     random: fastrand::Rng,
@@ -231,6 +233,7 @@ impl SimulatedRedis {
             worked: vec![Duration::ZERO; shards],
             work: Work::default(),
             round_trip: Duration::from_millis(1),
+            patience: OPERATION_MAX,
             delayed: 0,
             random: fastrand::Rng::with_seed(seed),
         };
@@ -366,6 +369,7 @@ impl SimulatedConnection {
             return Err(StoreError("the process was killed".into()));
         }
         let began = Instant::now();
+        let patience = self.redis.lock().patience;
         let takes = match self.silence().refuses(began) {
             true => None,
             false => self.redis.lock().admit(operation, shard, count),
@@ -380,12 +384,12 @@ impl SimulatedConnection {
             redis: Arc::clone(&self.redis),
             work: Some(move |data: &mut Data| _ = done.send(work(data))),
         };
-        if takes > OPERATION_MAX {
+        if takes > patience {
             tokio::spawn(async move {
                 sleep(takes).await;
                 sent.carry_out();
             });
-            sleep(OPERATION_MAX).await;
+            sleep(patience).await;
         } else {
             sleep(takes).await;
             sent.carry_out();
@@ -394,7 +398,7 @@ impl SimulatedConnection {
             return Err(StoreError("the process was killed".into()));
         }
         // A process may be frozen while it waits.
-        if takes > OPERATION_MAX || began.elapsed() > OPERATION_MAX + Duration::from_millis(1) {
+        if takes > patience || began.elapsed() > patience + Duration::from_millis(1) {
             self.redis.lock().work.timeouts += 1;
             self.silence().goes_on(Instant::now());
             return Err(StoreError("did not answer within 50 ms".into()));
@@ -776,6 +780,8 @@ impl Directory {
 /// The server in the tests of the contract, each with a clock of its own.
 async fn in_memory(log: EventLogConfig) -> Made {
     let server = SimulatedRedis::start(2, log, 7);
+    // The clock of these tests is the real one.
+    server.lock().patience = PATIENCE;
     let process = Process::started();
     let stores = server.connection(None, &process).stores();
     let replica = move |name: &str| {
