@@ -11,7 +11,7 @@ use governor::clock::FakeRelativeClock;
 
 use super::*;
 use crate::config::RateLimitConfig;
-use crate::limits::{CountedBy, Limits, Subject};
+use crate::limits::{CountedBy, RateLimits, Subject};
 
 /// A turn of the clock.
 const TURN: Duration = Duration::from_millis(10);
@@ -96,7 +96,7 @@ fn simulate(options: &Options) -> Outcome {
         format!(r#"{{"key": "principal", "rate": {RATE}, "burst": {BURST}, "unit": "tool_call"}}"#);
     let rules: [RateLimitConfig; 1] = [serde_json::from_str(&rule).unwrap()];
     let clock = FakeRelativeClock::default();
-    let limits = || Limits::new(&rules, &clock).shared(&rules);
+    let limits = || RateLimits::new(&rules, &clock).shared(&rules);
     let replicas: Vec<_> = (0..options.replicas).map(|_| limits()).collect();
     let names: Vec<_> = (0..options.principals).map(|it| it.to_string()).collect();
     let mut random = Random(options.seed);
@@ -154,7 +154,7 @@ fn simulate(options: &Options) -> Outcome {
     outcome
 }
 
-fn admits(limits: &Limits<FakeRelativeClock>, principal: &str) -> bool {
+fn admits(limits: &RateLimits<FakeRelativeClock>, principal: &str) -> bool {
     let subject = Subject {
         principal,
         client: "192.0.2.1".parse().unwrap(),

@@ -22,7 +22,7 @@ use super::*;
 use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, local_millis};
 use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::stores::Stores;
-use crate::stream::store::{Appended, Replay};
+use crate::stream::store::{AppendOutcome, Replay};
 
 /// An operation of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -587,7 +587,7 @@ impl EventStore for SimulatedConnection {
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
-    ) -> Result<Appended, StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         let key = key(stream.session.as_str());
         let (number, sequence, replica) = (stream.number, event.sequence, self.replica);
         match &event.kind {
@@ -596,7 +596,7 @@ impl EventStore for SimulatedConnection {
                 self.run(one(Operation::Open, key), move |data| {
                     let session = data.sessions.entry(key).or_default();
                     session.stream(number).opened = Some(opened.into());
-                    Appended::Kept
+                    AppendOutcome::Kept
                 })
                 .await
             }
@@ -608,10 +608,10 @@ impl EventStore for SimulatedConnection {
                     } = data;
                     let session = sessions.entry(key).or_default();
                     if session.is_foreign(replica) {
-                        return Appended::Foreign;
+                        return AppendOutcome::Foreign;
                     }
                     session.stream(number).append(sequence, message, bounds);
-                    Appended::Kept
+                    AppendOutcome::Kept
                 })
                 .await
             }
