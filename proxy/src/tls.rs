@@ -30,6 +30,7 @@ use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 use tooldock_filters::host::HostPattern;
 use tooldock_filters::{self as filters, ClientCertificate};
+use tooldock_workers::remote::pem_path;
 
 use self::by_name::ByName;
 use self::client::Authorities;
@@ -344,7 +345,8 @@ impl KeyPair {
     ///
     /// A line of text that names the file at fault.
     fn read(files: &KeyPairFiles) -> Result<Self, String> {
-        let (certificate, key) = (files.cert.as_path(), files.key.as_path());
+        let certificate = pem_path(&files.cert).map_err(|why| format!("cert {why}"))?;
+        let key = pem_path(&files.key).map_err(|why| format!("key {why}"))?;
         let chain = certificates_in(certificate)?;
         let own = chain.first().map(CertificateDer::as_ref);
         let facts = CertificateFacts::of(own.unwrap_or_default())
@@ -371,6 +373,7 @@ impl KeyPair {
 
 /// The certificates of a PEM file; at least one.
 pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let file = pem_path(file).map_err(|why| format!("the file of certificates {why}"))?;
     let certificates: Vec<_> = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect)
         .map_err(|error| format!("{}: {error}", file.display()))?;

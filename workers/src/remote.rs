@@ -21,5 +21,6 @@ pub use config::{
 };
 pub use headers::{HeadersConfig, is_hop_by_hop, is_of_the_gateway};
 pub use oauth::{ClientAuth, Grant, OAuthConfig, OAuthSpec};
+pub use resolve::pem_path;
 pub(crate) use resolve::{spec, variables};
 pub use spec::{BackendSpec, HeaderRules, Pem, RemoteServer, RemoteSpec, TlsIdentity, TlsSpec};

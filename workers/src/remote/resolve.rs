@@ -166,7 +166,22 @@ impl RemoteTls {
     }
 }
 
+/// Refuses PEM text in the place of a path, without repeating it: it may be a private key.
+///
+/// # Errors
+///
+/// The remedy, to follow the key of the configuration.
+pub fn pem_path(path: &Path) -> Result<&Path, String> {
+    match path.to_string_lossy().contains("-----BEGIN") {
+        true => Err(
+            "holds PEM text, which is not shown: write the path of a file that has it".to_owned(),
+        ),
+        false => Ok(path),
+    }
+}
+
 fn content(path: &Path) -> Result<Vec<u8>, String> {
+    let path = pem_path(path)?;
     let told = |error: std::io::Error| format!("{}: {error}", path.display());
     regular_file::read_following(path, PEM_MAX).map_err(told)
 }
@@ -176,6 +191,28 @@ mod tests {
     use crate::yaml;
 
     use super::*;
+
+    #[test]
+    fn pem_text_in_the_place_of_a_path_is_refused_and_not_repeated() {
+        let tls = RemoteTls {
+            cert: Some("-----BEGIN CERTIFICATE-----".into()),
+            key: Some("-----BEGIN PRIVATE KEY-----hunter2".into()),
+            ..RemoteTls::default()
+        };
+        let error = tls.read().expect_err("no path");
+        assert_eq!(error.key, "tls.cert");
+        assert!(
+            error.message.contains("write the path of a file"),
+            "{error:?}"
+        );
+        let key = RemoteTls { cert: None, ..tls };
+        let error = key.read().expect_err("no path");
+        assert!(
+            error.key == "tls.key" && !error.message.contains("hunter2"),
+            "{error:?}"
+        );
+        assert_eq!(pem_path(Path::new("key.pem")), Ok(Path::new("key.pem")));
+    }
 
     fn stored() -> Secrets {
         Secrets::global([
