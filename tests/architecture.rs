@@ -1,5 +1,7 @@
 //! The shape of the house: which crate may know which, and what may not stand in the source.
 
+mod language;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
