@@ -39,9 +39,9 @@ mod routing;
 
 /// The time between two beats.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
-/// A replica counts as up for so long after its last beat.
+/// Time after its last beat for which a replica counts as up.
 pub const BEAT_LIFE: Duration = Duration::from_secs(2);
-/// The longest wait of a request for the next beats: a life, a beat, and a margin.
+/// Longest wait of a request for the next beats: `BEAT_LIFE`, `BEAT_EVERY` and a margin.
 const WAIT_MAX: Duration = Duration::from_millis(3000);
 
 /// The number of a replica, as it stands in sealed session ids and in records.
@@ -53,7 +53,7 @@ impl ReplicaId {
     /// The number of a gateway without replicas.
     pub const ALONE: Self = Self(0);
 
-    /// The number of the replica of that name (`replicas.id`).
+    /// Derives the number from the name of the replica (`replicas.id`).
     pub fn named(name: &str) -> Self {
         let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
         let first = digest.first_chunk().expect("4 of 32 bytes");
@@ -64,31 +64,32 @@ impl ReplicaId {
 /// A replica as it announces itself to the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Its number.
+    /// Number of the replica.
     pub id: ReplicaId,
-    /// Its name, for logs and `/ready`.
+    /// Name of the replica, for logs and `/ready`.
     pub name: Arc<str>,
-    /// A random number of the process: two processes with one name have different ones.
+    /// Random number of the process, which tells two processes with one name apart.
     pub incarnation: u64,
-    /// `host:port`, or `unix:PATH` on one machine, where others reach it; `None` where they cannot.
+    /// `host:port`, or `unix:PATH` on one machine, at which other replicas reach this replica; `None` if they cannot.
     pub address: Option<Arc<str>>,
-    /// The process that listens at a `unix:` address: another one may listen there once it has ended.
+    /// Identity of the process that listens at a `unix:` address: another process may listen there once this one has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Arc<str>>,
     /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
     pub key: Arc<str>,
-    /// The names of its listeners for clients: a forwarded request is judged as one of the listener that its client asked.
+    /// Names of the replica's listeners for clients. A forwarded request is judged by the rules of the listener that its
+    /// client asked.
     #[serde(default)]
     pub listeners: BTreeSet<Arc<str>>,
-    /// True if it is about to end: its sessions may be claimed.
+    /// True if the replica is about to end: its sessions may be claimed.
     pub leaving: bool,
-    /// A digest of the namespaces that it serves.
+    /// Digest of the namespaces that the replica serves.
     #[serde(default)]
     pub sources: Option<Arc<str>>,
-    /// The last reload that it made because another replica asked for it.
+    /// Last reload that the replica made because another replica requested it.
     #[serde(default)]
     pub reloaded: Option<AnnouncedReload>,
-    /// True if the store lacks records of its sessions, or changes of them.
+    /// True if the store lacks records of the replica's sessions, or changes to these records.
     #[serde(default)]
     pub behind: bool,
 }
@@ -98,19 +99,19 @@ pub struct Announcement {
 pub struct Heard {
     /// The other replicas that beat within [`BEAT_LIFE`].
     pub others: Vec<Announcement>,
-    /// True if a replica that is not among `others` is gone. A directory that goes by beats alone knows that once it has been
-    /// beaten at without a pause for [`BEAT_LIFE`].
+    /// True if every replica that is missing from `others` is gone. A directory that knows replicas only by their beats can
+    /// tell this after it has received beats without a pause for [`BEAT_LIFE`].
     pub settled: bool,
-    /// True if another process beats under this replica's number. The beat was not taken then.
+    /// True if another process beats under this replica's number. The directory has refused this beat then.
     pub rival: bool,
-    /// True if the directory holds an earlier beat of this process. Otherwise the store has lost its data, the records of
-    /// sessions included.
+    /// True if the directory holds an earlier beat of this process. Otherwise the store has lost its data, including the
+    /// session records.
     pub known: bool,
-    /// How many reloads were asked for on all replicas ([`ReplicaDirectory::ask_reload`]).
+    /// Number of reloads that were requested of all replicas ([`ReplicaDirectory::ask_reload`]).
     pub reloads: u64,
-    /// The number of the newest news that any replica told.
+    /// Number of the newest news item of any replica.
     pub newest: u64,
-    /// News of other replicas behind those that were heard before, in their order.
+    /// News items of other replicas that follow the ones heard before, in order.
     pub news: Vec<String>,
     /// The directory's clock, in milliseconds of Unix time: one clock for all replicas.
     pub now: u64,
@@ -119,21 +120,20 @@ pub struct Heard {
 /// The port to the directory of replicas, which a store keeps.
 #[async_trait]
 pub trait ReplicaDirectory: Send + Sync {
-    /// True for a directory that is on this machine: it loses nothing that it holds, and a beat finds at once that a process
-    /// has ended.
+    /// True for a directory on this machine. Such a directory loses no data, and a beat finds at once that a process has ended.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// Says that a replica is up, and answers the others that are, and their news behind the number `seen`: none without
-    /// a number.
+    /// Reports that a replica is up. Returns the other replicas that are up, and their news after the number `seen`; no news
+    /// if `seen` is `None`.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store does not answer.
     async fn beat(&self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError>;
 
-    /// Tells the other replicas news. They are kept for a few beats.
+    /// Sends news to the other replicas. The directory keeps them for a few beats.
     ///
     /// # Errors
     ///
@@ -147,19 +147,19 @@ pub trait ReplicaDirectory: Send + Sync {
     /// [`StoreError`] when the store does not answer.
     async fn leave(&self, own: &Announcement) -> Result<(), StoreError>;
 
-    /// Asks all replicas for a reload. Answers how many were asked for so far, this one included.
+    /// Requests a reload of all replicas. Returns the number of reloads requested so far, including this one.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store does not answer.
     async fn ask_reload(&self) -> Result<u64, StoreError>;
 
-    /// Counts the use of budgets of limits by one of so many replicas. Answers for each budget the time until it is whole
-    /// again, by the use of all of them.
+    /// Counts the use of limit budgets by one of `replicas` replicas. Returns for each budget the time until it is whole again,
+    /// considering the use of all replicas.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store does not answer. It may have counted the use all the same.
+    /// [`StoreError`] when the store does not answer. The store may have counted the use all the same.
     async fn take_budgets(
         &self,
         used: &[BudgetUse],
@@ -167,63 +167,63 @@ pub trait ReplicaDirectory: Send + Sync {
     ) -> Result<Vec<Duration>, StoreError>;
 }
 
-/// The state of a replica, as the last beats tell it.
+/// State of a replica according to the last beats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It is this process.
+    /// The replica is this process.
     Own,
-    /// It is up.
+    /// The replica is up.
     Up(Announcement),
-    /// It ends, and said so.
+    /// The replica has announced that it ends.
     Leaving,
-    /// It did not beat for [`BEAT_LIFE`].
+    /// The replica did not beat for [`BEAT_LIFE`].
     Gone,
-    /// The directory has not been heard for long enough to tell.
+    /// The directory has not answered for long enough to tell.
     Unclear,
 }
 
-/// This replica among the others. A gateway without replicas has no directory: then every other number is of an earlier
-/// process, which is gone.
+/// The replica of this process, and its knowledge of the other replicas. A gateway without replicas has no directory: every
+/// other replica number then belongs to an earlier process, which is gone.
 pub struct Replicas {
     own: Announcement,
     directory: Option<Arc<dyn ReplicaDirectory>>,
     leaving: AtomicBool,
     known: watch::Sender<Known>,
-    /// Pauses of this process's beats that were longer than [`BEAT_LIFE`].
+    /// Number of pauses between beats of this process that were longer than [`BEAT_LIFE`].
     lapses: AtomicU64,
-    /// Losses of the store's data that this replica's beats have found.
+    /// Number of losses of the store's data that the beats of this replica have found.
     losses: AtomicU64,
     behind: AtomicBool,
     outbox: Outbox,
     peers: Peers,
-    /// The last reload that another replica asked for.
+    /// Last reload that another replica requested and this replica has made.
     reloaded: Mutex<Option<AnnouncedReload>>,
-    /// The number of the last reload that this replica has asked of all; `None` if they were not told.
+    /// Number of the last reload that this replica requested of all replicas; `None` if the others were not told.
     asked: Mutex<Option<u64>>,
-    /// Wakes the beats before their time.
+    /// Triggers a beat before its time.
     due: Notify,
-    /// The replica that this process succeeds.
+    /// Replica that this process succeeds.
     predecessor: OnceLock<ReplicaId>,
 }
 
-/// The outcome of the last beats.
+/// State that the last beats have established.
 #[derive(Debug, Clone)]
 struct Known {
     others: Arc<HashMap<ReplicaId, Announcement>>,
     settled: bool,
     rival: bool,
     reloads: Option<u64>,
-    /// The number of the newest news that were heard.
+    /// Number of the newest news item that was heard.
     seen: Option<u64>,
     /// The digest of this replica's namespaces, as the last beat announced it.
     sources: Option<Arc<str>>,
     /// The directory's clock minus this machine's, in milliseconds.
     clock_ahead: i64,
-    /// The time of the last such loss.
+    /// Time at which a beat last found that the store has lost its data.
     lost: Option<Instant>,
     /// True if the last beat failed.
     fails: bool,
-    /// The last beat that was tried, and the last that was taken.
+    /// Start of the last attempted beat; `taken` is the start of the last beat that the directory accepted.
     tried: Instant,
     taken: Option<Instant>,
 }
@@ -231,7 +231,7 @@ struct Known {
 /// The outcome of one beat.
 #[derive(Default)]
 struct Beat {
-    /// The number of a reload that another replica has asked for.
+    /// Number of a reload that another replica has requested.
     reload: Option<u64>,
     /// News of other replicas.
     news: Vec<String>,
@@ -242,7 +242,7 @@ struct Beat {
 pub struct Replication {
     /// The name of this replica.
     pub name: Arc<str>,
-    /// `up` or `away`: the store by which replicas find each other.
+    /// State of the store by which replicas find each other: `up` or `away`.
     pub store: &'static str,
     /// True if another process has this replica's name.
     pub rival: bool,
@@ -253,18 +253,18 @@ pub struct Replication {
 /// Another replica, for `/ready`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct OtherReplica {
-    /// Its name.
+    /// Name of the replica.
     pub name: Arc<str>,
-    /// Why requests cannot be forwarded to it.
+    /// Reason why requests cannot be forwarded to the replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<&'static str>,
-    /// `differ` if it serves other namespaces than this replica.
+    /// `differ` if the replica serves other namespaces than this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sources: Option<&'static str>,
 }
 
 impl Replicas {
-    /// A gateway without replicas.
+    /// Creates the state of a gateway without replicas.
     pub fn alone() -> Arc<Self> {
         Self::with(
             Announcement {
@@ -284,12 +284,12 @@ impl Replicas {
         )
     }
 
-    /// A replica with a directory. Nothing is heard before [`Replicas::run`].
+    /// Creates a replica with a directory. It hears nothing of other replicas before [`Replicas::run`].
     pub fn of(own: Announcement, directory: Arc<dyn ReplicaDirectory>) -> Arc<Self> {
         Self::with(own, Some(directory))
     }
 
-    /// A replica without a directory, under a number of its own: what earlier processes had is claimed.
+    /// Creates a replica without a directory that has a number of its own: it claims the sessions of earlier processes.
     pub fn single(own: Announcement) -> Arc<Self> {
         Self::with(own, None)
     }
@@ -355,11 +355,11 @@ impl Replicas {
         local_millis().saturating_add_signed(ahead)
     }
 
-    /// The state of a replica, by the last beats.
+    /// State of a replica according to the last beats.
     pub fn standing(&self, id: ReplicaId) -> Standing {
         let known = self.known.borrow();
         if id == self.own.id {
-            // Sessions of that number may live in the rival: a claim would take them from it.
+            // Sessions under this number may live in the rival process, and a claim would take them away from it.
             return match known.rival {
                 true => Standing::Unclear,
                 false => Standing::Own,
@@ -373,20 +373,20 @@ impl Replicas {
         }
     }
 
-    /// The state of a replica; waits for the next beats while it is not clear, for 3 s at most.
+    /// State of a replica. Waits for the next beats while the state is unclear, for 3 s at most.
     pub async fn settled_standing(&self, id: ReplicaId) -> Standing {
         self.wait(|| self.standing(id), |it| *it == Standing::Unclear)
             .await
     }
 
-    /// Notes the replica that this process succeeds, at the same address.
+    /// Notes the replica that this process succeeds at the same address.
     pub fn succeed(&self, predecessor: ReplicaId) {
         let _ = self.predecessor.set(predecessor);
     }
 
-    /// True for this replica, the replica that it succeeds, and once it leaves, a successor at its address: requests that are
-    /// forwarded to any of them come here, also over connections that were opened before a hand-over. Another replica at the
-    /// address of this one is a mistake in their configuration.
+    /// True for this replica, for its predecessor, and while this replica leaves, for a successor at its address: requests that
+    /// are forwarded to any of these arrive here, also over connections that were opened before a hand-over. Any other replica
+    /// at this address is a mistake in the configuration.
     pub fn answers_for(&self, id: ReplicaId) -> bool {
         let is_the_successor = || {
             let known = self.known.borrow();
@@ -396,8 +396,8 @@ impl Replicas {
         id == self.own.id || self.predecessor.get() == Some(&id) || is_the_successor()
     }
 
-    /// Waits until this process has heard that its predecessor leaves, for 3 s at most: before that it would forward requests
-    /// to the predecessor, at its own address.
+    /// Waits until this process has heard that its predecessor leaves, for 3 s at most. Before that it would forward requests
+    /// to the predecessor, whose address is its own.
     pub async fn relieved(&self) {
         let Some(predecessor) = self.predecessor.get() else {
             return;
@@ -422,7 +422,8 @@ impl Replicas {
         .await
     }
 
-    /// True if a replica has ended since the last beat, as far as a directory on this machine tells by a beat at once.
+    /// Returns true if a beat that is made at once finds that the replica has ended. Always false unless the directory is on
+    /// this machine.
     pub async fn has_just_ended(&self, id: ReplicaId) -> bool {
         if !self.is_local() {
             return false;
@@ -466,9 +467,9 @@ impl Replicas {
         self.directory.is_some() && known.taken.is_none_or(|taken| taken.elapsed() >= BEAT_LIFE)
     }
 
-    /// The number of pauses between beats that were long enough for other replicas to claim sessions of this process. After a
-    /// pause (SIGSTOP, a suspended machine) the next beat is awaited, for 100 ms at most. A directory that is away
-    /// counts as no pause: it takes no claims either.
+    /// Number of pauses between beats that were long enough for other replicas to claim sessions of this process. After a pause
+    /// (SIGSTOP, a suspended machine) this waits for the next beat, for 100 ms at most. Time in which the directory is away is
+    /// no pause: it accepts no claims either.
     pub async fn lapses(&self) -> u64 {
         const NEXT_BEAT: Duration = Duration::from_millis(100);
         if self.directory.is_some() && self.known.borrow().tried.elapsed() >= BEAT_LIFE {
@@ -488,14 +489,14 @@ impl Replicas {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Says if the store lacks records of this replica's sessions: the others are told by the next beat.
+    /// Sets whether the store lacks records of this replica's sessions. The next beat tells the other replicas.
     pub fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Release);
     }
 
-    /// Waits for the next beat, and answers if a session may be live without a record: another replica says that records of its
-    /// sessions are missing, or the directory has lost what it knew so lately that they have not all said so. Waits for 700 ms
-    /// at most.
+    /// Waits for the next beat, for 700 ms at most, and returns true if a session may be live without a record: another replica
+    /// reports missing records of its sessions, or the directory has lost its data so recently that some replicas may not have
+    /// reported yet. Always false for a directory on this machine.
     pub async fn are_records_missing(&self) -> bool {
         const SAID: Duration = Duration::from_secs(4);
         const NEXT_BEAT: Duration = Duration::from_millis(700);
@@ -511,7 +512,7 @@ impl Replicas {
         lost_lately || known.others.values().any(|other| other.behind)
     }
 
-    /// Tells the other replicas that this one ends: its sessions may be claimed from now on.
+    /// Tells the other replicas that this replica ends. From now on they may claim its sessions.
     pub async fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
         if let Some(directory) = &self.directory {
@@ -519,7 +520,7 @@ impl Replicas {
         }
     }
 
-    /// Asks all replicas for a reload; this one has made its own.
+    /// Requests a reload of all other replicas; this replica has made its own.
     ///
     /// # Errors
     ///
@@ -532,7 +533,7 @@ impl Replicas {
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = asked.as_ref().ok().copied();
         let reloads = asked?;
         self.known.send_modify(|known| {
-            // A reload that others asked for meanwhile is still to be made.
+            // A reload that another replica requested meanwhile is still to be made.
             if known.reloads.is_none_or(|before| before + 1 == reloads) {
                 known.reloads = Some(reloads);
             }
@@ -540,8 +541,8 @@ impl Replicas {
         Ok(())
     }
 
-    /// Tells the others the use of budgets of limits by this replica. Answers for each budget the time until it is whole
-    /// again, by the use of all replicas.
+    /// Reports this replica's use of limit budgets. Returns for each budget the time until it is whole again, considering the
+    /// use of all replicas.
     ///
     /// # Errors
     ///
@@ -554,15 +555,15 @@ impl Replicas {
         directory.take_budgets(used, replicas).await
     }
 
-    /// Tells the other replicas news, soon. Does not wait.
+    /// Queues news for the other replicas and returns at once.
     pub fn tell(&self, news: String) {
         if self.directory.is_some() {
             self.outbox.put(news);
         }
     }
 
-    /// Beats until it is dropped; `reload` is called with its number when another replica has asked for one, `hear` for each of
-    /// its news. `sources` is the digest of the namespaces that this replica serves.
+    /// Beats until the future is dropped. Calls `reload` with the number of each reload that another replica requests, and `hear`
+    /// with each news item of other replicas. `sources` returns the digest of the namespaces that this replica serves.
     pub async fn run(
         &self,
         reload: impl Fn(u64),
@@ -596,7 +597,7 @@ impl Replicas {
         }
     }
 
-    /// Beats once.
+    /// Makes one beat.
     async fn beat(&self, directory: &dyn ReplicaDirectory) -> Beat {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);
@@ -612,7 +613,7 @@ impl Replicas {
         let now = Instant::now();
         let mut beat = Beat::default();
         self.known.send_modify(|known| {
-            // A process may be frozen in the middle of a beat, which then fails at once when it goes on.
+            // A process may be frozen in the middle of a beat, which then fails as soon as the process runs again.
             known.tried = began;
             match heard {
                 Ok(heard) => beat = self.heard(known, heard, (began, now)),
@@ -637,8 +638,8 @@ impl Replicas {
             self.tell_rival(heard.rival);
         }
         self.tell_changes(known, &heard);
-        // From the begin of the last beat to the end of this one: no shorter than the pause that the directory saw, wherever
-        // in between the process was frozen.
+        // Measured from the start of the last accepted beat to the end of this one: never shorter than the pause that the
+        // directory saw, wherever in between the process was frozen.
         if known.taken.is_some_and(|taken| now - taken >= BEAT_LIFE) {
             self.lapses.fetch_add(1, Ordering::Release);
         }
@@ -684,7 +685,8 @@ impl Replicas {
             let (name, address) = (&*other.name, other.address.as_deref());
             match self.obstacle(other) {
                 None => tracing::info!(replica = name, address, "a replica is up"),
-                // Each keeps its sessions for itself: alone on its data directory, in an upgrade, a gateway forwards nothing.
+                // A gateway that is alone on its data directory has no address. During its upgrade both processes keep their own
+                // sessions and forward nothing.
                 Some(_) if self.is_local() && self.own.address.is_none() => {
                     tracing::info!(
                         replica = name,
@@ -694,7 +696,7 @@ impl Replicas {
                 Some(why) => tracing::error!(replica = name, address, "replica {name}: {why}"),
             }
         }
-        // A directory that has lost its data lacks replicas that are up, until their next beat.
+        // A directory that has lost its data lacks replicas that are up until they beat again.
         for (id, other) in known.others.iter().filter(|_| heard.settled) {
             if heard.others.iter().any(|it| it.id == *id) {
                 continue;
@@ -710,12 +712,12 @@ impl Replicas {
         }
     }
 
-    /// Forwards requests to these addresses alone, as other replicas announce them. Answers if they are others than before.
+    /// Restricts forwarding to these addresses, as other replicas announce them. Returns true if the set has changed.
     pub fn forward_only_to(&self, addresses: BTreeSet<String>) -> bool {
         self.peers.trust(addresses)
     }
 
-    /// Why requests cannot be forwarded to a replica that is up.
+    /// Reason why requests cannot be forwarded to a replica that is up; `None` if they can.
     pub fn obstacle(&self, other: &Announcement) -> Option<&'static str> {
         if other.key != self.own.key {
             return Some(
@@ -740,7 +742,7 @@ impl Replicas {
         None
     }
 
-    /// The state of the replicas; `None` for a gateway without.
+    /// State of the replicas; `None` for a gateway without replicas.
     pub fn state(&self) -> Option<Replication> {
         self.directory.as_ref()?;
         let known = self.known.borrow();
@@ -767,7 +769,7 @@ impl Replicas {
     /// Removes this replica from the directory, at the end of the process.
     pub async fn farewell(&self) {
         if let Some(directory) = &self.directory {
-            // Without it the others wait for the last beat's end of life.
+            // If this fails, the other replicas wait until the last beat is older than `BEAT_LIFE`.
             let _ = directory.leave(&self.own).await;
         }
     }

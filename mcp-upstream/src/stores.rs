@@ -1,8 +1,8 @@
-//! Stores of sessions outside of the process, behind the ports [`SessionStore`] and [`EventStore`].
+//! Session stores outside of the process, behind the ports [`SessionStore`] and [`EventStore`].
 //!
-//! `sessions.store` names the store: `memory` has none, `disk` is [`disk::DiskStore`] for one machine, a Redis URL is
-//! [`redis::RedisStore`] for replicas on several. A store keeps the record of each session and the events of its streams, so that
-//! a session survives the process that opened it.
+//! `sessions.store` selects the store: `memory` uses none, `disk` is [`disk::DiskStore`] for one machine, a Redis URL is
+//! [`redis::RedisStore`] for replicas on several machines. A store keeps the record of each session and the events of its
+//! streams, so that a session survives the process that opened it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ pub(crate) mod contract;
 pub mod disk;
 pub mod redis;
 
-/// The store of sessions and of the events of their streams.
+/// Both ports of the session store.
 #[derive(Clone)]
 pub struct Stores {
-    /// Keeps the records of sessions.
+    /// Store of session records.
     pub sessions: Arc<dyn SessionStore>,
-    /// Keeps the events of their streams.
+    /// Store of the events of session streams.
     pub events: Arc<dyn EventStore>,
 }
 
 impl Stores {
-    /// Both ports of one store.
+    /// Uses one store for both ports.
     pub fn of<S: SessionStore + EventStore + 'static>(store: S) -> Self {
         let store = Arc::new(store);
         Self {

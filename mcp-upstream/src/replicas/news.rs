@@ -1,5 +1,5 @@
-//! News for the clients of all replicas, on their way to the directory: changes that a function of one replica announces.
-//! They are told at once and heard with the next beat.
+//! Outbox of news for the clients of all replicas: changes that a function of one replica announces. News are sent to the
+//! directory at once, and other replicas receive them with their next beat.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,12 +8,13 @@ use tokio::sync::Notify;
 
 use super::{ReplicaDirectory, ReplicaId};
 
-/// News that wait to be told. More at once are not told: the store is away, or a function announces changes without end.
+/// Maximum number of waiting news items. Further ones are dropped: the store is away, or a function announces changes
+/// without end.
 const NEWS_MAX: usize = 256;
-/// The longest news, in bytes.
+/// Maximum size of a news item, in bytes.
 const NEWS_BYTES: usize = 8 * 1024;
 
-/// News that wait to be told. Equal ones are told once: clients fetch what changed anyway.
+/// News items that wait to be sent. Equal items are sent once: clients fetch the changed lists anyway.
 #[derive(Default)]
 pub(super) struct Outbox {
     news: Mutex<BTreeSet<String>>,
@@ -29,12 +30,12 @@ impl Outbox {
         }
     }
 
-    /// Waits until there are some.
+    /// Waits until news are put into the outbox.
     pub(super) async fn filled(&self) {
         self.filled.notified().await;
     }
 
-    /// Tells what waits. A directory that is away says so at its beats, and is told after one that succeeds.
+    /// Sends the waiting news. If that fails, they wait for the next beat; the beats log that the directory is away.
     pub(super) async fn empty_into(&self, directory: &dyn ReplicaDirectory, own: ReplicaId) {
         let news: Vec<_> = {
             let mut waiting = self.news.lock().unwrap_or_else(PoisonError::into_inner);

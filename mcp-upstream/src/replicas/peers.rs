@@ -1,16 +1,16 @@
-//! The addresses to which this replica forwards requests, with the credentials of clients: those that other replicas announce,
-//! or of these only trusted ones (`replicas.peers`).
+//! Addresses to which this replica forwards requests, together with the credentials of clients: all addresses that other
+//! replicas announce, or only the trusted ones among them (`replicas.peers`).
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// The trusted addresses; `None` trusts all that the store tells.
+/// Trusted addresses; `None` trusts every address that the store returns.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Option<BTreeSet<String>>>);
 
 impl Peers {
-    /// Trusts these addresses alone. Answers if others were trusted before.
+    /// Trusts only these addresses. Returns true if the set has changed.
     pub(super) fn trust(&self, addresses: BTreeSet<String>) -> bool {
         let mut trusted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = addresses.iter().map(|it| normal(it)).collect();
@@ -25,7 +25,7 @@ impl Peers {
     }
 }
 
-/// An address in one spelling: IP addresses have several, and names are the same in capitals.
+/// Normalizes an address: IP addresses have several spellings, and host names ignore case.
 fn normal(address: &str) -> String {
     let ip = address.parse::<SocketAddr>();
     ip.map_or_else(|_| address.to_ascii_lowercase(), |ip| ip.to_string())

@@ -1,4 +1,4 @@
-//! Reloads that one replica has asked of all: how each of them went.
+//! Reloads that one replica has requested of all replicas, and their outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -9,30 +9,30 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Announcement, Replicas};
 
-/// The longest wait for the others. One that installs packages takes longer.
+/// Longest wait for the outcomes of other replicas. A replica that installs packages takes longer.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 
-/// The last reload that a replica made because another one asked for it.
+/// Last reload that a replica made because another replica requested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnnouncedReload {
-    /// How many reloads of all replicas had been asked for, this one included.
+    /// Number of reloads requested of all replicas up to this one, included.
     pub number: u64,
-    /// How many namespaces there are now, and how many of them could not be brought up to date; `None` if the reload failed as
-    /// a whole.
+    /// Number of namespaces after the reload, and number of those that could not be brought up to date; `None` if the reload
+    /// failed as a whole.
     pub counts: Option<(usize, usize)>,
 }
 
-/// A reload of another replica, for the answer to the request that asked for it.
+/// Reload of another replica, for the answer to the request that caused it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OtherReload {
     /// The name of the replica.
     pub name: Arc<str>,
-    /// The outcome.
+    /// Outcome of the reload.
     pub outcome: OtherReloadOutcome,
-    /// How many namespaces it has now.
+    /// Number of namespaces that the replica has after the reload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<usize>,
-    /// How many of them could not be brought up to date.
+    /// Number of namespaces that could not be brought up to date.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<usize>,
 }
@@ -41,18 +41,18 @@ pub struct OtherReload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherReloadOutcome {
-    /// It has reloaded.
+    /// The replica has reloaded.
     Ok,
-    /// It has changed nothing, and its log says why.
+    /// The replica has changed nothing; its log gives the reason.
     Failed,
-    /// It has not said that it is done.
+    /// The replica has not reported the end of its reload.
     Pending,
-    /// The store was away: it was not told to reload.
+    /// The store was away, so the replica was not told to reload.
     NotTold,
 }
 
 impl Replicas {
-    /// Announces a reload that another replica asked for.
+    /// Announces to the other replicas that this one has made a requested reload.
     pub fn note_reload(&self, made: AnnouncedReload) {
         let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.number < made.number) {
@@ -65,13 +65,13 @@ impl Replicas {
         *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the last reload where the store counts anew: it has lost its data.
+    /// Forgets the last reload if its number is above the store's count: the store has lost its data and counts anew.
     pub(super) fn count_reloads_from(&self, reloads: u64) {
         let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
         last.take_if(|last| last.number > reloads);
     }
 
-    /// The outcomes of the last reload that this replica has asked for, by name of the replica; waits for them, for 5 s at
+    /// Outcomes of the last reload that this replica requested, sorted by the name of the replica. Waits for them for 5 s at
     /// most. `None` for a gateway without replicas.
     pub async fn other_reloads(&self) -> Option<Vec<OtherReload>> {
         self.directory.as_ref()?;

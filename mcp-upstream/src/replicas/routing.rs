@@ -1,14 +1,14 @@
-//! The way of a request to the replica that has its session: answered here, forwarded there, or claimed here once that
-//! replica is gone. How a request travels is the edge's to know.
+//! Routing of a request to the replica that has its session: the request is answered here, forwarded to that replica, or
+//! answered here after this replica has claimed the session of a replica that is gone. The edge implements the transport.
 
 use std::future::Future;
 
 use super::{Announcement, ReplicaId, Replicas, Standing};
 
-/// Tries of one request: the session may move while it is on its way.
+/// Maximum number of tries of one request: the session may move meanwhile.
 const TRIES: usize = 3;
 
-/// A request on its way.
+/// Request that can be answered here or forwarded to another replica.
 pub trait RoutedRequest: Send {
     /// The answer to it.
     type Answer: Send;
@@ -26,7 +26,7 @@ pub trait RoutedRequest: Send {
     fn may_be_forwarded(&self) -> bool;
 }
 
-/// Why another replica gave no answer.
+/// Failure of another replica to answer a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unanswered {
     /// The request may be made again.
@@ -35,7 +35,7 @@ pub enum Unanswered {
     Lost,
 }
 
-/// Why there is no answer.
+/// Failure to get an answer for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unrouted {
     /// The replica that has the session cannot be reached: the client may try again.
@@ -58,9 +58,9 @@ impl Replicas {
             };
             let other = match self.settled_standing(replica).await {
                 Standing::Up(other) => other,
-                // The directory is silent: neither forwarded nor claimed.
+                // The directory does not answer: the request is not forwarded, and the session is not claimed.
                 Standing::Unclear => break,
-                // It is this process's to claim now.
+                // This process can claim the session now.
                 Standing::Own | Standing::Leaving | Standing::Gone => continue,
             };
             if !request.may_be_forwarded() || self.obstacle(&other).is_some() {
@@ -72,7 +72,7 @@ impl Replicas {
             match request.there(&other).await {
                 Ok(answer) => return Ok(answer),
                 Err(Unanswered::Lost) => return Err(Unrouted::Lost),
-                // A replica that was killed is claimed from once its last beat is old.
+                // Sessions of a killed replica can be claimed once its last beat is old enough.
                 Err(Unanswered::Repeatable) => _ = self.departure(replica).await,
             }
         }

@@ -42,32 +42,32 @@ pub use folder::ReplicaFolder;
 use housekeeper::Housekeeper;
 use writer::Writer;
 
-/// How long a transaction waits for that of another process before it fails.
+/// Time for which a transaction waits for a transaction of another process before it fails.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// Pages of the write-ahead log, 4 KiB each, beyond which a write copies the log into the file itself: 64 MiB.
+/// Size of the write-ahead log, in pages of 4 KiB, beyond which a write itself copies the log into the file: 64 MiB.
 const LOG_PAGES_MAX: u32 = 16 * 1024;
 
 /// Bounds on the rows of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// How long a record stays after the last use of its session.
+    /// Time for which a record stays after the last use of its session.
     pub records_for: Duration,
-    /// Records of sessions.
+    /// Maximum number of session records.
     pub records: usize,
-    /// Messages kept of one stream.
+    /// Maximum number of messages kept of one stream.
     pub stream_events: usize,
-    /// Bytes of messages kept of one stream.
+    /// Maximum size of the messages kept of one stream, in bytes.
     pub stream_bytes: usize,
-    /// How long a message stays.
+    /// Time for which a message stays.
     pub events_for: Duration,
-    /// Bytes of the file in use, beyond which the oldest messages of all streams go.
+    /// Bytes of the file in use beyond which the oldest messages of all streams are deleted.
     pub bytes: u64,
 }
 
 impl Bounds {
-    /// The bounds that the configuration sets: those of the sessions in memory, and twice their time and number for the
-    /// records of sessions that no process has.
+    /// Bounds from the configuration: streams have the bounds of the event log; records have twice the lifetime and number of
+    /// live sessions, since sessions that no process has are kept as well.
     pub fn of(sessions: &SessionsConfig) -> Self {
         let log = &sessions.event_log;
         Self {
@@ -88,14 +88,14 @@ impl Bounds {
 pub struct DiskStore {
     file: PathBuf,
     writer: Writer,
-    /// The replica whose sessions' events and changes are taken; `None` takes all.
+    /// Replica that writes through this store: events and changes of other replicas' sessions are not written. `None` writes
+    /// all.
     replica: Option<ReplicaId>,
     _housekeeper: Housekeeper,
 }
 
 impl DiskStore {
-    /// Opens the file, which is made if there is none. A damaged file is set aside under another name, which the log says, and
-    /// an empty one takes its place.
+    /// Opens the file, or creates it. A damaged file is renamed, which is logged, and replaced by an empty one.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl DiskStore {
         })
     }
 
-    /// The store as a replica uses it. It takes no events and no changes of sessions that another replica has claimed: a
+    /// Binds the store to a replica: events and changes of sessions that another replica has claimed are not written. So a
     /// process that was frozen during a call does not write between the events of the session's new home.
     pub fn of_replica(self, replica: ReplicaId) -> Self {
         Self {
@@ -229,7 +229,7 @@ impl EventStore for DiskStore {
     }
 }
 
-/// An error of SQLite, for the log.
+/// Converts an error of SQLite.
 fn failed(error: rusqlite::Error) -> StoreError {
     StoreError(error.to_string())
 }
@@ -240,19 +240,19 @@ fn now() -> i64 {
     since.map_or(0, |since| since.as_secs().try_into().unwrap_or(i64::MAX))
 }
 
-/// The second that lies so long ago.
+/// The time `age` ago, in seconds since 1970.
 fn before(age: Duration) -> i64 {
     now().saturating_sub(age.as_secs().try_into().unwrap_or(i64::MAX))
 }
 
-/// A connection to the file, with the settings that hold for each.
+/// Opens a connection to the file, with the settings that all connections share.
 fn connect(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    // The housekeeper makes the checkpoints, which wait for the disk. Writes that are faster than it make their own, so that
-    // the log has a bound.
+    // The housekeeper makes the checkpoints, which wait for the disk. Writes that outpace it make checkpoints themselves, so
+    // that the log has a bound.
     connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES_MAX)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)

@@ -1,4 +1,5 @@
-//! The directory of replicas that share the file: who is up, by their folders, and their news, by tables of the file.
+//! Directory of the replicas that share an SQLite file: folders tell which replicas are up, and tables of the file hold
+//! their news.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,8 @@ use super::{DiskStore, connect, failed, news};
 use crate::replicas::{Announcement, Heard, ReplicaDirectory, ReplicaId, local_millis};
 use crate::stream::StoreError;
 
-/// The wait of news for the writes of others: short beside the life of a beat, which waits behind it.
+/// Longest wait of a news operation for writes of other processes. Beats wait behind it, so it is short compared with the
+/// life of a beat.
 const BUSY: Duration = Duration::from_millis(500);
 
 /// The replicas of one machine that share the sessions of a data directory.
@@ -22,12 +24,12 @@ pub struct DiskDirectory(Arc<Mutex<State>>);
 
 struct State {
     folder: ReplicaFolder,
-    /// A connection of its own: a beat does not wait behind the requests of the store.
+    /// Separate connection: a beat does not wait behind the requests of the store.
     connection: Connection,
 }
 
 impl DiskDirectory {
-    /// The directory of a store's replicas, as the replica that has `folder`.
+    /// Opens the directory of a store's replicas, for the replica that has `folder`.
     ///
     /// # Errors
     ///
@@ -46,7 +48,7 @@ impl DiskDirectory {
         Ok(Self(Arc::new(Mutex::new(state))))
     }
 
-    /// Works on files, in a thread that may wait for them.
+    /// Runs `work` on a thread that may block on files.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut State) -> Result<T, StoreError> + Send + 'static,
@@ -65,7 +67,7 @@ impl State {
     fn beat(&mut self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
         let mut others = self.folder.beat(own)?;
         let all = others.len();
-        // Numbers are digests of names: two of 65,000 names are equal.
+        // Replica numbers are 32-bit digests of names: among some 65,000 names two are equal.
         others.retain(|other| other.id != own.id);
         let unheard = news::read(&self.connection, own.id, seen).map_err(failed)?;
         Ok(Heard {

@@ -31,7 +31,7 @@ pub(super) const SCHEMA: &str = "
     CREATE UNIQUE INDEX events_of_streams ON events (session, stream, sequence);
 ";
 
-/// A stream of a session.
+/// Key of a stream: its session and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct StreamKey {
     pub(super) session: Key,
@@ -47,11 +47,11 @@ impl StreamKey {
     }
 }
 
-/// How many streams are counted before all of them are trimmed.
+/// Maximum number of streams whose growth is counted; beyond it all of them are trimmed.
 const COUNTED: usize = 16 * 1024;
 
-/// How much each stream has grown since it was trimmed. A stream is trimmed when it has grown by its bounds, so that the
-/// file holds at most twice as much of it, and an append does not count rows.
+/// Growth of each stream since it was last trimmed. A stream is trimmed once it has grown by its bounds: so the file holds
+/// at most twice these bounds of it, and an append does not count rows.
 pub(super) struct Growth {
     bounds: Bounds,
     streams: HashMap<StreamKey, Grown>,
@@ -71,7 +71,7 @@ impl Growth {
         }
     }
 
-    /// Counts a message. Answers the streams that are to be trimmed.
+    /// Counts a message. Returns the streams that must be trimmed.
     fn count(&mut self, stream: StreamKey, bytes: usize) -> Vec<StreamKey> {
         let grown = self.streams.entry(stream).or_default();
         grown.events += 1;
@@ -87,7 +87,7 @@ impl Growth {
     }
 }
 
-/// Keeps an event.
+/// Stores an event.
 pub(super) fn append(
     connection: &Connection,
     growth: &mut Growth,
@@ -128,7 +128,7 @@ pub(super) fn append(
     Ok(())
 }
 
-/// The opening and the newest messages of a stream.
+/// Reads the opening and the newest messages of a stream.
 pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Result<Replay> {
     let mut replay = Replay::default();
     let of_stream = params![stream.session, stream.number];
@@ -168,12 +168,12 @@ pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Re
     }
     messages.reverse();
     replay.events.append(&mut messages);
-    // The sort is stable: an opening stays before a message that has its sequence.
+    // The sort is stable: an opening stays before a message with the same sequence.
     replay.events.sort_by_key(|event| event.sequence);
     Ok(replay)
 }
 
-/// Forgets the streams of a session.
+/// Deletes the streams of a session.
 pub(super) fn forget(connection: &Connection, session: Key) -> Result<()> {
     for sql in [
         "DELETE FROM events WHERE session = ?1",
@@ -184,7 +184,7 @@ pub(super) fn forget(connection: &Connection, session: Key) -> Result<()> {
     Ok(())
 }
 
-/// Forgets the oldest messages of a stream beyond its bounds; the newest message stays.
+/// Deletes the oldest messages of a stream beyond its bounds; the newest message stays.
 fn trim(connection: &Connection, stream: StreamKey, bounds: &Bounds) -> Result<()> {
     let sql = "SELECT sequence, length(message) FROM events WHERE session = ?1 AND stream = ?2
         ORDER BY sequence DESC";
@@ -204,7 +204,7 @@ fn trim(connection: &Connection, stream: StreamKey, bounds: &Bounds) -> Result<(
     Ok(())
 }
 
-/// Forgets the messages of a stream up to a sequence, and notes that they are gone.
+/// Deletes the messages of a stream up to a sequence, and notes that they were dropped.
 fn drop_until(connection: &Connection, stream: StreamKey, sequence: u64) -> Result<()> {
     let of_stream = params![stream.session, stream.number, sequence];
     let sql = "DELETE FROM events WHERE session = ?1 AND stream = ?2 AND sequence <= ?3";

@@ -1,4 +1,5 @@
-//! Opening the file: made where there is none, refused where it is not ours to use, set aside where it is damaged.
+//! Opening of the SQLite file: a missing file is created, a file of another program or of a newer version is refused, and a
+//! damaged file is renamed.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -10,20 +11,20 @@ use rusqlite::{Connection, ErrorCode, Result, TransactionBehavior};
 use super::{connect, events, failed, now, records};
 use crate::stream::StoreError;
 
-/// Marks the file as one of this store: `tdss`.
+/// Application id that marks a file as one of this store: `tdss`.
 const APPLICATION: i64 = 0x7464_7373;
 
-/// The format of the tables.
+/// Version of the table format.
 const FORMAT: i64 = 1;
 
-/// Files up to this size are checked from end to end when they are opened, in about a tenth of a second.
+/// Maximum size of files that are checked from end to end when they are opened, which takes about a tenth of a second.
 const CHECKED: u64 = 64 * 1024 * 1024;
 
-/// The file cannot be used.
+/// Reason why the file cannot be used.
 enum Unusable {
-    /// Its pages contradict each other, or some are missing.
+    /// Pages of the file contradict each other, or some are missing.
     Damaged(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(StoreError),
 }
 
@@ -38,7 +39,7 @@ impl From<rusqlite::Error> for Unusable {
     }
 }
 
-/// Opens the file for reading and writing, with its tables.
+/// Opens the file for reading and writing, and creates its tables if needed.
 pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
     let named = |error: StoreError| StoreError(format!("{}: {}", file.display(), error.0));
     match open_whole(file) {
@@ -61,7 +62,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
 }
 
 fn open_whole(file: &Path) -> Result<Connection, Unusable> {
-    // SQLite gives its other files the mode of this one. Ids of sessions are credentials.
+    // SQLite creates its other files with the mode of this one. Session ids are credentials, so only the owner may read.
     let made = OpenOptions::new()
         .append(true)
         .create(true)
@@ -95,7 +96,7 @@ fn open_whole(file: &Path) -> Result<Connection, Unusable> {
 
 fn make_tables(connection: &mut Connection) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Another process may have made them in the meantime.
+    // Another process may have made the tables in the meantime.
     let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if format == 0 {
         transaction.execute_batch(records::SCHEMA)?;
@@ -106,7 +107,7 @@ fn make_tables(connection: &mut Connection) -> Result<()> {
     transaction.commit()
 }
 
-/// Looks for damage: missing pages, and in a small file anything else.
+/// Checks a file for damage; files above [`CHECKED`] are not checked.
 fn check(connection: &Connection, file: &Path) -> Result<(), Unusable> {
     let length = fs::metadata(file).map_or(0, |it| it.len());
     if length > CHECKED {
@@ -119,7 +120,7 @@ fn check(connection: &Connection, file: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// Gives the file and its write-ahead log another name.
+/// Renames the file and its write-ahead log.
 fn set_aside(file: &Path) -> std::io::Result<PathBuf> {
     let aside = with_ending(file, &format!(".damaged-{}", now()));
     for ending in ["-wal", "-shm"] {

@@ -1,17 +1,18 @@
-//! The folders of replicas that share a data directory. Each process has one, and holds its lock as long as it lives:
+//! Folders of replicas that share a data directory. Each process has one folder, and holds its lock as long as it lives:
 //!
 //! ```text
-//!   replicas/NAME/lock               a free lock: the process has ended. Its time of change: the last beat
+//!   replicas/NAME/lock               free if the process has ended; its modification time is that of the last beat
 //!                 announcement.json  the address, listeners and key of the replica, for the others
 //!                 socket             requests that the others forward (bound by the proxy)
 //!                 workers/           sockets of the workers of a process with a REPLICA_ID
 //! ```
 //!
-//! Tools of the gateway's user can write there. An address counts if the announcement is sealed by the session key. A process
-//! that was given no key for that announces no address, and counts none.
+//! Tools that run as the gateway's user can write there. So an address counts only if the announcement is sealed by the
+//! session key. A process without a key for this announces no address, and accepts none.
 //!
-//! A beat sets the time of one file and looks at the folders of the others; it writes no data. A process that holds its lock
-//! and does not beat for [`BEAT_LIFE`] is frozen: each process measures that by its own clock, so that clocks may jump.
+//! A beat sets the modification time of one file and looks at the folders of the others; it writes no data. A process that
+//! holds its lock but does not beat for [`BEAT_LIFE`] is frozen. Each process measures this by its own monotonic clock, so
+//! that the system clock may jump.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -35,13 +36,13 @@ const LOCK: &str = "lock";
 const ANNOUNCEMENT: &str = "announcement.json";
 const SOCKET: &str = "socket";
 
-/// The largest announcement. Names of listeners make its size.
+/// Maximum size of an announcement, which grows with the names of listeners.
 const ANNOUNCEMENT_BYTES_MAX: u64 = 256 * 1024;
 
-/// The wait for a lock that another process takes for a moment, to look whether it is free.
+/// Longest wait for a lock: another process takes it for a moment to find out whether it is free.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The folder of this process among those of the replicas. Dropping it releases the lock.
+/// Folder of this process's replica. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct ReplicaFolder {
     /// The folder that holds the folders of all replicas.
@@ -50,21 +51,21 @@ pub struct ReplicaFolder {
     lock: FileLock,
     /// Seals announcements; `None` where nothing is forwarded.
     key: Option<SessionKey>,
-    /// The announcement in the folder, and the time of its file.
+    /// Announcement in the folder, and the modification time of its file.
     announced: Option<(Announcement, SystemTime)>,
-    /// True once this replica has left: it is announced no more.
+    /// True once this replica has left: it is no longer announced.
     left: bool,
-    /// The last beats of the others, by the names of their folders.
+    /// Last beats of the other replicas, by the names of their folders.
     beats: HashMap<OsString, LastBeat>,
-    /// The last look at the others.
+    /// Time of the last look at the other folders.
     looked: Option<Instant>,
 }
 
-/// The file of an announcement.
+/// Content of an announcement file.
 #[derive(Debug, Serialize, Deserialize)]
 struct AnnouncementFile {
     announcement: Announcement,
-    /// The announcement once more, sealed.
+    /// The same announcement, sealed by the session key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sealed: Option<String>,
 }
@@ -72,17 +73,17 @@ struct AnnouncementFile {
 /// The last beat of another replica.
 #[derive(Debug, Clone)]
 struct LastBeat {
-    /// The time that the replica has set.
+    /// Modification time that the replica has set on its lock.
     set: SystemTime,
-    /// When this process found it.
+    /// Time at which this process found the beat.
     found: Instant,
-    /// The last announcement that could be read: a replica is up whatever a tool has made of the file.
+    /// Last announcement that could be read. A replica stays up even if a tool damages the file.
     announcement: Option<Announcement>,
 }
 
 impl ReplicaFolder {
-    /// Takes the folder of the replica of that name, below `all`. It is announced by the first beat. `key` seals
-    /// announcements, if replicas of this machine forward requests to each other.
+    /// Takes the folder of the replica `name` below `all`. The first beat announces the replica. `key` seals announcements, if
+    /// replicas of this machine forward requests to each other.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ impl ReplicaFolder {
     pub fn join(all: &Path, name: &str, key: Option<SessionKey>) -> Result<Self, StoreError> {
         let path = all.join(replica_file_name(name));
         let lock = take_lock(&path, name)?;
-        // It tells of the process that had the folder before.
+        // A left-over announcement describes the process that had the folder before.
         match fs::remove_file(path.join(ANNOUNCEMENT)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove", &path.join(ANNOUNCEMENT))(error));
@@ -109,12 +110,13 @@ impl ReplicaFolder {
         })
     }
 
-    /// The path at which this replica listens for the others.
+    /// Path of the socket at which this replica listens for the others.
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
 
-    /// Says that this replica is up, and answers the others that are. Folders of replicas that have ended are removed.
+    /// Reports that this replica is up, and returns the announcements of the others that are. Removes the folders of replicas
+    /// that have ended.
     pub(super) fn beat(&mut self, own: &Announcement) -> Result<Vec<Announcement>, StoreError> {
         if !self.left {
             let lock = self.path.join(LOCK);
@@ -133,7 +135,7 @@ impl ReplicaFolder {
 
     fn announce(&mut self, own: &Announcement) -> Result<(), StoreError> {
         let file = self.path.join(ANNOUNCEMENT);
-        // Tools of this user may have changed it.
+        // Tools that run as this user may have changed the file.
         let found = last_change(&file).map_err(failed("read", &file))?;
         let is_there = |(announced, time): &(Announcement, SystemTime)| {
             announced == own && found == Some(*time)
@@ -165,7 +167,7 @@ impl ReplicaFolder {
         sealed.map(Some).map_err(|error| error.to_string())
     }
 
-    /// The announcement in a folder. A process that has just started has none; another version may say something else.
+    /// Reads the announcement in a folder; `None` if the process has just started, or if another version wrote another format.
     fn announcement(&self, path: &Path) -> Option<Announcement> {
         let text = regular_file::read(&path.join(ANNOUNCEMENT), ANNOUNCEMENT_BYTES_MAX).ok()?;
         let file: AnnouncementFile = serde_json::from_slice(&text).ok()?;
@@ -186,7 +188,7 @@ impl ReplicaFolder {
         let before = self.looked.replace(now);
         let mut known = std::mem::take(&mut self.beats);
         if before.is_none_or(|before| now - before >= BEAT_LIFE) {
-            // This process was frozen itself: the others may have been, too, and beat again.
+            // This process was frozen itself. The others may have been frozen as well, so their old beats say nothing.
             known.clear();
         }
         let mut up = Vec::new();
@@ -227,7 +229,7 @@ impl ReplicaFolder {
     }
 }
 
-/// Takes the lock of a folder, which is made.
+/// Creates a folder and takes its lock.
 fn take_lock(path: &Path, name: &str) -> Result<FileLock, StoreError> {
     let deadline = Instant::now() + PATIENCE;
     let mut make = DirBuilder::new();
@@ -263,18 +265,18 @@ fn is_running(path: &Path) -> io::Result<bool> {
         }
         Err(LockError::Held { .. }) => Ok(true),
         Err(LockError::Io { source, .. }) if is_absent(&source) => Ok(false),
-        // Without an answer the replica may be up: nothing is known, rather than that it is gone.
+        // The replica may be up, so the error is returned rather than the replica taken for gone.
         Err(LockError::Io { source, .. }) => Err(source),
     }
 }
 
-/// Removes a folder whose lock is held. The lock goes last, so that a process which starts meanwhile under that name either
-/// waits for the lock, and makes the folder anew, or keeps it.
+/// Removes a folder whose lock this process holds. The lock file is removed last: a process that starts under the same name
+/// meanwhile either waits for the lock and creates the folder anew, or keeps the folder.
 fn remove(path: &Path, _held: &FileLock) {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     for file in files.filter(|file| file.file_name() != LOCK) {
         let path = file.path();
-        // Sockets of the workers that the process had.
+        // Directories hold the sockets of workers that the process had.
         let _ = match file.file_type() {
             Ok(kind) if kind.is_dir() => fs::remove_dir_all(path),
             _ => fs::remove_file(path),
@@ -284,7 +286,7 @@ fn remove(path: &Path, _held: &FileLock) {
     let _ = fs::remove_dir(path);
 }
 
-/// The time of a file's last change; `None` without that file.
+/// Modification time of a file; `None` if there is no such file.
 fn last_change(file: &Path) -> io::Result<Option<SystemTime>> {
     match fs::symlink_metadata(file) {
         Ok(metadata) => metadata.modified().map(Some),

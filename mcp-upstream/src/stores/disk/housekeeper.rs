@@ -16,16 +16,16 @@ const CHECKPOINT: Duration = Duration::from_secs(5);
 /// Pages of the write-ahead log that may stay, 4 KiB each: 16 MiB.
 const LOG_PAGES: u32 = 4096;
 
-/// Checkpoints between two searches for old rows.
+/// Number of checkpoints from one search for expired rows to the next.
 const PURGE: u32 = 6;
 
-/// Rows that are forgotten in one transaction, which the writer waits for.
+/// Rows deleted in one transaction, for which the writer has to wait.
 const STEP: usize = 500;
 
-/// How long the ids are kept of the requests that a stream owes an answer: longer than a call may take.
+/// Time for which a stream keeps the ids of requests that it has yet to answer: longer than a call may take.
 const OWED_FOR: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Ends the thread when it is dropped.
+/// Handle of the housekeeper thread. Dropping it ends the thread.
 pub(super) struct Housekeeper {
     _running: SyncSender<()>,
 }
@@ -55,8 +55,8 @@ impl Housekeeper {
     }
 }
 
-/// Copies the write-ahead log into the file, while others write. A log of more pages is emptied after that, which others wait
-/// for: under steady writes SQLite never begins it anew.
+/// Copies the write-ahead log into the file while other connections write. A log of more than `pages` pages is then emptied,
+/// for which writers have to wait: under steady writes SQLite never restarts the log.
 pub(super) fn checkpoint(connection: &Connection, pages: u32) -> Result<()> {
     let logged = |row: &rusqlite::Row<'_>| row.get::<_, i64>(1);
     let logged = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], logged)?;
@@ -66,7 +66,7 @@ pub(super) fn checkpoint(connection: &Connection, pages: u32) -> Result<()> {
     Ok(())
 }
 
-/// Forgets old rows, and the oldest beyond the bounds.
+/// Deletes expired rows, and the oldest rows beyond the bounds.
 pub(super) fn purge(connection: &mut Connection, bounds: &Bounds) -> Result<()> {
     while in_steps(connection, |step| {
         drop_events(step, before(bounds.events_for))
@@ -80,7 +80,7 @@ pub(super) fn purge(connection: &mut Connection, bounds: &Bounds) -> Result<()> 
     Ok(())
 }
 
-/// Forgets some rows in a transaction. Answers whether there may be more.
+/// Deletes some rows in a transaction. Returns true if there may be more.
 fn in_steps(
     connection: &mut Connection,
     step: impl FnOnce(&Connection) -> Result<usize>,
@@ -91,7 +91,7 @@ fn in_steps(
     Ok(dropped == STEP)
 }
 
-/// Forgets the oldest messages from before that second.
+/// Deletes the oldest messages that were stored before the second `until`.
 fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "SELECT id, session, stream, sequence, at FROM events ORDER BY id LIMIT ?1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -119,7 +119,7 @@ fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     Ok(dropped)
 }
 
-/// Forgets sessions that were not used since that second, and the least recently used of too many.
+/// Deletes sessions that were not used since the second `until`, and the least recently used ones beyond `max`.
 fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usize> {
     let count: usize =
         connection.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0))?;
@@ -145,8 +145,8 @@ fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usiz
     Ok(dropped)
 }
 
-/// Forgets how streams were opened before that second: those of requests, whose calls are long over, and those of sessions
-/// that are gone.
+/// Deletes the openings of streams from before the second `until`: those of requests, whose calls are long over, and those of
+/// sessions that are gone.
 fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "DELETE FROM streams WHERE (session, number) IN (
         SELECT session, number FROM streams WHERE at < ?1 AND
@@ -157,7 +157,7 @@ fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
         .execute(params![until, STEP])
 }
 
-/// Bytes of the file that hold rows.
+/// Bytes of the file that are in use, without free pages.
 fn used_bytes(connection: &Connection) -> Result<u64> {
     let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let pages = pragma("page_count")?.saturating_sub(pragma("freelist_count")?);

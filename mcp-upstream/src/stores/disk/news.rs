@@ -1,11 +1,11 @@
-//! The tables `news` and `reloads`: what replicas tell each other. A store without replicas writes neither.
+//! The tables `news` and `reloads`: messages between replicas. A store without replicas writes neither.
 
 use rusqlite::{Connection, Result, Transaction, TransactionBehavior, params};
 
 use super::now;
 use crate::replicas::ReplicaId;
 
-/// The schema of the tables. Files of earlier versions have neither, and stay readable by those versions.
+/// Schema of the tables. Files of earlier versions lack these tables, and stay readable by those versions.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS news (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -18,29 +18,29 @@ const SCHEMA: &str = "
     );
 ";
 
-/// News that are kept for replicas that have not heard them.
+/// Maximum number of news items that are kept for replicas that have not read them.
 const KEPT: i64 = 1024;
 
-/// Seconds that news are kept, as long as newer ones are told.
+/// Seconds for which a news item is kept once there are newer ones.
 const KEPT_FOR: i64 = 60;
 
-/// News that a replica has not heard yet.
+/// News items that a replica has not read yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unheard {
-    /// The number of the newest news.
+    /// Number of the newest news item.
     pub(super) newest: u64,
-    /// News of others.
+    /// News items of other replicas.
     pub(super) news: Vec<String>,
-    /// How many reloads were asked for.
+    /// Number of reloads requested so far.
     pub(super) reloads: u64,
 }
 
-/// Makes the tables where there are none.
+/// Creates the tables if they are missing.
 pub(super) fn make_tables(connection: &Connection) -> Result<()> {
     connection.execute_batch(SCHEMA)
 }
 
-/// Reads the news of other replicas behind the number `seen`: none without a number.
+/// Reads the news of other replicas after the number `seen`; no news if `seen` is `None`.
 pub(super) fn read(connection: &Connection, own: ReplicaId, seen: Option<u64>) -> Result<Unheard> {
     let mut unheard = Unheard {
         newest: newest(connection)?,
@@ -56,7 +56,7 @@ pub(super) fn read(connection: &Connection, own: ReplicaId, seen: Option<u64>) -
     Ok(unheard)
 }
 
-/// Tells the other replicas news, and forgets old ones. The newest stay, so that numbers go on.
+/// Stores news for the other replicas, and deletes old ones. The newest item always stays, so that numbers continue.
 pub(super) fn tell(connection: &mut Connection, own: ReplicaId, news: &[String]) -> Result<()> {
     let transaction = begun(connection)?;
     for said in news {
@@ -75,7 +75,7 @@ pub(super) fn tell(connection: &mut Connection, own: ReplicaId, news: &[String])
     transaction.commit()
 }
 
-/// Asks for a reload. Answers how many were asked for.
+/// Requests a reload. Returns the number of reloads requested so far.
 pub(super) fn ask_reload(connection: &mut Connection) -> Result<u64> {
     let transaction = begun(connection)?;
     let asked = reloads(&transaction)?.saturating_add(1);

@@ -18,12 +18,12 @@ pub(super) const SCHEMA: &str = "
     CREATE INDEX sessions_used ON sessions (used);
 ";
 
-/// A digest of a session's id: shorter than the id, and no credential.
+/// Digest of a session's id: shorter than the id, and no credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key([u8; 16]);
 
 impl Key {
-    /// The key of the session of that id.
+    /// Key of the session with that id.
     pub(super) fn of(id: &str) -> Self {
         let mut key = [0; 16];
         key.copy_from_slice(&Sha256::digest(id.as_bytes())[..16]);
@@ -37,7 +37,7 @@ impl ToSql for Key {
     }
 }
 
-/// Keeps a record.
+/// Stores a record.
 pub(super) fn insert(connection: &Connection, record: &SessionRecord) -> Result<()> {
     let sql = "INSERT OR REPLACE INTO sessions (key, record, used) VALUES (?1, ?2, ?3)";
     let key = Key::of(record.id.as_str());
@@ -46,14 +46,14 @@ pub(super) fn insert(connection: &Connection, record: &SessionRecord) -> Result<
     Ok(())
 }
 
-/// The record of a session.
+/// Loads the record of a session.
 pub(super) fn load(connection: &Connection, key: Key) -> Result<Option<SessionRecord>> {
     let mut statement = connection.prepare_cached("SELECT record FROM sessions WHERE key = ?1")?;
     let text: Option<String> = statement.query_row([key], |row| row.get(0)).optional()?;
     text.as_deref().map(read).transpose()
 }
 
-/// The replica that has a session.
+/// Replica that has a session, according to its record.
 pub(super) fn home(connection: &Connection, key: Key) -> Result<Option<ReplicaId>> {
     let sql = "SELECT json_extract(record, '$.home.replica') FROM sessions WHERE key = ?1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -61,7 +61,8 @@ pub(super) fn home(connection: &Connection, key: Key) -> Result<Option<ReplicaId
     home.optional()
 }
 
-/// Changes the record of a session, if there is one and the change wants to. Answers the record as it is then.
+/// Applies `change` to the record of a session, and stores the result if `change` returns true. Returns the stored record;
+/// `None` if nothing was stored.
 pub(super) fn change(
     connection: &Connection,
     key: Key,
@@ -79,7 +80,7 @@ pub(super) fn change(
     Ok(Some(record))
 }
 
-/// Renews the time of sessions in use. Answers those without a record.
+/// Renews the time of the last use of sessions. Returns the sessions that have no record.
 pub(super) fn touch(connection: &Connection, mut ids: Vec<SessionId>) -> Result<Vec<SessionId>> {
     let sql = "UPDATE sessions SET used = ?2 WHERE key = ?1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -97,7 +98,7 @@ pub(super) fn touch(connection: &Connection, mut ids: Vec<SessionId>) -> Result<
     failure.map_or(Ok(ids), Err)
 }
 
-/// Forgets the record of a session. Answers whether there was one.
+/// Deletes the record of a session. Returns true if there was one.
 pub(super) fn remove(connection: &Connection, key: Key) -> Result<bool> {
     let mut statement = connection.prepare_cached("DELETE FROM sessions WHERE key = ?1")?;
     Ok(statement.execute([key])? > 0)
@@ -108,7 +109,7 @@ fn written(record: &SessionRecord) -> Result<String> {
     written.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-/// The record in a row.
+/// Parses the record in a row.
 fn read(text: &str) -> Result<SessionRecord> {
     let read = serde_json::from_str(text);
     read.map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, error.into()))

@@ -1,4 +1,4 @@
-//! The thread that reads and writes the file. Operations that wait for it are done together, in one transaction.
+//! Thread that reads and writes the file. It runs operations that wait together in one transaction.
 
 use std::thread;
 
@@ -9,25 +9,25 @@ use super::events::Growth;
 use super::{Bounds, failed};
 use crate::stream::StoreError;
 
-/// Operations that may wait for the thread; beyond it requests wait to hand theirs over.
+/// Maximum number of operations in the queue; beyond it requests wait until they can enqueue theirs.
 const QUEUE: usize = 1024;
 
-/// Operations of one transaction.
+/// Maximum number of operations in one transaction.
 const GROUP: usize = 256;
 
-/// An operation on the file. In place of the file it may be given the reason why it is not made.
+/// Operation on the file. It receives the connection, or the error if no transaction could be begun.
 type Operation = Box<dyn FnOnce(Result<&Connection, &StoreError>, &mut Growth) -> Made + Send>;
 
-/// An operation that was made in a transaction which is not committed yet.
+/// Operation that has run in a transaction which is not committed yet.
 struct Made {
     failure: Option<StoreError>,
     tell: Tell,
 }
 
-/// Tells the request how its operation went, given the reason why the transaction was not committed.
+/// Reports the outcome of an operation to its request; receives the error if the transaction was not committed.
 type Tell = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
-/// The end of the queue to which requests write. The thread ends when it is dropped and the queue is empty.
+/// Sender of the writer's queue. The thread ends when the sender is dropped and the queue is empty.
 pub(super) struct Writer(mpsc::Sender<Operation>);
 
 impl Writer {
@@ -41,8 +41,8 @@ impl Writer {
         Ok(Self(queue))
     }
 
-    /// Queues an operation and waits until its transaction is committed. The operation is made even if the request that
-    /// waits is dropped.
+    /// Queues an operation and waits until its transaction is committed. The operation runs even if the waiting request is
+    /// dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&Connection, &mut Growth) -> rusqlite::Result<T> + Send + 'static,
@@ -76,8 +76,8 @@ fn work(mut connection: Connection, mut waiting: mpsc::Receiver<Operation>, mut 
     }
 }
 
-/// Makes operations in one transaction. An operation that fails takes nothing from the others, unless SQLite ends the
-/// transaction with it, as where the disk is full: then the others of the transaction fail, too, and the rest is left.
+/// Runs operations in one transaction. A failed operation leaves the others intact, unless SQLite ends the transaction with
+/// it, as when the disk is full: then all operations of the transaction fail, and the remaining ones are left for another.
 fn transact(
     connection: &mut Connection,
     growth: &mut Growth,
