@@ -1,11 +1,12 @@
-//! The live sessions of this process, and the one place through which what is recorded of them changes.
+//! The live sessions of this process, and the only place through which their records change.
 //!
-//! Looking one up touches a sharded map and one atomic. Order is kept lazily: the index remembers when each session was
-//! last *seen by the index*, and an entry that turns out to have been used since goes back in under its newer time. So
-//! neither expiry nor eviction ever walks the table; what they do is paid for by uses and by sessions that end.
+//! A lookup touches a sharded map and one atomic. Order is kept lazily: the index remembers when each session was last *seen
+//! by the index*, and an entry that turns out to have been used since goes back in under its newer time. So neither expiry
+//! nor eviction ever walks the table; their cost is that of uses and of sessions that end.
 //!
-//! A session is *live* here: its calls, streams and questions are of this process. With a store it is recorded as well, and
-//! another process can go on with it (`adopt`); without one nothing is written, and sessions end with the process.
+//! A session is *live* in the process that has its calls, streams and questions. With a store a session also has a record,
+//! from which another process can continue it (`adopt`). Without a store nothing is written, and sessions end with the
+//! process.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -36,31 +37,32 @@ use doubt::Doubts;
 use index::Index;
 use unrecorded::Unrecorded;
 
-/// Sessions that a sweep asks the store about at a time. All replicas may sweep at the same time, after a silence of the store.
+/// Number of sessions that a sweep looks up in the store at a time. All replicas may sweep at once after the store was silent.
 const AT_ONCE: usize = 32;
-/// The time of one sweep for sessions in doubt, and for those whose records are behind: the control loop waits for it.
+/// Time limit of one sweep over sessions in doubt, and of one over sessions whose records are behind: the control loop waits
+/// for it.
 const SWEEP_MAX: Duration = Duration::from_millis(500);
 
-/// The live sessions of this process. An id is valid only while the table knows it, or the store.
+/// The live sessions of this process. An id is valid only while the table or the store knows it.
 pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,
-    /// Taken by create, weigh, remove and expiry, never by a lookup, and before the locks of a session. A std mutex: nothing
-    /// awaits under it.
+    /// Locked by create, weigh, remove and expiry, never by a lookup, and always before the locks of a session. A std mutex:
+    /// no code awaits under it.
     index: Mutex<Index>,
     limits: TableLimits,
     key: SessionKey,
     released: Arc<ReleasedSessions>,
-    /// What their streams keep.
+    /// Events that the sessions' streams keep.
     events: Arc<EventLog>,
-    /// Where they are recorded, if they are to outlive this process.
+    /// Store of session records; `None` if sessions end with this process.
     store: Option<Arc<dyn SessionStore>>,
-    /// The other processes that may have sessions of the store.
+    /// Other processes that may have sessions of the store.
     replicas: Arc<Replicas>,
     doubts: Doubts,
     adoptions: Adoptions,
     unrecorded: Unrecorded,
-    /// Sessions that were closed for want of room or at the end of their time, and still have a record. Whatever closed
-    /// them forgets them right after.
+    /// Sessions that were closed for lack of room or because they expired, and still have a record. The code that closed them
+    /// removes the records right after.
     ended: Mutex<Vec<SessionId>>,
     #[cfg(test)]
     forgetful: std::sync::atomic::AtomicBool,
@@ -69,53 +71,53 @@ pub struct SessionTable {
 /// Bounds of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct TableLimits {
-    /// How long a session lives after its last use.
+    /// Lifetime of a session after its last use.
     pub ttl: Duration,
-    /// How long a session lives that is not used after it was opened; no longer than `ttl`.
+    /// Lifetime of a session that is not used after it was opened; no longer than `ttl`.
     pub unused_ttl: Duration,
-    /// Sessions of all principals together.
+    /// Maximum number of sessions of all principals together.
     pub max: usize,
-    /// Sessions of one principal.
+    /// Maximum number of sessions of one principal.
     pub per_principal: usize,
-    /// What the sessions of all principals hold together, in bytes.
+    /// Maximum memory of the sessions of all principals together, in bytes.
     pub bytes: usize,
-    /// What the sessions of one principal hold, in bytes.
+    /// Maximum memory of the sessions of one principal, in bytes.
     pub bytes_per_principal: usize,
 }
 
-/// Where a session is.
+/// Location of a session.
 #[derive(Debug)]
 pub enum Located {
-    /// Nowhere.
+    /// There is no such session.
     Absent,
-    /// In this process.
+    /// Live in this process.
     Live(Arc<Session>),
-    /// In this process from now on: so far it had only a record of the session.
+    /// Live in this process from now on: so far there was only its record.
     Adopted(Created),
-    /// In another replica, which is up.
+    /// Live in another replica.
     Elsewhere(ReplicaId),
 }
 
-/// What opening a session did, or taking it up.
+/// Outcome of opening or adopting a session.
 #[derive(Debug)]
 pub struct Created {
     /// The session.
     pub session: Arc<Session>,
-    /// Sessions that were closed to make room.
+    /// Number of sessions that were closed to make room.
     pub evicted: usize,
 }
 
-/// What changing a session did.
+/// Outcome of changing a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// Something is different now.
+    /// True if the session is different now.
     pub changed: bool,
-    /// Sessions that were closed to make room.
+    /// Number of sessions that were closed to make room.
     pub evicted: usize,
 }
 
 impl SessionTable {
-    /// An empty table, whose ids are sealed with that key and whose streams are in that log.
+    /// Creates an empty table. Session ids are sealed with `key`, and streams are kept in `events`.
     pub fn new(
         limits: TableLimits,
         key: SessionKey,
@@ -141,13 +143,13 @@ impl SessionTable {
         }
     }
 
-    /// Opens a session, whose client may have said already what it is. A full table makes room, in sessions and in bytes;
-    /// the new session is not refused for it. A session that is not used for a while after that ends.
+    /// Opens a session; `client` describes the client, if known already. A full table, in sessions or in bytes, closes other
+    /// sessions rather than refuse the new one. A session that is not used for a while after that ends.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when no id can be made, or the client said too much. A store that fails is no error: the session is
-    /// recorded later.
+    /// [`StoreError`] when no id can be made, or the client's description is too large. A store that fails is no error: the
+    /// session is recorded later.
     pub async fn create(
         &self,
         binding: Binding,
@@ -173,7 +175,7 @@ impl SessionTable {
         Ok(Created { session, evicted })
     }
 
-    /// The home of sessions that are opened here.
+    /// Home of sessions that are opened in this process.
     fn home(&self) -> Home {
         Home {
             replica: self.replicas.own(),
@@ -181,7 +183,7 @@ impl SessionTable {
         }
     }
 
-    /// The namespace that an id names, for a session that another replica may have.
+    /// Namespace that is sealed in an id, for a session that may live in another replica; `None` without replicas.
     pub fn sealed_namespace(&self, id: &str) -> Option<NamespaceName> {
         let facts = self.replicas.are_many().then(|| self.key.open(id))??;
         Some(facts.namespace)
@@ -192,13 +194,13 @@ impl SessionTable {
         &self.replicas
     }
 
-    /// The session of that id, if it lives here. Does not wait, and is no use of the session.
+    /// Session with that id, if it is live in this process. Does not wait, and does not count as a use of the session.
     pub fn live(&self, id: &str) -> Option<Arc<Session>> {
         self.sessions.get(id).map(|entry| Arc::clone(&entry))
     }
 
-    /// The session of that id if it is alive, here or in the store. Finding it is no use of it: that is the caller's to
-    /// say, once it knows that the session is the client's ([`Session::touch`]).
+    /// Finds the session with that id, here or in the store. This does not count as a use of the session: callers report the
+    /// use by [`Session::touch`] once they know that the session is the client's.
     ///
     /// # Errors
     ///
@@ -207,11 +209,11 @@ impl SessionTable {
         #[cfg(test)]
         self.forget_idle(id);
         if self.replicas.are_many() {
-            // Boxed: it is a rare wait, and each request would have room for it.
+            // Boxed: the wait is rare, and inline it would enlarge the future of every request.
             Box::pin(self.resolve_doubt(id)).await?;
         }
         if let Some(session) = self.live(id) {
-            // Expired but not swept yet: gone for the client.
+            // Expired but not swept yet: the client gets the same answer as after the sweep.
             return Ok(match session.idle_for(self.limits.ttl, now) {
                 true => Located::Absent,
                 false => Located::Live(session),
@@ -219,14 +221,14 @@ impl SessionTable {
         }
         match &self.store {
             None => Ok(Located::Absent),
-            // Boxed: it is rare, and each request would have room for it.
+            // Boxed: adoption is rare, and inline it would enlarge the future of every request.
             Some(store) => Box::pin(self.adopt(&**store, id, now)).await,
         }
     }
 
-    /// Changes what is recorded of a session: here, then in the store, so that what a client is told was done is done. Of
-    /// two changes of one thing at a time either may be the last. Where the session then holds too much, other sessions of
-    /// its principal are closed.
+    /// Changes a session and its record: here, then in the store, so that the change is stored before the client's request is
+    /// answered. Of two concurrent changes to the same field either may be the last. If sessions then hold too much memory,
+    /// other sessions are closed.
     ///
     /// # Errors
     ///
@@ -247,7 +249,7 @@ impl SessionTable {
         Ok(Committed { changed, evicted })
     }
 
-    /// Ends a session. Answers whether it was there.
+    /// Ends a session. Returns true if it was live here.
     ///
     /// # Errors
     ///
@@ -257,18 +259,18 @@ impl SessionTable {
             return Ok(false);
         };
         let may_be_recorded_again = self.is_unrecorded(session.id());
-        // First, so that nobody finds a record of a session that is over.
+        // Removed first, so that no process finds a record of a session that is over.
         self.forget(session.id()).await?;
         let was_there = self.close(&mut self.index(), session.id());
         if may_be_recorded_again {
-            // A sweep may have written the record while it was removed; from now on it sees that the session is over.
+            // A sweep may have written the record while it was removed; from now on sweeps see that the session is over.
             self.forget(session.id()).await?;
         }
         Ok(was_there)
     }
 
-    /// Ends sessions whose time is up and answers how many; a large backlog takes several sweeps. Costs by the number
-    /// ended, not by the number alive.
+    /// Ends expired sessions and returns their number; a large backlog takes several sweeps. The cost depends on the number of
+    /// ended sessions, not of live ones.
     pub async fn evict_expired(&self, now: Instant) -> usize {
         let (evicted, used_on) = self.sweep(now);
         self.forget_ended().await;
@@ -286,12 +288,12 @@ impl SessionTable {
             .collect()
     }
 
-    /// Sessions alive in this process.
+    /// Number of sessions that are live in this process.
     pub fn count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// What they hold, in bytes.
+    /// Memory of the live sessions, in bytes.
     pub fn bytes(&self) -> usize {
         self.index().held().bytes
     }

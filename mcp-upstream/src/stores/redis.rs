@@ -1,12 +1,12 @@
 //! Sessions and events in Redis 7 or Valkey: one server, a primary behind Sentinels, or a cluster.
 //!
-//! Each operation is one command, script or transaction, in one round trip, but `forget`, which takes two. It waits for at
-//! most 50 ms; a Redis that is away fails operations, which the log says, and is looked for again by the next ones. Two
-//! processes may use one Redis: claims compare, patches write single fields. Keys expire by themselves: a session that no
-//! process touches is gone after twice its time to live.
+//! Each operation is one command, script or transaction, in one round trip; `forget` alone takes two. An operation waits for
+//! at most 50 ms. While Redis is away, operations fail, which is logged, and later ones try to connect again. Several
+//! processes may use one Redis: claims compare before they write, and patches write single fields. Keys expire by
+//! themselves: a session that no process touches is gone after twice its time to live.
 //!
-//! Start with [`RedisStore::connect`]; the modules `keys`, `record` and `events` list the keys and fields, `link`
-//! tells how a connection is made and made again.
+//! Start with [`RedisStore::connect`]; the modules `keys`, `record` and `events` list the keys and fields, and `link` says
+//! how a connection is made and renewed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,30 +39,31 @@ use keys::Keys;
 use link::{Link, OPERATION_MAX};
 pub use url::{RedisUrl, RedisUrlError};
 
-/// A record is kept for so many times the lifetime of a session: processes touch sessions in use less often than once in
-/// a lifetime, and a record must not go before its session.
+/// Number of session lifetimes for which a record is kept: processes touch sessions in use less often than once in a
+/// lifetime, and a record must not expire before its session.
 const LIFETIMES: u32 = 2;
-/// Sessions that are touched by one round trip: little enough for the time of an operation.
+/// Number of sessions that are touched in one round trip: few enough for the time limit of an operation.
 const TOUCHED_AT_ONCE: usize = 512;
 
 static PATCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/patch.lua")));
 static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/claim.lua")));
 
-/// A store in Redis. Clones share its connection.
+/// Session store in Redis. Clones share its connection.
 #[derive(Clone)]
 pub struct RedisStore {
     link: Arc<Link>,
     keys: Keys,
-    /// How long a record lives after its last use.
+    /// Lifetime of a record after its last use.
     record_ttl: Duration,
-    /// The bounds of one stream.
+    /// Bounds of one stream.
     bounds: EventLogConfig,
-    /// The replica whose sessions' events and changes are taken; `None` takes all.
+    /// Replica that writes through this store: events and changes of other replicas' sessions are not written. `None` writes
+    /// all.
     replica: Option<ReplicaId>,
 }
 
 impl RedisStore {
-    /// Connects to that Redis. Keys begin with the prefix; `ttl` is the lifetime of a session, `log` bounds its streams.
+    /// Connects to Redis. Keys begin with `prefix`; `ttl` is the lifetime of a session, and `log` bounds its streams.
     ///
     /// # Errors
     ///
@@ -79,8 +80,8 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// The store before it is connected: the first operation connects, with the checks of [`RedisStore::connect`]. For a
-    /// gateway that starts while Redis is away.
+    /// Creates a store that connects at its first operation, with the checks of [`RedisStore::connect`]: for a gateway that
+    /// starts while Redis is away.
     ///
     /// # Errors
     ///
@@ -94,11 +95,11 @@ impl RedisStore {
         Self::waiting(url, prefix, ttl, log, OPERATION_MAX)
     }
 
-    /// Checks the beginning of keys.
+    /// Checks a prefix of keys.
     ///
     /// # Errors
     ///
-    /// Why it cannot be used, to follow the key's name.
+    /// The reason why the prefix cannot be used, worded to follow the name of the configuration key.
     pub fn check_prefix(prefix: &str) -> Result<(), String> {
         Keys::check(prefix)
     }
@@ -121,7 +122,7 @@ impl RedisStore {
         })
     }
 
-    /// The store as a replica uses it. It takes no events and no changes of sessions that another replica has claimed: a
+    /// Binds the store to a replica: events and changes of sessions that another replica has claimed are not written. So a
     /// process that was frozen during a call does not write between the events of the session's new home.
     pub fn of_replica(self, replica: ReplicaId) -> Self {
         Self {
@@ -130,12 +131,12 @@ impl RedisStore {
         }
     }
 
-    /// The number of the replica for scripts; empty for the only process.
+    /// Number of the replica as an argument of scripts; empty without replicas.
     fn replica_argument(&self) -> String {
         self.replica.map_or_else(String::new, |it| it.0.to_string())
     }
 
-    /// Asks whether Redis answers.
+    /// Checks that Redis answers.
     ///
     /// # Errors
     ///
@@ -147,10 +148,10 @@ impl RedisStore {
         ping.await
     }
 
-    /// Touches the sessions of one round trip. Answers for each of them if there is a record.
+    /// Touches sessions in one round trip. Returns for each session whether it has a record.
     async fn renew(&self, ids: &[SessionId]) -> Result<Vec<bool>, StoreError> {
         let renewed = self.link.run(|connection| {
-            // In a cluster sessions are on different nodes, and a pipeline goes to one.
+            // In a cluster, sessions are on different nodes, and a pipeline goes to one node.
             let together = if connection.mixes_sessions() {
                 ids.len()
             } else {
@@ -180,7 +181,7 @@ impl RedisStore {
     }
 }
 
-/// Milliseconds as Redis takes them: it adds them to the date, and refuses a sum that is too large.
+/// Converts a duration to milliseconds for Redis, which adds them to the date and refuses a sum that is too large.
 fn millis(time: Duration) -> i64 {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     i64::try_from(time.min(CENTURY).as_millis()).unwrap_or(i64::MAX)
@@ -239,7 +240,7 @@ impl SessionStore for RedisStore {
             .arg(record::home(by))
             .arg(millis(self.record_ttl));
         let script = &script;
-        // Repeated it would find itself, and take that for another.
+        // Not repeatable: a second try would find the claim of the first, and take it for a claim of another replica.
         let claimed = self.link.run_once(|mut connection| async move {
             let fields = script.invoke_async::<HashMap<String, String>>(&mut connection);
             fields.await

@@ -1,10 +1,10 @@
-//! Going on with a session that another process had, or this one before it ended: from its record, and with the general
-//! stream its client listens to.
+//! Adoption of a session that another process had, or an earlier process of this replica. The session continues here from its
+//! record, with the general stream that its client listens to.
 //!
-//! What comes over: everything of the [`SessionRecord`](crate::session::SessionRecord), and what its streams keep. What
-//! does not: calls that ran, which are answered with an error on the stream their client resumes; questions to the client,
-//! whose late answers are taken and go nowhere; what a stdio server holds for the session, in a process of its own or as
-//! watches of a shared one; changes that were announced while no process had the session. A session over HTTP+SSE is its
+//! Kept: the whole [`SessionRecord`](crate::session::SessionRecord), and the stored events of the session's streams. Lost:
+//! running calls, which are answered with an error on the stream that their client resumes; questions to the client, whose
+//! late answers are accepted and ignored; state that a stdio server holds for the session, in its own process or as watches
+//! of a shared one; changes that were announced while no process had the session. A session over HTTP+SSE consists of its
 //! stream, and ended with it.
 
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::session::store::SessionStore;
 use crate::session::{Home, Session, SessionTransport};
 use crate::stream::StoreError;
 
-/// The sessions that are being taken up at this moment, by id: no more than there are requests. Whoever asks for one of
-/// them meanwhile waits for its end.
+/// Adoptions in progress, by session id: no more than there are requests. Further requests for such a session wait for the
+/// end of its adoption.
 #[derive(Debug, Default)]
 pub(super) struct Adoptions(DashMap<Box<str>, watch::Receiver<()>>);
 
-/// One that goes on. Dropping it lets those who wait look again.
+/// An adoption in progress. Dropping it wakes the waiters.
 struct Adoption<'a> {
     all: &'a Adoptions,
     id: &'a str,
@@ -33,7 +33,7 @@ struct Adoption<'a> {
 }
 
 impl Adoptions {
-    /// Begins, or gives back what to wait for.
+    /// Begins an adoption, or returns the receiver that is woken at the end of the one in progress.
     fn begin<'a>(&'a self, id: &'a str) -> Result<Adoption<'a>, watch::Receiver<()>> {
         match self.0.entry(id.into()) {
             Entry::Occupied(other) => Err(other.get().clone()),
@@ -57,14 +57,14 @@ impl Drop for Adoption<'_> {
 }
 
 impl SessionTable {
-    /// Takes up the session of that id, if it has a record that is to be taken up here.
+    /// Adopts the session with that id, if it has a record and may live here.
     pub(super) async fn adopt(
         &self,
         store: &dyn SessionStore,
         id: &str,
         now: Instant,
     ) -> Result<Located, StoreError> {
-        // Ids that were never given out make the store work for nothing.
+        // Ids that this gateway has never issued must not cause work for the store.
         let Some(sealed) = self.key.open(id) else {
             return Ok(Located::Absent);
         };
@@ -72,13 +72,13 @@ impl SessionTable {
         loop {
             match self.adoptions.begin(id) {
                 Ok(_adoption) => {
-                    // Another may just have done it.
+                    // Another request may just have adopted the session.
                     return match self.live(id) {
                         Some(session) => Ok(Located::Live(session)),
                         None => self.adopt_alone(store, id, opener, now).await,
                     };
                 }
-                // An error is the end of the other one, too.
+                // The other adoption ends by dropping its sender, so `changed` returns an error then.
                 Err(mut other) => drop(other.changed().await),
             }
         }
@@ -104,7 +104,7 @@ impl SessionTable {
         };
         match self.replicas.settled_standing(found.home.replica).await {
             Standing::Own | Standing::Gone | Standing::Leaving => {}
-            // While the directory is silent the recorded home is asked.
+            // While the directory does not answer, the request goes to the recorded home.
             Standing::Up(_) | Standing::Unclear => {
                 return Ok(Located::Elsewhere(found.home.replica));
             }
@@ -118,7 +118,7 @@ impl SessionTable {
             epoch: found.home.epoch.saturating_add(1),
         };
         let Some(record) = store.claim(&found.id, by, found.home).await? else {
-            // Another replica was faster.
+            // Another replica has claimed the session first.
             return Ok(match store.load(id).await? {
                 Some(record) if record.home.replica != self.replicas.own() => {
                     Located::Elsewhere(record.home.replica)
@@ -133,7 +133,7 @@ impl SessionTable {
         Ok(Located::Adopted(Created { session, evicted }))
     }
 
-    /// The place of a session that the store does not know.
+    /// Location of a session that has no record in the store.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl SessionTable {
         }
     }
 
-    /// The place of a session while the store is away: with the replica that opened it, while that is up.
+    /// Location of a session while the store is away: the replica that opened it, if that is up.
     fn with_opener(&self, opener: ReplicaId) -> Located {
         match self.replicas.standing(opener) {
             Standing::Up(_) => Located::Elsewhere(opener),

@@ -1,5 +1,5 @@
-//! Sessions that another replica may have claimed while this process was silent: stopped, or cut off from the store. Each
-//! is compared with its record before it is used again, and closed here where another replica has it.
+//! Sessions in doubt: another replica may have claimed them while this process was silent, that is, stopped or cut off from
+//! the store. Each is compared with its record before it is used again, and closed here if another replica has it.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use crate::replicas::{BEAT_EVERY, BEAT_LIFE};
 use crate::session::SessionId;
 use crate::stream::StoreError;
 
-/// The sessions to be compared, as of the last lapse that was looked at.
+/// Sessions that must be compared with their records since the last lapse that was noticed.
 #[derive(Debug, Default)]
 pub(super) struct Doubts(Mutex<Doubted>);
 
@@ -21,12 +21,12 @@ pub(super) struct Doubts(Mutex<Doubted>);
 struct Doubted {
     lapses: u64,
     sessions: HashSet<SessionId>,
-    /// The time from which no replica holds this one for gone any more, so that a comparison is the last one.
+    /// Time from which no replica takes this one for gone any more, so that a comparison settles the doubt.
     settled: Option<Instant>,
 }
 
-/// The longest time in which others may still claim sessions after this process beats again: they have heard of it then, or
-/// take no claims since they hear nothing.
+/// Longest time for which other replicas may still claim sessions after this process beats again: by then they have heard
+/// the beat, or make no claims because they hear nothing.
 const SETTLING: Duration = BEAT_LIFE.saturating_add(BEAT_EVERY);
 
 impl Doubts {
@@ -36,7 +36,8 @@ impl Doubts {
 }
 
 impl SessionTable {
-    /// Compares a session with its record, if this process was silent since it was last sure of the session, or is leaving.
+    /// Compares a session with its record if this process was silent since it was last sure of the session, or if this process
+    /// is leaving.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl SessionTable {
         }
     }
 
-    /// Compares doubted sessions with their records, also without a request for them, so that streams of claimed sessions end.
+    /// Compares sessions in doubt with their records without waiting for a request, so that the streams of claimed sessions end.
     pub(super) async fn resolve_doubts(&self) {
         if !self.replicas.are_many() {
             return;
@@ -93,7 +94,7 @@ impl SessionTable {
         }
     }
 
-    /// Compares one session with its record. Where the store does not answer, the session stays in doubt.
+    /// Compares one session with its record. If the store does not answer, the session stays in doubt.
     async fn compare(&self, id: &SessionId) -> Result<(), StoreError> {
         let Some(store) = &self.store else {
             return Ok(());
@@ -107,7 +108,7 @@ impl SessionTable {
             doubted.sessions.remove(id);
         }
         drop(doubted);
-        // Without a record nobody has claimed it: the sweep records it again.
+        // A session without a record has not been claimed: the sweep records it again.
         let claimed = record.is_some_and(|record| record.home.replica != self.replicas.own());
         if claimed && self.close(&mut self.index(), id) {
             tracing::info!("a session goes on in the replica that claimed it");

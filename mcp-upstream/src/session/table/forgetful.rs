@@ -1,4 +1,4 @@
-//! For tests: a table that loses its sessions between their requests, as if the process ended and another went on.
+//! Test aid: a table that loses its sessions between their requests, as if the process had ended and another continued.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::SessionTable;
 use crate::session::SessionTransport;
 
-/// What refers to a session in which nothing goes on: the table, and who asks.
+/// Number of references to an idle session: one of the table, one of the caller.
 const IDLE: usize = 2;
 
 impl SessionTable {
@@ -14,7 +14,7 @@ impl SessionTable {
         self.forgetful.store(forgetful, Ordering::Relaxed);
     }
 
-    /// Loses a session that could be taken up without anybody noticing: nothing runs in it, and nobody reads from it.
+    /// Drops a session that can be adopted again without a visible difference: no call runs in it, and no stream is read.
     pub(super) fn forget_idle(&self, id: &str) {
         if !self.forgetful.load(Ordering::Relaxed) {
             return;
@@ -28,7 +28,7 @@ impl SessionTable {
         }
     }
 
-    /// Loses a session with everything that goes on in it; its record stays.
+    /// Drops a session with its running calls and open streams; its record stays.
     pub(crate) fn lose(&self, id: &str) {
         if let Some(session) = self.live(id) {
             self.close(&mut self.index(), session.id());

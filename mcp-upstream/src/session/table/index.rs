@@ -1,4 +1,4 @@
-//! The books of the table: which sessions there are, whose they are, what they hold, and in which order they go.
+//! Bookkeeping of the table: its sessions, their principals, their memory, and the order in which they are closed.
 //! Plain data without a lock or a clock.
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,17 +15,17 @@ type ByTime = BTreeSet<(Instant, SessionId)>;
 pub(super) struct Index {
     known: HashMap<SessionId, Known>,
     bytes: usize,
-    /// By when they are to be looked at for their end.
+    /// Sessions by the time at which they must be checked for expiry.
     by_due: ByTime,
     principals: HashMap<Principal, Owned>,
-    /// (sessions held, principal) and (bytes held, principal), to find the one that holds the most.
+    /// (sessions held, principal) and (bytes held, principal), to find the principal that holds the most.
     by_sessions: BTreeSet<(usize, Principal)>,
     by_bytes: BTreeSet<(usize, Principal)>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// When the index last saw it used.
+    /// Last use of the session that the index has seen.
     seen: Instant,
     due: Instant,
     principal: Principal,
@@ -33,16 +33,16 @@ struct Known {
     aside: bool,
 }
 
-/// The sessions of one principal.
+/// Sessions of one principal.
 #[derive(Debug, Default)]
 struct Owned {
     bytes: usize,
     candidates: ByTime,
-    /// Those that had an open stream when they were last looked at.
+    /// Sessions that had an open stream when they were last checked.
     aside: ByTime,
 }
 
-/// How much there is of something.
+/// Number of sessions, and their memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) sessions: usize,
@@ -50,7 +50,7 @@ pub(super) struct Held {
 }
 
 impl Index {
-    /// What all principals hold.
+    /// Sessions and bytes of all principals.
     pub(super) fn held(&self) -> Held {
         Held {
             sessions: self.known.len(),
@@ -58,7 +58,7 @@ impl Index {
         }
     }
 
-    /// What one principal holds.
+    /// Sessions and bytes of one principal.
     pub(super) fn held_by(&self, principal: &Principal) -> Held {
         let owned = self.principals.get(principal);
         owned.map(Owned::held).unwrap_or_default()
@@ -76,7 +76,7 @@ impl Index {
         most.and_then(|(_, principal)| principal.clone())
     }
 
-    /// The session that is to be looked at first.
+    /// Session that must be checked for expiry first, and when.
     pub(super) fn first_due(&self) -> Option<(Instant, SessionId)> {
         self.by_due.first().cloned()
     }
@@ -117,7 +117,7 @@ impl Index {
         });
     }
 
-    /// Notes what a session holds. Answers whether it is there.
+    /// Notes the memory of a session. Returns false if the session is not in the index.
     pub(super) fn book(&mut self, id: &SessionId, bytes: usize) -> bool {
         let Some(known) = self.known.get_mut(id) else {
             return false;
@@ -131,7 +131,7 @@ impl Index {
         true
     }
 
-    /// Moves a session to a newer time, and to when it is to be looked at then.
+    /// Moves a session to a newer time of its last use, and to the time of its next check.
     pub(super) fn see(&mut self, id: &SessionId, used: Instant, due: Instant) {
         let Some(known) = self.known.get_mut(id) else {
             return;
@@ -147,7 +147,7 @@ impl Index {
         }
     }
 
-    /// Moves a session out of the way of the search, or back.
+    /// Excludes a session from the search for candidates, or includes it again.
     pub(super) fn set_aside(&mut self, id: &SessionId, aside: bool) {
         let Some(known) = self.known.get_mut(id) else {
             return;
@@ -160,7 +160,7 @@ impl Index {
         known.aside = aside;
     }
 
-    /// Sessions of a principal that are not set aside.
+    /// Number of sessions of a principal that are not set aside.
     pub(super) fn candidates(&self, principal: &Principal) -> usize {
         let owned = self.principals.get(principal);
         owned.map_or(0, |owned| owned.candidates.len())
@@ -170,7 +170,7 @@ impl Index {
         self.principals.get(principal)?.candidates.first().cloned()
     }
 
-    /// The oldest session of a principal that is set aside, but not `spared`.
+    /// Oldest session of a principal that is set aside, except `spared`.
     pub(super) fn oldest_aside(
         &self,
         principal: &Principal,
@@ -181,7 +181,7 @@ impl Index {
         Some(id.clone())
     }
 
-    /// Changes what a principal holds, and where that puts it among the others.
+    /// Changes the sessions of a principal, and updates its rank among the principals.
     fn change(&mut self, principal: &Principal, change: impl FnOnce(&mut Owned)) {
         let owned = self.principals.entry(principal.clone()).or_default();
         let before = owned.held();
@@ -205,7 +205,7 @@ impl Index {
         }
     }
 
-    /// Whether the books say the same in all places, and that there are `sessions`.
+    /// Asserts that all parts of the index agree, and that there are `sessions` sessions.
     #[cfg(test)]
     pub(super) fn balance(&self, sessions: usize) {
         let owned = || self.principals.values();

@@ -1,4 +1,4 @@
-//! What the store is told of sessions besides their changes: which are in use, and which are over.
+//! Reports to the store about sessions in use, and about sessions that have ended.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -7,8 +7,8 @@ use crate::session::SessionId;
 use crate::stream::StoreError;
 
 impl SessionTable {
-    /// Tells the store which sessions are in use. A session without a record was ended elsewhere, unless its record could not
-    /// be written: that is made up for by `record_again`.
+    /// Renews the records of sessions in use. A session without a record was ended elsewhere and is closed here, unless its
+    /// record could not be written or was lost: `record_again` writes it again.
     pub(super) async fn keep_recorded(&self, ids: &[SessionId]) {
         let Some(store) = &self.store else {
             return;
@@ -19,7 +19,7 @@ impl SessionTable {
             return;
         }
         match store.touch(&ids).await {
-            // A session ends at its home alone, so a missing record was lost by the store.
+            // Only its home ends a session, so a missing record was lost by the store.
             Ok(gone) if self.replicas.are_many() => {
                 for session in gone.iter().filter_map(|id| self.live(id.as_str())) {
                     self.note_unrecorded(&session, &StoreError("records were lost".into()));
@@ -35,13 +35,13 @@ impl SessionTable {
         }
     }
 
-    /// Forgets the records of sessions that were closed. What the store does not forget now, it forgets by time.
+    /// Removes the records of sessions that were closed. Records that cannot be removed now expire by themselves.
     pub(super) async fn forget_ended(&self) {
         if self.store.is_none() {
             return;
         }
         let ended = std::mem::take(&mut *self.ended());
-        // One that its client has come back to meanwhile keeps its record.
+        // A session whose client has come back meanwhile keeps its record.
         for id in ended.iter().filter(|id| self.live(id.as_str()).is_none()) {
             if let Err(error) = self.forget(id).await {
                 tracing::error!(%error, "the record of a closed session was not removed");
@@ -49,7 +49,7 @@ impl SessionTable {
         }
     }
 
-    /// Forgets what is recorded of a session and of its streams.
+    /// Removes the record of a session and the events of its streams.
     pub(super) async fn forget(&self, id: &SessionId) -> Result<(), StoreError> {
         if let Some(store) = &self.store {
             store.remove(id).await?;

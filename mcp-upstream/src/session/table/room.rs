@@ -1,13 +1,13 @@
-//! Which sessions go when the table is full, and when their time is up.
+//! Eviction of sessions when the table is full, and expiry.
 //!
-//! The table is bounded twice, in sessions and in bytes ([`Session::weight`]), for each principal and in total. Who goes
-//! when a bound is reached: within a principal its least recently used session without an open stream, and one with an open
-//! stream only if there is no other; where the total is reached, that session of the principal that holds the most of what
-//! there is too much of, so that one client cannot push the others out. Sessions found with an open stream are set aside,
-//! so that the search does not meet them again before their last reader has left.
+//! The table has bounds on sessions and on bytes ([`Session::weight`]), for each principal and in total. When a principal
+//! reaches its bound, its least recently used session without an open stream is closed, and a session with an open stream
+//! only if there is no other. When a total is reached, such a session of the principal that holds the most is closed, so
+//! that one client cannot push the others out. Sessions found with an open stream are set aside, so that the search does not
+//! meet them again before their last reader has left.
 //!
-//! A session whose client says nothing after `initialize` has probably lost its client, which may never have got the
-//! answer. It lives [`TableLimits::unused_ttl`] only. Any request in the session, or an open stream, gives it the usual life.
+//! A session without any request after `initialize` has probably lost its client, which may never have received the answer.
+//! It lives for [`TableLimits::unused_ttl`] only. Any request in the session, or an open stream, gives it the usual lifetime.
 
 use std::sync::{Arc, PoisonError};
 
@@ -17,12 +17,12 @@ use super::index::{Index, Principal};
 use super::{SessionTable, TableLimits};
 use crate::session::{Session, SessionId};
 
-/// The most entries one sweep looks at: it holds the lock that opening a session needs.
+/// Maximum number of entries that one sweep checks: it holds the lock that opening a session needs.
 const SWEEP_MAX: usize = 10_000;
-/// A session whose weight has changed by less, in bytes, keeps the one that is booked: 1 KiB.
+/// Change of a session's weight, in bytes, below which the booked weight stays: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
 
-/// What room is made for.
+/// Additional sessions and bytes for which room is made.
 #[derive(Debug, Clone, Copy, Default)]
 struct Coming {
     sessions: usize,
@@ -30,7 +30,7 @@ struct Coming {
 }
 
 impl SessionTable {
-    /// Enters a session into the table, and answers how many others had to go.
+    /// Enters a session into the table. Returns the number of sessions that were closed for it.
     pub(super) fn enter(&self, session: &Arc<Session>, now: Instant) -> usize {
         let principal = &session.binding().principal;
         let coming = Coming {
@@ -47,15 +47,15 @@ impl SessionTable {
         evicted
     }
 
-    /// To be called after a session has come to hold more or less. Closes other sessions where that is too much together,
-    /// and answers how many.
+    /// Updates the booked weight of a session; to be called after its weight may have changed. If the sessions then hold too
+    /// much together, others are closed. Returns the number of closed sessions.
     pub(super) fn weigh(&self, session: &Session, now: Instant) -> usize {
         let changed = |weight: usize| weight.abs_diff(session.booked()) >= UNBOOKED_MAX;
         if !changed(session.weight()) {
             return 0;
         }
         let mut index = self.index();
-        // Again, because another may just have booked it.
+        // Read again under the lock: another request may just have booked the weight.
         let weight = session.weight();
         if !index.book(session.id(), weight) {
             return 0;
@@ -66,8 +66,8 @@ impl SessionTable {
         self.make_room(&mut index, principal, Coming::default(), spared, now)
     }
 
-    /// Closes the sessions whose time is up and answers how many, and which of those it looked at live on: each session
-    /// is among them about once in its lifetime.
+    /// Closes expired sessions. Returns their number, and the checked sessions that live on: each session is among the latter
+    /// about once in its lifetime.
     pub(super) fn sweep(&self, now: Instant) -> (usize, Vec<SessionId>) {
         let TableLimits {
             ttl, unused_ttl, ..
@@ -104,14 +104,14 @@ impl SessionTable {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When a session was last used; one that is gone from the map is as old as can be.
+    /// Last use of a session; `seen` if the session is no longer in the map.
     fn used_at(&self, id: &SessionId, seen: Instant, now: Instant) -> Instant {
         self.sessions
             .get(id)
             .map_or(seen, |session| session.used_at(now))
     }
 
-    /// Closes a session that its client did not end.
+    /// Closes a session that its client did not end; its record is yet to be removed.
     fn evict(&self, index: &mut Index, id: &SessionId) -> bool {
         if self.store.is_some() {
             self.ended().push(id.clone());
@@ -119,7 +119,7 @@ impl SessionTable {
         self.close(index, id)
     }
 
-    /// Closes a session.
+    /// Closes a session. Returns true if it was in the table.
     pub(super) fn close(&self, index: &mut Index, id: &SessionId) -> bool {
         index.remove(id);
         let removed = self.sessions.remove(id.as_str());
@@ -129,8 +129,8 @@ impl SessionTable {
         removed.is_some()
     }
 
-    /// Closes the least recently used session of a principal, one with an open stream only if all have one, and never
-    /// `spared`.
+    /// Closes the least recently used session of a principal, but never `spared`. A session with an open stream is closed only
+    /// if all sessions have one. Returns true if a session was closed.
     fn close_oldest_of(
         &self,
         index: &mut Index,
@@ -139,7 +139,7 @@ impl SessionTable {
         now: Instant,
     ) -> bool {
         let mut in_use = None;
-        // Each turn that does not end here moves one entry forward or aside, so these turns have seen them all.
+        // Each turn that does not return moves one entry forward or aside, so these turns see all entries.
         for _ in 0..index.candidates(principal) {
             let Some((seen, id)) = index.oldest_candidate(principal) else {
                 break;
@@ -155,20 +155,21 @@ impl SessionTable {
             index.see(&id, used, used + self.limits.ttl);
             in_use.get_or_insert(id);
         }
-        // All of them are in use at this moment: the one that was oldest on the books goes.
+        // All sessions are in use at this moment: the one that was oldest in the index is closed.
         in_use
             .or_else(|| index.oldest_aside(principal, spared))
             .is_some_and(|id| self.evict(index, &id))
     }
 
-    /// Whether a session has an open stream; if so, its end will be heard of through `released`.
+    /// True if a session has an open stream. Its id then arrives through `released` once its last reader has left.
     fn has_stream(&self, id: &SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| {
             session.streams().any_read() && session.set_aside(&self.released)
         })
     }
 
-    /// Closes sessions until there is room for what comes of that principal, but never `spared`. Answers how many.
+    /// Closes sessions until there is room for `coming` of that principal, but never `spared`. Returns the number of closed
+    /// sessions.
     fn make_room(
         &self,
         index: &mut Index,

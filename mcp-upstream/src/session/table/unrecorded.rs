@@ -1,5 +1,5 @@
-//! Sessions whose records are behind, because the store failed when they were opened or changed. They go on in this process
-//! as if there were no store, and are recorded whole once it works again.
+//! Sessions whose records are behind, because the store failed when they were opened or changed. They continue in this
+//! process as if there were no store, and are recorded as a whole once the store works again.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use crate::session::store::SessionStore;
 use crate::session::{Session, SessionId, SessionRecord};
 use crate::stream::StoreError;
 
-/// The ids of sessions whose records are behind; no more than there are live sessions, but for those that ended since the
+/// Ids of sessions whose records are behind: no more than there are live sessions, apart from those that ended since the
 /// last sweep.
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     ids: Mutex<HashSet<SessionId>>,
-    /// Losses of the store that were made up for.
+    /// Number of losses of the store's data after which all sessions were noted as unrecorded.
     losses: AtomicU64,
 }
 
@@ -29,18 +29,17 @@ impl Unrecorded {
 }
 
 impl SessionTable {
-    /// Sessions of this process whose records are behind.
+    /// Number of sessions of this process whose records are behind.
     pub fn unrecorded(&self) -> usize {
         self.unrecorded.ids().len()
     }
 
-    /// True if the record of that session is behind, or there is none yet.
+    /// True if the record of a session is behind, or missing.
     pub(super) fn is_unrecorded(&self, id: &SessionId) -> bool {
         self.unrecorded.ids().contains(id)
     }
 
-    /// Notes that the record of a session is behind. The log has a line when it is the only such session: the store has just
-    /// begun to fail.
+    /// Notes that the record of a session is behind. The first such session is logged: the store has just begun to fail.
     pub(super) fn note_unrecorded(&self, session: &Session, error: &StoreError) {
         let mut ids = self.unrecorded.ids();
         if ids.is_empty() {
@@ -52,9 +51,8 @@ impl SessionTable {
         ids.insert(session.id().clone());
     }
 
-    /// Records the sessions whose records are behind, as far as the store works again. The next sweep goes on where the time
-    /// of this one ends. Other replicas are told while there are such sessions: they answer no client that its session is not
-    /// there.
+    /// Records the sessions whose records are behind, as far as the store works again; the next sweep continues where time runs
+    /// out. Meanwhile the other replicas are told, so that they do not answer a client that its session does not exist.
     pub(super) async fn record_again(&self) {
         let Some(store) = &self.store else {
             return;
@@ -89,7 +87,7 @@ impl SessionTable {
         }
     }
 
-    /// Records one of the sessions whose records are behind. `false`: the store fails.
+    /// Records one session whose record is behind. Returns false if the store fails.
     async fn record_one(&self, store: &dyn SessionStore, id: &SessionId) -> bool {
         let recorded = match self.live(id.as_str()) {
             None => Ok(true),
@@ -101,8 +99,8 @@ impl SessionTable {
         recorded.is_ok()
     }
 
-    /// Writes the whole record of a session. Answers `false` if the session was changed while its record was written: the
-    /// record may have replaced that change. A session that ended meanwhile keeps no record.
+    /// Writes the whole record of a session. Returns false if the session was changed while its record was written: the record
+    /// may have replaced that change. A session that ended meanwhile keeps no record.
     async fn record_whole(
         &self,
         store: &dyn SessionStore,

@@ -1,5 +1,5 @@
-//! Budgets of limits that replicas share: strings of Redis, changed by one script for many of them. Moments are by the clock
-//! of Redis.
+//! Limit budgets that replicas share: strings in Redis, many of which are changed by one script. Times are by the clock of
+//! Redis.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -21,8 +21,8 @@ impl RedisStore {
     ) -> Result<Vec<Duration>, StoreError> {
         let mut script = BUDGETS.arg(replicas);
         for budget in used {
-            // The knowledge of the replica is older by the way to Redis. Counted as of now it would move the budget on with each
-            // exchange.
+            // The time that the replica knows is outdated by the delay to Redis. Taken as of now, it would move the budget on with
+            // each exchange.
             let known = budget.whole_in.saturating_sub(OPERATION_MAX);
             script.key(self.keys.budget(&budget.name));
             for time in [budget.taken, known, budget.window] {
@@ -30,7 +30,7 @@ impl RedisStore {
             }
         }
         let script = &script;
-        // Repeated, it would count twice.
+        // Not repeatable: a second try would count the use twice.
         let whole_in = self.link.run_once(|mut connection| async move {
             script.invoke_async::<Vec<u64>>(&mut connection).await
         });
@@ -42,7 +42,7 @@ impl RedisStore {
     }
 }
 
-/// Microseconds as Lua counts them without loss.
+/// Converts a duration to microseconds, up to the largest number that Lua holds without loss.
 fn micros(time: Duration) -> u64 {
     const EXACT: u64 = 1 << 52;
     u64::try_from(time.as_micros()).unwrap_or(EXACT).min(EXACT)

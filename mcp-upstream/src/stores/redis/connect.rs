@@ -1,5 +1,5 @@
-//! Connecting: to one server, through Sentinels, or to a cluster. A connection is used only if the server is new enough,
-//! takes writes, and holds sessions in a format that this version knows.
+//! Connecting to one server, through Sentinels, or to a cluster. A connection is used only if the server is new enough,
+//! accepts writes, and holds sessions in a format that this version knows.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use super::failure::{failure, told};
 use super::url::{Address, Deployment, RedisUrl};
 use crate::stream::StoreError;
 
-/// The format of records and events in Redis. A change that an older version could not read raises the number.
+/// Version of the format of records and events in Redis. A change that an older version could not read raises it.
 const FORMAT: u32 = 1;
-/// The oldest Redis: scripts and `SET … NX GET` need it. Valkey calls itself 7.2.4 for old clients.
+/// Oldest supported major version of Redis: scripts and `SET … NX GET` need it. Valkey calls itself 7.2.4 for old clients.
 const OLDEST: u32 = 7;
-/// How long connecting may take, an unreachable Sentinel among three included. Operations do not wait that long.
+/// Longest time for connecting, including an unreachable Sentinel among three. Operations do not wait that long.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long the other side may leave sent bytes without an acknowledgement until the connection counts as lost: a
-/// network that swallows packets sends no reset.
+/// Time for which sent bytes may stay unacknowledged before the connection counts as lost: a network that swallows packets
+/// sends no reset.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
-/// Commands on their way at a time; more of them wait for a place within their own time.
+/// Maximum number of commands in flight; further ones wait within their own time limit.
 const IN_FLIGHT: usize = 1024;
 
-/// An open connection. Clones share it.
+/// Open connection to Redis. Clones share it.
 #[derive(Clone)]
 pub(super) enum RedisConnection {
     Node(MultiplexedConnection),
@@ -167,7 +167,7 @@ fn tcp() -> TcpSettings {
         .set_user_timeout(UNACKNOWLEDGED_MAX)
 }
 
-/// Without timeouts of its own: each operation has one already, and so has connecting.
+/// Configuration of a connection. It has no timeouts, since each operation and connecting have their own.
 fn manner() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -175,18 +175,18 @@ fn manner() -> AsyncConnectionConfig {
         .set_pipeline_buffer_size(IN_FLIGHT)
 }
 
-/// The login of a connection, read from its files.
+/// Credentials for a connection, read from their files.
 struct Login {
     password: Option<Zeroizing<String>>,
     sentinel_password: Option<Zeroizing<String>>,
-    /// `None` where the authorities of the system are asked, and without TLS.
+    /// `None` without TLS, and if the certificate authorities of the system are used.
     certificates: Option<TlsCertificates>,
 }
 
 impl Login {
     fn read(url: &RedisUrl) -> Result<Self, StoreError> {
         if url.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Another thread may have been faster; its provider is as good.
+            // Another thread may have installed a provider first; it is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let file = |path: &Path| {
@@ -220,7 +220,7 @@ impl Login {
     }
 }
 
-/// Refuses a server that is too old or takes no writes, and a store that a newer version wrote.
+/// Refuses a server that is too old or accepts no writes, and a store that a newer version wrote.
 async fn check(
     url: &RedisUrl,
     connection: &mut RedisConnection,
@@ -276,7 +276,7 @@ impl RedisConnection {
         Ok(redis::from_redis_value(answer.extract_error()?)?)
     }
 
-    /// True if commands of one pipeline may be about keys of different sessions.
+    /// True if one pipeline may contain commands for keys of different sessions.
     pub(super) fn mixes_sessions(&self) -> bool {
         matches!(self, Self::Node(_))
     }

@@ -1,5 +1,5 @@
-//! The directory of replicas: one hash of Redis, changed by scripts. Ages are by the clock of Redis, so that the clocks of
-//! replicas may differ.
+//! Directory of replicas: one hash in Redis, changed by scripts. Ages are measured by the clock of Redis, so that the clocks
+//! of replicas may differ.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -16,10 +16,10 @@ static BEAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("beat.
 static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("tell.lua")));
 static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("leave.lua")));
 
-/// News that are kept for replicas that have not heard them.
+/// Maximum number of news items that are kept for replicas that have not read them.
 const NEWS_KEPT: u64 = 1024;
 
-/// The field that counts reloads.
+/// Field that counts reloads.
 const RELOADS: &str = "reloads";
 
 #[async_trait]
@@ -46,7 +46,7 @@ impl ReplicaDirectory for RedisStore {
         let mut script = TELL.key(self.keys.replicas());
         script.arg(field(own)).arg(NEWS_KEPT).arg(news);
         let script = &script;
-        // Repeated, it would tell twice, which clients take for two changes.
+        // Not repeatable: clients would take a second copy of the news for another change.
         self.link
             .run_once(|mut connection| async move { script.invoke_async(&mut connection).await })
             .await
@@ -65,7 +65,7 @@ impl ReplicaDirectory for RedisStore {
         let mut ask = redis::cmd("HINCRBY");
         ask.arg(self.keys.replicas()).arg(RELOADS).arg(1);
         let ask = &ask;
-        // Repeated, it would ask twice: all replicas reload once more, and nothing is lost.
+        // Repeatable: a second try makes all replicas reload once more, which does no harm.
         self.link
             .run(|mut connection| async move { ask.query_async(&mut connection).await })
             .await
@@ -84,7 +84,7 @@ fn field(id: ReplicaId) -> String {
     format!("replica:{}", id.0)
 }
 
-/// Reads the answer of the script. An announcement of a version that says something else is left out.
+/// Parses the answer of the script. Announcements in the format of another version are left out.
 fn heard(answer: &[String]) -> Option<Heard> {
     let [now, settled, rival, known, reloads, newest, up, said @ ..] = answer else {
         return None;

@@ -1,13 +1,13 @@
 //! The events of streams in Redis.
 //!
-//! A stream's messages are a list, each `SEQUENCE MESSAGE`, trimmed to the bounds of the event log at every append. The
-//! list expires when nothing was appended for the log's age. What must outlive it stands in the hash of the session's
-//! streams, which expires with the session:
+//! The messages of a stream are a list, each `SEQUENCE MESSAGE`, trimmed to the bounds of the event log at every append. The
+//! list expires when no message was appended for the log's age. Data that must outlive the list are in the hash of the
+//! session's streams, which expires with the session:
 //!
 //! | field | holds |
 //! |---|---|
 //! | `NUMBER.opened` | the opening of the stream: JSON |
-//! | `NUMBER.newest` | the highest sequence there was |
+//! | `NUMBER.newest` | the highest sequence that was appended |
 //! | `NUMBER.dropped` | the highest sequence that was trimmed |
 //! | `NUMBER.bytes` | bytes of the list |
 
@@ -22,15 +22,15 @@ use crate::seal::SessionId;
 use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 
-/// Streams of one kind that a session may have stored: those of the newest requests, and the newest general ones. An
-/// older stream is forgotten when a new one is opened, or a session that asks for years would grow for years. A process
-/// keeps 32 finished ones; calls that run long behind many short ones have room here.
+/// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the one that
+/// exceeds it, so that a session that lasts for years does not grow for years. A process keeps 32 finished streams; the
+/// larger number here leaves room for a long call behind many short ones.
 const STREAMS_MAX: u32 = 1024;
 
-/// The fields of a stream.
+/// Fields of a stream.
 const FIELDS: [&str; 4] = ["opened", "newest", "dropped", "bytes"];
 
-/// The answer of `append.lua` for a session of another replica.
+/// Answer of `append.lua` for a session of another replica.
 const FOREIGN: i64 = -1;
 
 static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("append.lua")));
@@ -81,7 +81,7 @@ impl EventStore for RedisStore {
                 let fields: Vec<String> = ask.query_async(&mut connection).await?;
                 let numbers = fields.iter().filter_map(|field| field.split('.').next());
                 let numbers: BTreeSet<u32> = numbers.filter_map(|it| it.parse().ok()).collect();
-                // All keys of a session are on one node, so one command may name them.
+                // All keys of a session are on one node, so that one command may name them.
                 let mut forget = redis::cmd("UNLINK");
                 forget.arg(keys.streams());
                 forget.arg(
@@ -109,7 +109,7 @@ impl RedisStore {
         open.atomic();
         open.hset(keys.streams(), field(number, "opened"), event);
         open.pexpire(keys.streams(), millis(self.record_ttl));
-        // Numbers of one kind are two apart.
+        // Numbers of streams of one kind are two apart.
         if let Some(oldest) = number.checked_sub(2 * STREAMS_MAX).filter(|it| *it > 0) {
             open.hdel(keys.streams(), &FIELDS.map(|name| field(oldest, name))[..]);
             open.unlink(keys.events(oldest));
@@ -140,7 +140,7 @@ impl RedisStore {
             .arg(millis(self.record_ttl))
             .arg(self.replica_argument());
         let append = &append;
-        // Done twice it is read once: a sequence is read once.
+        // Repeatable: readers drop a second entry with the same sequence.
         let appended = self
             .link
             .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
@@ -151,10 +151,10 @@ impl RedisStore {
     }
 }
 
-/// The opening of a stream, its newest sequence and the newest that was trimmed.
+/// Opening of a stream, its newest sequence, and the newest sequence that was trimmed.
 type Told = (Option<String>, Option<u64>, Option<u64>);
 
-/// Puts the parts of a stream together.
+/// Builds the replay of a stream from its parts.
 fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreError> {
     let damaged = || StoreError("an event in Redis cannot be read".into());
     let (opened, newest, dropped) = told;
@@ -169,10 +169,10 @@ fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreEr
         let sequence: u64 = sequence.parse().map_err(|_| damaged())?;
         read.push((sequence, message));
     }
-    // Writes may overtake each other on their way to Redis, and one that was repeated is there twice.
+    // Writes may overtake each other on their way to Redis, and a repeated write is there twice.
     read.sort_by_key(|(sequence, _)| *sequence);
     read.dedup_by_key(|(sequence, _)| *sequence);
-    // An overtaken message may be older than one that was trimmed before it came.
+    // An overtaken message may be older than a message that was trimmed before it arrived.
     read.retain(|(sequence, _)| *sequence > dropped);
     let surplus = read.len().saturating_sub(max);
     if let Some((newest_left_out, _)) = read.drain(..surplus).next_back() {

@@ -1,17 +1,17 @@
-//! The failures of Redis as one line each, for the log: the address, the fault, and what to do. No line quotes a command,
-//! since its arguments are records of sessions.
+//! Failures of Redis as one line each, for the log: the address, the fault, and what to do about it. No line quotes a
+//! command, since its arguments are records of sessions.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::url::RedisUrl;
 use crate::stream::StoreError;
 
-/// A failure of the Redis of that URL.
+/// Failure of the Redis at `url`.
 pub(super) fn failure(url: &RedisUrl, fault: impl std::fmt::Display) -> StoreError {
     StoreError(format!("Redis at {url} {fault}"))
 }
 
-/// An error of the Redis client or of the server, as a line of the log.
+/// Converts an error of the Redis client or of the server to a line for the log.
 pub(super) fn told(url: &RedisUrl, error: &RedisError) -> StoreError {
     let known = match error.kind() {
         ErrorKind::AuthenticationFailed => REFUSED,

@@ -1,8 +1,8 @@
-//! The names of keys in Redis. All keys of a session have one hash tag, so that a cluster keeps them on one node.
+//! Names of keys in Redis. All keys of a session share a hash tag, so that a cluster keeps them on one node.
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `PREFIX version` | string | the format of all the others |
+//! | `PREFIX version` | string | the format of all other keys |
 //! | `PREFIX replicas` | hash | the directory of replicas, see `beat.lua` |
 //! | `PREFIX budget:{budgets}:DIGEST` | string | a budget of a limit, see `budgets.lua` |
 //! | `PREFIX session:{DIGEST}` | hash | the record of a session, see [`record`](super::record) |
@@ -15,23 +15,23 @@ use sha2::{Digest, Sha256};
 
 use crate::stream::StoreError;
 
-/// Hexadecimal characters of a digest: 128 bits, too many to meet one twice.
+/// Length of a digest in hexadecimal characters: 128 bits, so that two sessions never have the same.
 const DIGEST_CHARACTERS: usize = 32;
 
-/// The names below one prefix.
+/// Key names that begin with one prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: Arc<str>,
 }
 
-/// The names of one session.
+/// Key names of one session.
 pub(super) struct SessionKeys<'a> {
     prefix: &'a str,
     digest: String,
 }
 
 impl Keys {
-    /// Fails on a prefix that [`Keys::check`] refuses.
+    /// Creates key names with this prefix. Fails on a prefix that [`Keys::check`] refuses.
     pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
         let checked = Self::check(prefix);
         checked.map_err(|why| StoreError(format!("sessions.store_prefix {why}")))?;
@@ -39,8 +39,8 @@ impl Keys {
         Ok(Self { prefix })
     }
 
-    /// Checks a prefix; the reason follows the key's name. Without a prefix, keys of other programs could have the same
-    /// names. Braces in it would change which part of a key chooses the node of a cluster.
+    /// Checks a prefix; the error is worded to follow the name of the configuration key. Without a prefix, keys of other
+    /// programs could have the same names. Braces would change which part of a key selects the node of a cluster.
     pub(super) fn check(prefix: &str) -> Result<(), String> {
         if prefix.is_empty() {
             return Err(
@@ -64,13 +64,13 @@ impl Keys {
         format!("{}replicas", self.prefix)
     }
 
-    /// A budget of a limit, by the digest that names it. All budgets have one hash tag: one script changes many.
+    /// Key of a limit's budget, by the digest that names the budget. All budgets share a hash tag, since one script changes many.
     pub(super) fn budget(&self, name: &[u8]) -> String {
         format!("{}budget:{{budgets}}:{}", self.prefix, hex::encode(name))
     }
 
-    /// The keys of a session. They have a digest in place of the id, which is a credential: names of keys are seen by
-    /// everyone who watches Redis at work.
+    /// Keys of a session. They contain a digest instead of the id, which is a credential: key names are visible to all who
+    /// monitor Redis.
     pub(super) fn of(&self, session: &str) -> SessionKeys<'_> {
         let mut digest = hex::encode(Sha256::digest(session));
         digest.truncate(DIGEST_CHARACTERS);

@@ -1,5 +1,5 @@
-//! The connection of a store, made when the first operation needs it and again after it was lost. An operation never
-//! waits for Redis longer than [`OPERATION_MAX`].
+//! Connection of a store, made when the first operation needs it, and again after it was lost. An operation never waits for
+//! Redis longer than [`OPERATION_MAX`].
 //!
 //! ```text
 //!           operation           answers
@@ -10,8 +10,8 @@
 //!    └────────────────────────────────────────────┘
 //! ```
 //!
-//! A Redis that accepts connections and does not answer is refused for a [`PAUSE`] at a time as well, once it has been
-//! silent for longer than a hiccup.
+//! Operations on a Redis that accepts connections and does not answer are refused for a [`PAUSE`] at a time as well, once it
+//! has been silent for longer than a hiccup.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,14 +29,14 @@ use super::silence::Silence;
 use super::url::RedisUrl;
 use crate::stream::StoreError;
 
-/// How long an operation waits. A request stands behind it: a Redis in the same data centre answers within a millisecond,
-/// and one that is away must not make clients wait noticeably.
+/// Longest wait of an operation. A request depends on it: a Redis in the same data centre answers within a millisecond, and
+/// a Redis that is away must not make clients wait noticeably.
 pub(super) const OPERATION_MAX: Duration = Duration::from_millis(50);
-/// How long operations are refused at once after connecting failed. Short, since a Redis that is back is noticed by the
-/// first operation after it.
+/// Time for which operations are refused at once after connecting failed. Short, since only an operation after this time
+/// notices that Redis is back.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
-/// The connection to one Redis, kept open.
+/// Connection to one Redis, kept open.
 pub(super) struct Link {
     url: RedisUrl,
     version_key: String,
@@ -47,7 +47,7 @@ pub(super) struct Link {
 
 enum LinkState {
     Idle,
-    /// Connecting, or connected.
+    /// Connecting or connected.
     Trying(Attempt),
     Refusing {
         until: Instant,
@@ -57,7 +57,7 @@ enum LinkState {
 
 type Attempt = Shared<BoxFuture<'static, Result<RedisConnection, String>>>;
 
-/// Why an operation on a connection failed.
+/// Failure of an operation on a connection.
 enum Fault {
     /// The connection was lost before the answer came.
     Lost(StoreError),
@@ -83,14 +83,14 @@ impl Link {
         }
     }
 
-    /// Waits for the connection as long as connecting may take.
+    /// Waits until the connection is made, for as long as connecting may take.
     pub(super) async fn connected(&self) -> Result<(), StoreError> {
         let ready = self.connection().await;
         ready.map(drop).map_err(Fault::told)
     }
 
-    /// Does work that may be done twice: again on a new connection if the one at hand turns out to be lost, as after a
-    /// restart or a failover of Redis.
+    /// Runs an operation that may be repeated. It runs again on a new connection if the present one turns out to be lost, as
+    /// after a restart or a failover of Redis.
     pub(super) async fn run<T, F>(
         &self,
         work: impl Fn(RedisConnection) -> F,
@@ -107,7 +107,7 @@ impl Link {
         .await
     }
 
-    /// Does work that may not be done twice.
+    /// Runs an operation that must not be repeated.
     pub(super) async fn run_once<T, F>(
         &self,
         work: impl Fn(RedisConnection) -> F,
@@ -171,7 +171,7 @@ impl Link {
         }
     }
 
-    /// The attempt that is in progress or was successful, or a new one.
+    /// Returns the connection attempt that is in progress or has succeeded, or begins a new one.
     fn attempt(&self) -> Result<Attempt, StoreError> {
         let mut state = self.state();
         match &*state {
@@ -198,7 +198,7 @@ impl Link {
         self.replace(lost, LinkState::Idle);
     }
 
-    /// Goes on from that attempt, unless another operation has done so already.
+    /// Sets the state that follows `attempt`, unless another operation has done so already.
     fn replace(&self, attempt: &Attempt, next: LinkState) {
         let mut state = self.state();
         if matches!(&*state, LinkState::Trying(current) if current.ptr_eq(attempt)) {
@@ -215,8 +215,8 @@ impl Link {
     }
 }
 
-/// Connects in a task of its own, so that it goes on when the operation that began it gives up. The task ends with the
-/// last holder of the attempt.
+/// Connects in a separate task, which goes on when the operation that began it gives up. The task ends with the last holder
+/// of the attempt.
 fn begin(url: RedisUrl, version_key: String) -> Attempt {
     let connecting = async move { connect(&url, &version_key).await.map_err(|error| error.0) };
     let mut task = AbortOnDrop(tokio::spawn(connecting));
@@ -235,8 +235,8 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// True if a connection that gave this error is to be replaced: it is broken, or leads to a server that was the primary
-/// before a failover.
+/// True if a connection with this error must be replaced: it is broken, or leads to a server that was the primary before a
+/// failover.
 fn is_useless_after(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()

@@ -1,5 +1,5 @@
-//! A session's record as fields of a hash. Each kind of patch has a field of its own, so a patch is one write that reads
-//! nothing, and patches of different kinds never overwrite each other.
+//! The record of a session as fields of a hash. Each kind of patch has its own field, so a patch is one write without a read,
+//! and patches of different kinds never overwrite each other.
 //!
 //! | field | holds |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `home` | the session's home, `REPLICA:EPOCH`; a claim compares it as text |
 //! | `confirm`, `initialize`, `log_level`, `affinity`, `toolset` | the last patch of that kind: JSON |
 //! | `general_streams`, `request_streams` | the highest number of a stream |
-//! | `subscription:URI` | nothing: that it is there is all |
+//! | `subscription:URI` | empty: the field stands for the subscription by its name |
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const HOME: &str = "home";
 const STREAMS: [&str; 2] = ["general_streams", "request_streams"];
 const SUBSCRIPTION: &str = "subscription:";
 
-/// The change of a hash that a patch makes.
+/// Change of one field that a patch makes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FieldChange {
     pub(super) kind: FieldChangeKind,
@@ -28,17 +28,17 @@ pub(super) struct FieldChange {
     pub(super) value: String,
 }
 
-/// How a field changes.
+/// Kind of change of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FieldChangeKind {
     Set,
-    /// The value is a number, and the higher one stays.
+    /// Sets the field, whose value is a number, unless its present number is higher.
     Raise,
     Delete,
 }
 
 impl FieldChangeKind {
-    /// The argument of `patch.lua`.
+    /// Name of the change, as an argument of `patch.lua`.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Set => "set",
@@ -48,7 +48,7 @@ impl FieldChangeKind {
     }
 }
 
-/// The fields of a new record.
+/// Fields of a new record.
 pub(super) fn fields(record: &SessionRecord) -> Result<Vec<(String, String)>, StoreError> {
     let mut base = record.clone();
     let subscriptions = std::mem::take(&mut base.subscriptions);
@@ -63,7 +63,7 @@ pub(super) fn fields(record: &SessionRecord) -> Result<Vec<(String, String)>, St
     Ok(fields)
 }
 
-/// The field that a patch changes.
+/// Change of a field that stores a patch.
 pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
     let set = |field: &str| {
         Ok(FieldChange {
@@ -88,7 +88,7 @@ pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
             field: subscription(uri),
             value: String::new(),
         }),
-        // General streams have even numbers, those of requests odd ones: two counts.
+        // General streams have even numbers and request streams odd ones, and each kind has its own count.
         SessionPatch::OpenStream(number) => Ok(FieldChange {
             kind: FieldChangeKind::Raise,
             field: STREAMS[usize::from(number % 2 == 1)].to_owned(),
@@ -97,13 +97,13 @@ pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
     }
 }
 
-/// A home as the field `home` has it.
+/// Formats a home for the field `home`.
 pub(super) fn home(home: Home) -> String {
     format!("{}:{}", home.replica.0, home.epoch)
 }
 
-/// The record that these fields are; `None` if there are none. The patches are of different kinds, so their order does
-/// not matter.
+/// Builds a record from its fields; `None` if there are no fields. Patches of different kinds do not overlap, so their order
+/// does not matter.
 pub(super) fn folded(
     mut fields: HashMap<String, String>,
 ) -> Result<Option<SessionRecord>, StoreError> {
@@ -144,7 +144,7 @@ fn json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError(error.to_string()))
 }
 
-/// Without the text of the parser's error, which may quote the record.
+/// Parses JSON. The error leaves out the parser's text, which may quote the record.
 fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|_| damaged())
 }

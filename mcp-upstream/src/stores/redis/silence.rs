@@ -1,6 +1,6 @@
-//! The silence of a Redis that is there and does not answer: stopped, busy with one long command, or behind a network that
-//! swallows packets. Operations are refused at once for most of it, so that not each of them costs its full time; every
-//! [`PAUSE`] some are let through, and the first answer ends the silence.
+//! Detection of a Redis that accepts connections and does not answer: stopped, busy with one long command, or behind a
+//! network that swallows packets. During the silence most operations are refused at once instead of waiting their full time.
+//! Every [`PAUSE`] some operations are let through, and the first answer ends the silence.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use tokio::time::Instant;
 
 use super::link::PAUSE;
 
-/// A silence that is no hiccup: during a shorter one each operation waits, since most of them are answered in time.
+/// Duration from which a silence leads to refusals. During a shorter one each operation waits, since most are answered in
+/// time.
 const HICCUP: Duration = Duration::from_millis(200);
 
-/// Operations in a row that were not answered in time.
+/// Uninterrupted series of operations that were not answered in time.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     since: Option<Instant>,
@@ -19,12 +20,12 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// True if an operation is not to be tried.
+    /// True if an operation must not be tried now.
     pub(super) fn refuses(&self, now: Instant) -> bool {
         self.refusing_until.is_some_and(|until| now < until)
     }
 
-    /// An operation was not answered in time.
+    /// Notes an operation that was not answered in time.
     pub(super) fn goes_on(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= HICCUP {
@@ -32,7 +33,7 @@ impl Silence {
         }
     }
 
-    /// An operation was answered, or failed for another reason.
+    /// Notes an operation that was answered, or that failed for another reason.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

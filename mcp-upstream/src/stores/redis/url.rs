@@ -24,7 +24,7 @@ const PORT: u16 = 6379;
 /// The default port of Sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
-/// The place of a Redis and the login there.
+/// Address of a Redis, with the credentials for it.
 #[derive(Clone)]
 pub struct RedisUrl {
     pub(super) deployment: Deployment,
@@ -37,14 +37,14 @@ pub struct RedisUrl {
     pub(super) ca_file: Option<PathBuf>,
 }
 
-/// The kind of a Redis installation.
+/// Kind of a Redis installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deployment {
     /// A single server.
     Node(Address),
-    /// A server of this machine.
+    /// A server on this machine, by the path of its socket.
     Unix(PathBuf),
-    /// The primary that these Sentinels know under the name.
+    /// The primary that the Sentinels know by this name.
     Sentinel {
         sentinels: Vec<Address>,
         name: String,
@@ -60,15 +60,15 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// A text that is no address of a Redis. Quotes nothing of it: it may hold a password.
+/// Fault of a Redis URL. It quotes nothing of the URL, which may hold a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RedisUrlError {
-    /// Another scheme.
+    /// An unknown scheme.
     #[error(
         "a Redis URL begins with redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://"
     )]
     Scheme,
-    /// No host, or not the form of a host.
+    /// No host, or a malformed host.
     #[error("the Redis URL names no host: redis://HOST:PORT")]
     Host,
     /// More than one host.
@@ -85,16 +85,16 @@ pub enum RedisUrlError {
     /// A path behind a Redis Cluster other than database 0.
     #[error("a Redis Cluster has database 0 alone: redis+cluster://HOST,HOST")]
     ClusterDatabase,
-    /// No name of the primary.
+    /// A Sentinel URL without the name of the primary.
     #[error("the Redis Sentinel URL names no primary: redis+sentinel://HOST,HOST/NAME/0")]
     Name,
-    /// No path, or a relative one.
+    /// A Unix socket without a path, or with a relative path.
     #[error("the Redis socket is an absolute path: redis+unix:///run/redis/redis.sock")]
     Path,
-    /// A `%` that two hexadecimal digits do not follow, or no UTF-8.
+    /// A `%` without two hexadecimal digits behind it, or decoded text that is not UTF-8.
     #[error("the user or the password of the Redis URL is not percent-encoded")]
     Encoding,
-    /// A password in the URL and in a file.
+    /// Both a password in the URL and a password file.
     #[error("the Redis URL has a password and a password_file: keep one of them")]
     TwoPasswords,
     /// A query parameter that is unknown, or that this kind of URL does not take.
@@ -296,7 +296,7 @@ impl fmt::Display for Deployment {
 }
 
 impl fmt::Display for RedisUrl {
-    /// The place without credentials and parameters.
+    /// Prints the address without credentials and parameters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.deployment.fmt(f)
     }
