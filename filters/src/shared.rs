@@ -1,9 +1,9 @@
-//! Limits that hold for all replicas together.
+//! Rate limits that all replicas share.
 //!
-//! Each replica decides by its own budgets, as a gateway without replicas does. It reports their use ([`LimitUse`]) to a store
-//! that all replicas share, many times a second and beside the requests. The answer of the store has the time until each
-//! budget is whole again, by the use of all replicas, and moves the budgets here on. So no request waits for another replica.
-//! Requests pass beyond a limit only until the next answer.
+//! Each replica decides by its own budgets, like a gateway without replicas. Many times a second, and independent of requests,
+//! it reports the use of its budgets ([`LimitUse`]) to a store that all replicas share. The store answers with the time until
+//! each budget is whole again, considering the use of all replicas, and the local budgets are moved on to it. So no request
+//! waits for another replica, and requests exceed a limit only until the next answer.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -16,18 +16,19 @@ use tooldock_workers::budget::BudgetUse;
 use crate::limits::Rule;
 use crate::rate::UsedBudget;
 
-/// The name of a limit among replicas, from which those of its budgets are made: digests, which say nothing of principals,
-/// keys and addresses. They are the same in processes of one build; another build may have others, and shares no budgets then.
+/// Name of a limit that all replicas derive alike; the names of the limit's budgets are derived from it. Names are digests
+/// that reveal no principals, keys or addresses. They are equal in processes of the same build; another build may derive
+/// other names, and then shares no budgets with this one.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedName(Sha256);
 
 impl SharedName {
-    /// The name of the limit with these words.
+    /// Derives the name of the limit that these words describe.
     pub(crate) fn new(words: &str) -> Self {
         Self(Sha256::new_with_prefix(words).chain_update([0]))
     }
 
-    /// The name of a key's budget.
+    /// Derives the name of the budget of a key.
     pub(crate) fn of(&self, key: &impl Hash) -> [u8; 16] {
         let mut digest = Feeding(self.0.clone());
         key.hash(&mut digest);
@@ -36,7 +37,7 @@ impl SharedName {
     }
 }
 
-/// A hasher whose input goes into a digest.
+/// Hasher that feeds its input into a digest.
 struct Feeding(Sha256);
 
 impl Hasher for Feeding {
@@ -44,16 +45,16 @@ impl Hasher for Feeding {
         self.0.update(bytes);
     }
 
-    /// The digest is read in its place.
+    /// Unused: the digest is read from the field.
     fn finish(&self) -> u64 {
         0
     }
 }
 
-/// The budgets from which something was taken since the last time.
+/// Budgets that were used since the last report, with their use.
 pub struct LimitUse<C: Clock = MonotonicClock> {
     used: Vec<BudgetUse>,
-    /// The budgets of `used`.
+    /// The local budgets of `used`, in the same order.
     budgets: Vec<(Arc<Rule<C>>, UsedBudget)>,
 }
 
@@ -69,12 +70,12 @@ impl<C: Clock> LimitUse<C> {
         Self { used, budgets }
     }
 
-    /// The use of each budget, as reported to the other replicas.
+    /// Use of each budget, as reported to the other replicas.
     pub fn used(&self) -> &[BudgetUse] {
         &self.used
     }
 
-    /// Takes in the answer for the budgets behind the first `from`: the time until each is whole again, of all replicas.
+    /// Applies the store's answer for the budgets from index `from` on: the time until each is whole again for all replicas.
     pub fn move_on(&self, from: usize, whole_in: &[Duration]) {
         for ((rule, budget), whole_in) in self.budgets.iter().skip(from).zip(whole_in) {
             rule.limiter().move_on(budget, *whole_in);
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Four calls at once, one each second.
+    /// A limit of four calls at once, and one call each second.
     fn rule() -> RateLimitConfig {
         let rule = r#"{"key": "principal", "rate": 1, "burst": 4, "unit": "tool_call"}"#;
         serde_json::from_str(rule).unwrap()
@@ -148,7 +149,7 @@ mod tests {
         assert_eq!(ci.name, other.name);
         assert_ne!(ci.name, dev.name);
         assert!(one.take_use().used().is_empty());
-        // Use that was told before is not told again, and counts in the time until the budget is whole.
+        // Use that was reported before is not reported again, but counts in the time until the budget is whole.
         clock.advance(seconds(1));
         assert!(admits(&one, "ci"));
         let again = one.take_use();
@@ -164,7 +165,7 @@ mod tests {
         assert!(!admits(&limits, "ci"));
         clock.advance(seconds(1));
         assert!(admits(&limits, "ci"));
-        // An answer that knows less than this replica takes nothing back.
+        // An answer that is older than the use of this replica gives no calls back.
         limits.take_use().move_on(0, &[Duration::ZERO]);
         assert!(!admits(&limits, "ci"));
         // The answer is as old as the reported use.

@@ -1,4 +1,4 @@
-//! Requests whose session lives in another replica: forwarded there, and taken from there.
+//! Forwarding of requests whose session lives in another replica, at the sending and at the receiving side.
 //!
 //! ```text
 //!   client ─▶ replica A: admitted ─▶ service: Elsewhere(B) ─▶ Forwarder ──┐ the request as it came, and a passport
@@ -6,10 +6,9 @@
 //!             replica B: `replicas.address` ─▶ passport opened ─▶ admitted as at A ─▶ service: the live session
 //! ```
 //!
-//! B judges the request by the same rules as A does, as the client of A's listener: its credential is checked again. Limits
-//! on requests have counted it at A, those on tool calls count it at B. The passport says which listener and which client,
-//! with the certificate that the client has shown at A; it is sealed by the session key, so that nothing but a replica can
-//! have written it.
+//! B judges the request by the same rules as A, as a request at A's listener: it checks the client's credential again. Limits
+//! on requests count at A, limits on tool calls at B. The passport names the listener and the client, with the certificate
+//! that the client has shown at A. It is sealed by the session key, so that only a replica can have written it.
 
 mod forward;
 mod passport;
@@ -44,21 +43,21 @@ use crate::config::ListenAddress;
 use crate::gateway::GatewayListener;
 use crate::tls::ShownCertificate;
 
-/// The other replicas, as the gateway reaches them and as they reach it.
+/// Link of this gateway to the other replicas: forwards requests to them, and checks the requests that they forward here.
 pub(crate) struct ReplicaLink {
     replicas: Arc<Replicas>,
     key: SessionKey,
-    /// The address at which other replicas reach this one.
+    /// Address at which other replicas reach this one.
     address: Option<LocalAddress>,
     forwarder: Forwarder,
-    /// Ends the long streams that are forwarded, at the drain.
+    /// Ends the long streams that are forwarded when this gateway drains.
     ended: watch::Sender<bool>,
     used: UsedPassports,
-    /// The last warning of a refused request.
+    /// Time of the last warning of a refused request.
     told: Mutex<Option<Instant>>,
 }
 
-/// A request as it may be forwarded.
+/// Request in the form in which it is forwarded.
 pub(crate) struct Forwarded {
     pub(crate) method: Method,
     /// Path and query.
@@ -91,7 +90,7 @@ impl ReplicaLink {
         self.ended.send_replace(true);
     }
 
-    /// Uses these certificates for new connections to other replicas.
+    /// Replaces the certificates for new connections to other replicas.
     pub(crate) fn set_tls(&self, tls: ClientTls) {
         self.forwarder.set_tls(tls);
     }
@@ -105,7 +104,7 @@ impl ReplicaLink {
     ///
     /// # Errors
     ///
-    /// The request has none that counts here.
+    /// The request has no passport that is valid here.
     pub(crate) fn arrival(
         &self,
         header: &RequestHeader,
@@ -139,7 +138,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Notes how a request would be forwarded, before it is known whether it must be.
+    /// Prepares the forwarding of a request, before it is known whether the request must be forwarded.
     pub(crate) fn forwarded(
         &self,
         header: &RequestHeader,
@@ -148,7 +147,7 @@ impl ReplicaLink {
     ) -> Forwarded {
         let target = header.uri.path_and_query();
         let mut headers = header.headers.clone();
-        // HTTP/2 names the host in the request line.
+        // HTTP/2 has the host in `:authority` and not in a header.
         let authority = header
             .uri
             .authority()
@@ -191,7 +190,7 @@ impl ReplicaLink {
         }
     }
 
-    /// A request by which a replica shows that it answers: one for its health, at the listener of a forwarded request.
+    /// Health request that shows whether a replica still answers requests, at the listener of a forwarded request.
     fn question(&self, other: &Announcement, passport: Passport) -> Result<Forwarded, String> {
         let (method, target) = (Method::GET, "/health");
         let line = (method.as_str(), target);
@@ -231,7 +230,7 @@ impl ReplicaLink {
                 self.ended.subscribe(),
             );
             match sending.await {
-                // Each passport counts once.
+                // Each passport is valid once, so a retry needs another one.
                 Err(Failure::Stale) => {}
                 sent => return sent,
             }
@@ -246,7 +245,7 @@ struct HttpRequest<'a> {
     caller: Caller,
     request: AdmittedRequest,
     forwarded: Forwarded,
-    /// The refusal for a replica that cannot be reached.
+    /// Refusal to answer with if the replica cannot be reached.
     unreachable: Option<Refusal>,
 }
 
@@ -293,7 +292,7 @@ impl RoutedRequest for HttpRequest<'_> {
     }
 }
 
-/// The circumstances in which the client's request came to this gateway.
+/// Listener, peer and other circumstances of the client's request to this gateway.
 pub(crate) struct Met<'a> {
     pub(crate) listener: &'a GatewayListener,
     pub(crate) peer: Peer,

@@ -1,5 +1,5 @@
-//! An upgrade without a lost request: a gateway that runs hands its listening sockets to its successor, which was started
-//! with `serve --upgrade` on the same data directory (REP-04).
+//! Upgrade without a lost request: a running gateway hands its listening sockets to its successor, which was started with
+//! `serve --upgrade` on the same data directory (REP-04).
 //!
 //! ```text
 //!   successor                                        running gateway
@@ -11,8 +11,8 @@
 //!      │  accepts                                        │ answers its requests, and ends
 //! ```
 //!
-//! A successor that fails before it is ready changes nothing. The operator needs no signal; SIGQUIT, which starts an upgrade in
-//! other programs, is noted in the log.
+//! A successor that fails before it is ready changes nothing. The operator sends no signal; SIGQUIT, which starts an upgrade
+//! in other programs, is only noted in the log.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,26 +33,26 @@ use crate::sockets::BoundSocket;
 
 mod channel;
 
-/// The packet of a successor that can serve.
+/// Packet by which a successor reports that it can serve.
 const READY: &[u8] = b"ready";
 
-/// The packet of a gateway that accepts no more.
+/// Packet by which a gateway reports that it accepts no more connections. It also ends the list of sockets.
 const GO: &[u8] = b"go";
 
-/// The first packet to a successor while another one starts, or while this gateway stops.
+/// First packet to a successor while another successor starts, or while this gateway stops.
 const BUSY: &[u8] = b"busy";
 
-/// The beginning of the first packet to a successor; the name of the gateway's replica follows.
+/// Beginning of the first packet to a successor; the name of the gateway's replica follows.
 const NAME: &str = "replica ";
 
-/// The pause after a connection that failed or was refused, so that a process which connects again and again neither fills the
+/// Pause after a connection that failed or was refused, so that a process which connects again and again neither fills the
 /// log nor takes a core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest wait for `go`: the predecessor tells its replicas in a fraction of it.
+/// Longest wait for `go`: the predecessor needs a fraction of it to tell its replicas that it leaves.
 const GO_TIME: Duration = Duration::from_secs(10);
 
-/// The socket of the gateway that this configuration runs, for successors.
+/// Path of the socket at which a gateway with this configuration waits for successors.
 fn socket_path(effective: &Effective) -> PathBuf {
     let name = match (effective.role, effective.shared_as()) {
         (Role::Manager, _) => "upgrade-manager.sock".into(),
@@ -64,7 +64,7 @@ fn socket_path(effective: &Effective) -> PathBuf {
     effective.data_dir.join(name)
 }
 
-/// Connects to the gateway that is to be succeeded: the one of this name, or the only one that runs on the data directory.
+/// Connects to the predecessor: the gateway of the same name, or the only one that runs on the data directory.
 fn connect(effective: &Effective) -> anyhow::Result<Channel> {
     let own = socket_path(effective);
     let refused = match Channel::connect(&own) {
@@ -91,7 +91,7 @@ fn connect(effective: &Effective) -> anyhow::Result<Channel> {
     }
 }
 
-/// The sockets of gateways of other names.
+/// Paths of the sockets of gateways with other names.
 fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
     let is_of_a_core = |name: &str| {
@@ -110,11 +110,11 @@ fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
 /// The running gateway that this process succeeds.
 pub(crate) struct Predecessor {
     channel: Channel,
-    /// The name of its replica.
+    /// Name of its replica.
     pub(crate) replica: String,
 }
 
-/// A listening socket of the predecessor.
+/// Listening socket with its address, as a gateway hands it to its successor.
 pub(crate) type Handed = (ListenAddress, BoundSocket);
 
 impl Predecessor {
@@ -122,7 +122,7 @@ impl Predecessor {
     ///
     /// # Errors
     ///
-    /// No gateway runs there, several do, or another successor is being started.
+    /// No gateway runs there, several gateways run there, or another successor is being started.
     pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
         let channel = connect(effective)?;
         let failed = |error| {
@@ -154,8 +154,8 @@ impl Predecessor {
         Ok((Self { channel, replica }, handed))
     }
 
-    /// Reports that this process can serve, and waits until the predecessor accepts no more. A predecessor that ended meanwhile
-    /// is no error.
+    /// Reports that this process can serve, and waits until the predecessor accepts no more connections. If the predecessor has
+    /// ended meanwhile, that is no error.
     pub(crate) fn relieve(self) {
         let told = self.channel.send(READY, None);
         let answered = told.and_then(|()| self.channel.receive_within(GO_TIME));
@@ -171,8 +171,8 @@ impl Predecessor {
     }
 }
 
-/// A socket and its address. An address of a kind that only another version knows, and a socket that is bound elsewhere, are
-/// left out with a warning: a process that only poses as the gateway has no socket at the gateway's address.
+/// Pairs a socket with its address. Addresses of a kind that only another version knows, and sockets that are bound
+/// elsewhere, are left out with a warning: a process that only poses as the gateway has no socket at the gateway's address.
 fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
     let text = String::from_utf8_lossy(address);
     let parsed = text.parse::<ListenAddress>();
@@ -185,21 +185,21 @@ fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
         .ok()
 }
 
-/// The listening sockets of this gateway, offered to a successor.
+/// Listening sockets of this gateway, offered to a successor.
 #[derive(Clone)]
 pub(crate) struct Offer(Arc<OfferState>);
 
 struct OfferState {
     path: PathBuf,
     replica: String,
-    /// Emptied when this gateway accepts no more: no socket must stay open then.
+    /// Emptied when this gateway accepts no more connections, since no socket may stay open then.
     sockets: Mutex<Vec<Handed>>,
     /// True while a successor starts.
     busy: AtomicBool,
     ready: mpsc::Sender<Successor>,
 }
 
-/// A successor that can serve.
+/// Successor that is ready to serve.
 pub(crate) struct Successor(Channel);
 
 impl Successor {
@@ -212,13 +212,13 @@ impl Successor {
 }
 
 impl Offer {
-    /// Prepares the offer of these sockets. Successors that are ready come out of the receiver.
+    /// Prepares the offer of these sockets. The receiver yields the successor that is ready.
     pub(crate) fn new(
         effective: &Effective,
         replica: &str,
         sockets: Vec<Handed>,
     ) -> (Self, mpsc::Receiver<Successor>) {
-        // A second successor has to wait until the first one was told.
+        // A second successor has to wait until the first one was told to accept.
         let (ready, successors) = mpsc::channel(1);
         let offered = OfferState {
             path: socket_path(effective),
@@ -230,7 +230,7 @@ impl Offer {
         (Self(Arc::new(offered)), successors)
     }
 
-    /// Listens for successors, on threads of its own. A gateway that cannot do so serves all the same.
+    /// Listens for successors on separate threads. A gateway that cannot listen serves all the same.
     pub(crate) fn start(&self) {
         let offered = Arc::clone(&self.0);
         let bound = ChannelListener::bind(&self.0.path).and_then(|listener| {
@@ -288,7 +288,7 @@ impl OfferState {
 
     fn hand_to(&self, channel: Channel) -> io::Result<()> {
         tracing::info!("upgrade: a successor starts; this gateway serves until it is ready");
-        // Sent outside of the lock: the drain must not wait for a successor that does not read.
+        // Sent without the lock: the drain must not wait for a successor that does not read.
         let sockets: Vec<_> = {
             let sockets = self.sockets();
             let cloned = sockets.iter();
@@ -308,7 +308,7 @@ impl OfferState {
         if channel.receive()?.0 != READY {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // Full or closed, the gateway stops already: the successor goes on when the channel is closed.
+        // If the queue is full or closed, the gateway stops already. The channel is closed then, and the successor goes on.
         let _ = self.ready.try_send(Successor(channel));
         Ok(())
     }
@@ -336,7 +336,7 @@ fn is_successor(channel: &Channel) -> Result<(), String> {
     }
 }
 
-/// The folder of a socket, which must be there.
+/// Folder of a socket. The path must have one.
 fn folder_of(path: &Path) -> io::Result<&Path> {
     path.parent()
         .ok_or_else(|| io::ErrorKind::InvalidInput.into())

@@ -1,9 +1,9 @@
-//! Many replicas that share limits, by a clock that stands still: what they admit together, and what the exchanges with the
-//! store cost. docs/scaling.md has the figures.
+//! Simulation of many replicas that share limits, with a fake clock: measures the calls that they admit together, and the cost
+//! of their exchanges with the store. docs/scaling.md has the figures.
 //!
-//! Real: the limits of each replica and what they tell the store. Simulated: the script of the store
-//! (`mcp-upstream/stores/redis/budgets.lua`), the exchanges every 100 ms, each replica at a moment of its own, and the way
-//! of their answers. Calls, delays and the time for which the store is away come from a seed.
+//! Real: the limits of each replica, and their reports to the store. Simulated: the script of the store
+//! (`mcp-upstream/stores/redis/budgets.lua`), the exchanges every 100 ms, at a different moment for each replica, and the
+//! delay of their answers. Calls, delays and the time for which the store is away come from a seed.
 
 use std::collections::HashMap;
 
@@ -13,48 +13,48 @@ use super::*;
 use crate::config::RateLimitConfig;
 use crate::limits::{CountedBy, RateLimits, Subject};
 
-/// A turn of the clock.
+/// Step of the clock.
 const TURN: Duration = Duration::from_millis(10);
-/// Turns between two exchanges of a replica (`proxy/serve/shared_limits.rs`).
+/// Steps between two exchanges of a replica (`proxy/serve/shared_limits.rs`).
 const EXCHANGE: usize = 10;
-/// The age of what a replica knows, as the store takes it (`OPERATION_MAX` of the store's link).
+/// Age that the store assumes for the times that a replica reports (`OPERATION_MAX` of the store's link).
 const KNOWN_AGE: Duration = Duration::from_millis(50);
-/// Budgets of one exchange.
+/// Maximum number of budgets in one exchange.
 const BUDGETS: usize = 512;
 
-/// Calls of each budget in a second, at the rate of the limit.
+/// Calls per second that the limit allows for each budget.
 const RATE: usize = 10;
-/// Calls that pass at once.
+/// Calls that the limit allows at once.
 const BURST: usize = 20;
 
 struct Options {
     replicas: usize,
     principals: usize,
     seconds: usize,
-    /// Calls for each that the limit allows.
+    /// Calls that are made for each call that the limit allows.
     demand: usize,
-    /// Turns in which the store is away.
+    /// Steps in which the store is away.
     away: std::ops::Range<usize>,
-    /// The most turns that an answer of the store takes.
+    /// Maximum number of steps that an answer of the store takes.
     delay: usize,
     seed: u64,
 }
 
-/// What came of a run.
+/// Outcome of a run.
 struct Outcome {
-    /// Admitted calls of each principal in each second.
+    /// Admitted calls, by principal and second.
     admitted: Vec<Vec<usize>>,
     exchanges: usize,
-    /// Budgets in all exchanges.
+    /// Number of budgets in all exchanges.
     told: usize,
 }
 
-/// The budgets in the store: the moment at which each is whole.
+/// Budgets in the store: the time at which each budget is whole again.
 #[derive(Default)]
 struct Store(HashMap<[u8; 16], Duration>);
 
 impl Store {
-    /// The work of `budgets.lua`.
+    /// Does the same as `budgets.lua`.
     fn take(&mut self, now: Duration, used: &[BudgetUse], replicas: usize) -> Vec<Duration> {
         let replicas = u32::try_from(replicas).expect("few");
         let taken = used.iter().map(|it| {
@@ -69,7 +69,7 @@ impl Store {
     }
 }
 
-/// A generator of numbers from a seed.
+/// Random numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-/// An answer of the store on its way back.
+/// Answer of the store that has not arrived yet.
 struct Answer {
     due: usize,
     replica: usize,
@@ -167,7 +167,7 @@ fn admits(limits: &RateLimits<FakeRelativeClock>, principal: &str) -> bool {
 }
 
 impl Outcome {
-    /// The most and the fewest calls of a principal in these seconds.
+    /// The most and the fewest admitted calls of a principal in these seconds.
     fn extremes(&self, seconds: std::ops::Range<usize>) -> (usize, usize) {
         let sums = self.admitted.iter();
         let sums: Vec<usize> = sums.map(|it| it[seconds.clone()].iter().sum()).collect();

@@ -8,12 +8,12 @@ use tooldock_workers::remote::{RemoteTls, TlsSpec, is_server_name};
 
 use super::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 
-/// `replicas.tls:` — PEM files by which replicas prove to each other that they belong together. Plain connections without
-/// any of them; all three files or none.
+/// `replicas.tls:` — PEM files by which replicas prove to each other that they belong together. All three files are set, or
+/// none for plain connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicaTls {
-    /// The authority that has signed the certificates of all replicas.
+    /// Certificate authority that has signed the certificates of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ca: Option<PathBuf>,
     /// The certificate chain of this replica, shown to replicas that connect and to those it connects to.
@@ -28,7 +28,7 @@ pub(crate) struct ReplicaTls {
 }
 
 impl ReplicaTls {
-    /// The handshakes at `replicas.address`; `None` without TLS. Clients have to show a certificate.
+    /// TLS settings of the listener at `replicas.address`; `None` without TLS. Clients have to show a certificate.
     pub(crate) fn listener(&self) -> Option<TlsConfig> {
         let (ca, cert, key) = (self.ca.clone()?, self.cert.clone()?, self.key.clone()?);
         Some(TlsConfig {
@@ -43,7 +43,7 @@ impl ReplicaTls {
     ///
     /// # Errors
     ///
-    /// The key below `replicas` whose file cannot be read.
+    /// [`InvalidServer`] with the key below `replicas` whose file cannot be read.
     pub(crate) fn read(&self) -> Result<Option<TlsSpec>, InvalidServer> {
         if self.ca.is_none() {
             return Ok(None);
@@ -58,7 +58,7 @@ impl ReplicaTls {
         files.read().map(Some)
     }
 
-    /// Checks that the keys fit each other.
+    /// Checks that the keys are consistent.
     ///
     /// # Errors
     ///

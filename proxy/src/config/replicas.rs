@@ -1,4 +1,4 @@
-//! The keys `replicas:`.
+//! The keys below `replicas:`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,47 +11,47 @@ use super::ConfigError;
 use super::off::OFF;
 use super::replica_tls::ReplicaTls;
 
-/// A value that is found by itself.
+/// Value of keys that the gateway determines itself.
 const AUTO: &str = "auto";
 
-/// The longest [`ReplicasConfig::grace`]: a stop that waits for days is a slip, and no service manager lets it.
+/// Maximum of [`ReplicasConfig::grace`]: a stop that waits for days is a mistake, and no service manager waits that long.
 pub(crate) const GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// The beginning of a name that is looked up.
+/// Prefix of a DNS name that is looked up.
 const DNS: &str = "dns:";
 
-/// `replicas:` — this gateway among its replicas, which share the sessions of one Redis, or of one data directory.
+/// `replicas:` — this gateway as a replica among others that share the sessions of one Redis, or of one data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ReplicasConfig {
     /// The name of this replica; `auto` makes a random name and keeps it in the data directory.
     pub(crate) id: String,
-    /// `host:port` where the others reach this one, or `off`.
+    /// `host:port` at which the other replicas reach this one, or `off`.
     pub(crate) address: String,
-    /// The addresses to which requests are forwarded.
+    /// Addresses to which requests may be forwarded.
     pub(crate) peers: Peers,
-    /// The longest wait of a shutdown for requests in flight.
+    /// Longest wait of a shutdown for requests in flight.
     #[serde(with = "humantime_serde")]
     pub(crate) grace: Duration,
-    /// TLS at `address`, and to the addresses of the others.
+    /// TLS at `address`, and of connections to other replicas.
     pub(crate) tls: ReplicaTls,
 }
 
-/// `replicas.peers:` — the addresses to which requests are forwarded, beside that other replicas have to announce them.
+/// `replicas.peers:` — addresses to which requests may be forwarded. Other replicas have to announce them as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
     expecting = "expected `auto`, a list of HOST:PORT, or dns:NAME:PORT"
 )]
 pub(crate) enum Peers {
-    /// These addresses, as they are announced.
+    /// Addresses, spelled as the replicas announce them.
     List(Vec<String>),
-    /// `auto`, or the name of DNS that has the addresses.
+    /// `auto`, or `dns:NAME:PORT`, a DNS name that has the addresses.
     Word(String),
 }
 
 impl Peers {
-    /// Reads REPLICA_PEERS, whose addresses are separated by commas.
+    /// Reads the variable REPLICA_PEERS, whose addresses are separated by commas.
     pub(crate) fn of_variable(text: &str) -> Self {
         match text == AUTO || text.starts_with(DNS) {
             true => Self::Word(text.to_owned()),
@@ -59,7 +59,7 @@ impl Peers {
         }
     }
 
-    /// The name and port that are looked up; `None` where none is.
+    /// DNS name and port that are looked up; `None` if nothing is looked up.
     pub(crate) fn name(&self) -> Option<(&str, u16)> {
         let Self::Word(word) = self else {
             return None;
@@ -94,7 +94,7 @@ impl Peers {
     }
 }
 
-/// A wrong value as an error repeats it: a URL in the place of an address may have a password.
+/// Formats a wrong value for an error: masks a URL in the place of an address, which may have a password.
 fn shown(value: &str) -> String {
     let value = match value.contains(['@', '/']) {
         true => mask::address(value),
@@ -103,7 +103,7 @@ fn shown(value: &str) -> String {
     value.escape_debug().to_string()
 }
 
-/// Reads HOST:PORT.
+/// Parses HOST:PORT.
 fn host(address: &str) -> Result<Host, ()> {
     let (_, port) = address.rsplit_once(':').ok_or(())?;
     if port.is_empty() || address.contains('/') {
@@ -129,13 +129,13 @@ impl Default for ReplicasConfig {
 }
 
 impl ReplicasConfig {
-    /// The name that is set.
+    /// Configured name of this replica; `None` for `auto`.
     pub(crate) fn name(&self) -> Option<&str> {
         (self.id != AUTO).then_some(&*self.id)
     }
 
-    /// The address that others are told, and the one to listen at: the same where it is an IP address, and all IPv4
-    /// addresses where it is a name.
+    /// The address that the other replicas are told, and the address to listen at: the same for an IP address, and all IPv4
+    /// addresses for a host name.
     pub(crate) fn address(&self) -> Option<(&str, SocketAddr)> {
         let bound = self.bound().ok()??;
         Some((&self.address, bound))
@@ -168,7 +168,7 @@ impl ReplicasConfig {
     ///
     /// # Errors
     ///
-    /// The key at fault.
+    /// [`ConfigError`] that names the key at fault.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let name_is_usable = !self.id.is_empty()
             && self.id.len() <= 128
@@ -188,7 +188,7 @@ impl ReplicasConfig {
         let bound = bound.map_err(|why| ConfigError::key("replicas.address", why))?;
         let tls = self.tls.check(bound.is_some());
         tls.map_err(|(key, why)| ConfigError::key(format!("replicas.{key}"), why))?;
-        // The others look up IP addresses.
+        // The lookups of the other replicas return IP addresses.
         if self.peers.name().is_some()
             && bound.is_some()
             && self.address.parse::<SocketAddr>().is_err()

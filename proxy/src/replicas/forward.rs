@@ -1,4 +1,4 @@
-//! Sending a request to another replica, and its response back as it comes.
+//! Sends a request to another replica, and streams the response back.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,25 +32,25 @@ use crate::remote::names::Addresses;
 use crate::remote::response::{ReadError, Response, ResponseHead};
 use crate::respond::X_REQUEST_ID;
 
-/// How long a connection to a replica may take. Replicas are near.
+/// Time limit for connecting to a replica. Short, since replicas are near.
 const CONNECT: Duration = Duration::from_secs(1);
-/// How long a stream may take to open, and a session to end. Calls take as long as their tools do.
+/// Time limit for the response head when a stream is opened or a session ended. Calls take as long as their tools do.
 const HEAD: Duration = Duration::from_secs(10);
-/// Idle connections that are kept to each replica.
+/// Maximum number of idle connections that are kept to each replica.
 const IDLE: usize = 64;
-/// Replicas whose connections are kept.
+/// Maximum number of replica addresses whose connections are kept.
 const REPLICAS: usize = 64;
 
-/// Why a request was not answered by a replica.
+/// Failure of a request to another replica.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// Nothing of it can have reached the replica.
+    /// No part of the request can have reached the replica.
     #[error("{0}")]
     Unsent(String),
-    /// A kept connection that the replica had closed: no whole request can have been read.
+    /// The replica had closed a reused connection: it cannot have read a whole request.
     #[error("the replica has closed the connection")]
     Stale,
-    /// It may have been carried out.
+    /// The request may have been carried out.
     #[error("{0}")]
     Broken(String),
 }
@@ -67,19 +67,19 @@ metric_table! {
 pub(super) struct Forwarder {
     connector: Connector,
     metrics: Arc<ForwardMetrics>,
-    /// TLS of new connections to `replicas.address` of others; plain connections without.
+    /// TLS of new connections to the `replicas.address` of other replicas; `None` for plain connections.
     tls: Option<ArcSwap<ClientTls>>,
-    /// Plain data.
+    /// Addresses of replicas, as announced.
     peers: Mutex<HashMap<Arc<str>, Arc<PeerAddress>>>,
 }
 
-/// A replica's address, and the connections that wait there for their next request.
+/// Address of a replica, with its idle connections.
 struct PeerAddress {
     id: BackendId,
     backend: Backend,
     addresses: Addresses,
     idle: Idle,
-    /// The last head that came from there.
+    /// Time at which the last response head came from this address.
     answered: Mutex<Option<Instant>>,
 }
 
@@ -89,7 +89,7 @@ impl PeerAddress {
         *answered = Some(Instant::now());
     }
 
-    /// True if an answer came since the last question.
+    /// True if an answer came within the interval of health requests.
     fn has_just_answered(&self) -> bool {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|answered| answered.elapsed() < silence::EVERY)
@@ -106,19 +106,19 @@ impl Forwarder {
         }
     }
 
-    /// Uses these certificates for new connections, if connections are encrypted at all.
+    /// Replaces the certificates for new connections, if connections are encrypted at all.
     pub(super) fn set_tls(&self, tls: ClientTls) {
         if let Some(before) = &self.tls {
             before.store(Arc::new(tls));
         }
     }
 
-    /// Sends a request, and waits for the head of its response as long as the replica is up and answers others: `question`
-    /// makes a request that it is asked meanwhile.
+    /// Sends a request, and waits for the head of its response while the replica is up and answers. During a call, `question`
+    /// creates the health requests that check this.
     ///
     /// # Errors
     ///
-    /// Why there is no response.
+    /// [`Failure`] with the reason why there is no response.
     pub(super) async fn send(
         &self,
         other: &Announcement,
@@ -216,8 +216,8 @@ impl Forwarder {
         }
     }
 
-    /// Asks a replica something on a connection of its own, unless it has just answered another request. Any head is an
-    /// answer.
+    /// Sends a health request on a separate connection, unless the replica has just answered another request. Any response head
+    /// counts as an answer.
     async fn answers(
         &self,
         peer: &PeerAddress,
@@ -275,7 +275,7 @@ impl Forwarder {
         let backend = backend(&address, self.tls.is_some())
             .map_err(|why| format!("its replicas.address {why}"))?;
         if peers.len() >= REPLICAS {
-            // Addresses of replicas that came and went.
+            // Most addresses are of replicas that came and went.
             peers.clear();
         }
         let peer = Arc::new(PeerAddress {
@@ -290,10 +290,10 @@ impl Forwarder {
     }
 }
 
-/// A connection to a replica of this machine.
+/// Connects to a replica on this machine.
 ///
-/// A process that can write to the data directory can put another socket in the place of the replica's. So the process that
-/// listens, as the kernel names it, must be that of the sealed announcement.
+/// A process that can write to the data directory can put another socket in the place of the replica's. So the listening
+/// process, as the kernel names it, must be the process of the sealed announcement.
 async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, String> {
     let printed = path.display();
     let failed = |error| format!("{printed}: cannot connect: {error}");
@@ -308,7 +308,7 @@ async fn connect_unix(path: &Path, process: Option<&str>) -> Result<Stream, Stri
     Ok(Box::new(l4::stream::Stream::from(stream)))
 }
 
-/// The backend at a replica's address: `HOST:PORT`, or `unix:PATH`.
+/// Parses a replica's address: `HOST:PORT`, or `unix:PATH`.
 fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     match address.strip_prefix("unix:") {
         // A path may have characters that URLs do not have.
@@ -322,8 +322,8 @@ fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     }
 }
 
-/// The head of the request: as the client sent it, without the headers of its connection. The page that asks
-/// (`Origin`) has been judged, and the answer's headers for it are added where it leaves.
+/// Builds the request head: that of the client, without the headers of its connection. `Origin` is left out: it has been
+/// checked here, and the response headers for it are added where the response leaves for the client.
 fn head(forwarded: &Forwarded, length: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(2048);
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.put_slice(part));
@@ -348,14 +348,14 @@ fn goes_on(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str()) && !stays.contains(name)
 }
 
-/// Watches a response while it is passed on.
+/// State that ends a response while it is passed on: the other replica is gone, or this one drains.
 struct Watch {
     replica: ReplicaId,
     replicas: Arc<Replicas>,
     ended: watch::Receiver<bool>,
 }
 
-/// The response as the reply to the client.
+/// Converts the response to the reply to the client.
 async fn reply(
     response: Response,
     head: ResponseHead,
@@ -387,8 +387,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.starts_with(b"text/event-stream"))
 }
 
-/// The body piece by piece. A long stream ends with the drain of this replica; any body breaks off when the other replica
-/// is gone.
+/// The body piece by piece. A long stream ends when this replica drains; any body breaks off when the other replica is gone.
 fn pieces(response: Response, peer: Arc<PeerAddress>, watch: Watch, streams: bool) -> BodyStream {
     let begin = Some((response, peer, watch));
     Box::pin(stream::unfold(begin, move |state| async move {

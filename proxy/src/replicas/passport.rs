@@ -1,4 +1,4 @@
-//! The passport of a forwarded request: which client asked at which listener, sealed by the session key.
+//! Passport of a forwarded request: states the client and the listener that it asked, sealed by the session key.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -14,35 +14,35 @@ use tooldock_upstream::seal::SessionKey;
 use super::Met;
 use crate::tls::ShownCertificate;
 
-/// The header that carries it.
+/// Header that carries the passport.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("tooldock-passport");
 
-/// The most replicas that a request passes through: one that has its session no more, and the one that has it.
+/// Maximum number of times that a request is forwarded: to a replica that no longer has its session, and to the one that has.
 pub(super) const HOPS_MAX: u8 = 2;
 
-/// How long a passport counts, in milliseconds, by the clock that the replicas share.
+/// Time for which a passport is valid, in milliseconds of the clock that the replicas share.
 const LIFE: u64 = 30_000;
 
-/// A passport. It is good for one request, at one replica, for [`LIFE`].
+/// Passport of one request to one replica, valid for [`LIFE`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Passport {
-    /// The replica that forwards.
+    /// Replica that forwards the request.
     from: ReplicaId,
-    /// The replica that it is for.
+    /// Replica that receives the request.
     to: ReplicaId,
-    /// Replicas that have forwarded the request.
+    /// Number of replicas that have forwarded the request.
     pub(super) hops: u8,
-    /// When it was sealed, in milliseconds of Unix time.
+    /// Time at which the passport was sealed, in milliseconds of Unix time.
     at: u64,
-    /// A random number that no two passports share.
+    /// Random number, different in each passport.
     nonce: u64,
     method: String,
     target: String,
-    /// The name of the listener that the client asked.
+    /// Name of the listener that the client asked.
     pub(super) listener: Box<str>,
     peer: IpAddr,
     names_no_client: bool,
-    /// The client certificate of the connection there, which that handshake has verified.
+    /// Client certificate of the connection at that listener, verified by its handshake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate: Option<ShownCertificate>,
     request_id: Box<str>,
@@ -50,19 +50,19 @@ pub(crate) struct Passport {
 
 /// A request that another replica has forwarded.
 pub(crate) struct Arrival {
-    /// The name of the listener that its client asked.
+    /// Name of the listener that the client asked.
     pub(crate) listener: Box<str>,
-    /// The peer that asked there.
+    /// Peer of the connection at that listener.
     pub(crate) peer: Peer,
-    /// The client certificate that counts there.
+    /// Client certificate that is valid there.
     pub(crate) certificate: Option<ShownCertificate>,
-    /// The id that it got there.
+    /// Id that the request got there.
     pub(crate) request_id: Box<str>,
     hops: u8,
 }
 
 impl Passport {
-    /// The passport of a request, without the replica that it is for.
+    /// Creates the passport of a request; the receiver is set when it is sealed.
     pub(super) fn of(replicas: &Replicas, arrival: Option<&Arrival>, met: Met<'_>) -> Self {
         Self {
             from: replicas.own(),
@@ -80,7 +80,7 @@ impl Passport {
         }
     }
 
-    /// Seals it for one request at one replica, with one hop more.
+    /// Seals the passport for one request to one replica, with one hop more.
     pub(super) fn seal(
         &self,
         key: &SessionKey,
@@ -110,7 +110,7 @@ impl Passport {
     ///
     /// # Errors
     ///
-    /// Why it does not count, for the log.
+    /// The reason why the passport is not valid, for the log.
     pub(super) fn open(
         header: &RequestHeader,
         key: &SessionKey,
@@ -165,12 +165,12 @@ impl From<Passport> for Arrival {
     }
 }
 
-/// The numbers of passports that were used, so that each counts once. Only sealed passports get in, so other replicas bound
-/// how many there are.
+/// Numbers of used passports, so that each is valid once. Only sealed passports are noted, so the other replicas bound their
+/// number.
 #[derive(Default)]
 pub(super) struct UsedPassports(Mutex<Generations>);
 
-/// The numbers of two spans of time, each as long as passports count.
+/// Numbers of used passports in two successive spans of time, each at least as long as a passport is valid.
 #[derive(Default)]
 struct Generations {
     begun: u64,
@@ -179,10 +179,10 @@ struct Generations {
 }
 
 impl UsedPassports {
-    /// Notes a passport at that time. Answers `false` if it was noted before.
+    /// Notes a passport as used at the time `now`. Returns false if it was used before.
     fn note(&self, nonce: u64, now: u64) -> bool {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The clocks of two replicas may differ by a life: numbers are kept for two.
+        // The clocks of two replicas may differ by up to `LIFE`, so numbers are kept for twice that time.
         if now.abs_diff(used.begun) > 2 * LIFE {
             used.past = std::mem::take(&mut used.present);
             used.begun = now;

@@ -1,4 +1,4 @@
-//! `replicas.peers: dns:NAME:PORT`: the addresses of a name, to which alone requests are forwarded.
+//! Lookup for `replicas.peers: dns:NAME:PORT`: requests are forwarded only to the addresses of that name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tooldock_upstream::replicas::Replicas;
 
-/// The time between two look-ups.
+/// Interval between two lookups.
 const EVERY: Duration = Duration::from_secs(10);
-/// The longest look-up.
+/// Time limit of a lookup.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
 /// Looks the name up once.
@@ -34,7 +34,7 @@ pub(crate) async fn look_up(name: &str, port: u16, replicas: &Replicas) {
     );
 }
 
-/// Looks the name up again and again.
+/// Looks the name up at regular intervals.
 pub(crate) async fn follow(name: String, port: u16, replicas: Arc<Replicas>) {
     loop {
         tokio::time::sleep(EVERY).await;

@@ -1,20 +1,20 @@
-//! Silence of a replica that has a request: it is asked for its health while the answer is awaited. It beats as long as its
-//! control runtime turns, and the threads that answer requests may stand all the same. The tool of a call may take as long
-//! as it wants, so a call has no time limit of its own here.
+//! Detection of a replica that is silent while it has a request: it gets health requests while the answer is awaited. Beats
+//! alone prove little: they come from the control runtime, and the threads that answer requests may hang all the same. A call
+//! has no time limit of its own here, since its tool may take any time.
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::{sleep, timeout};
 
-/// The time between two questions.
+/// Interval between two health requests.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// The longest wait for an answer.
+/// Longest wait for the answer to a health request.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Questions without an answer, one after the other, after which a replica counts as silent.
+/// Number of consecutive health requests without an answer after which a replica counts as silent.
 const UNANSWERED_MAX: u32 = 3;
 
-/// Waits until a replica is silent. `ask` asks it something, and says whether it answered.
+/// Waits until a replica is silent. `ask` sends a health request, and returns true if the replica answered.
 pub(super) async fn silence<'a>(ask: impl Fn() -> BoxFuture<'a, bool>) {
     let mut unanswered = 0;
     while unanswered < UNANSWERED_MAX {

@@ -1,11 +1,11 @@
-//! TLS of connections to other replicas, by the files of `replicas.tls`.
+//! TLS of connections to other replicas, from the files of `replicas.tls`.
 
 use tooldock_workers::remote::TlsSpec;
 
 use crate::config::{ConfigError, ReplicaTls};
 use crate::remote::Material;
 
-/// The certificates of one reading of the files.
+/// Certificates as they were last read from the files.
 pub(crate) struct ClientTls {
     pub(super) spec: TlsSpec,
     pub(super) material: Material,
@@ -16,7 +16,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// The key whose file cannot be used.
+    /// [`ConfigError`] that names the key whose file cannot be used.
     pub(crate) fn read(config: &ReplicaTls) -> Result<Option<Self>, ConfigError> {
         let wrong = |key: &str, why: String| ConfigError::key(format!("replicas.{key}"), why);
         let spec = config.read();

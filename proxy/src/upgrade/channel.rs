@@ -1,7 +1,8 @@
-//! Packets with file descriptors between two gateways: a Unix socket that keeps the bounds of packets (`SOCK_SEQPACKET`).
+//! Channel for packets with file descriptors between two gateways: a Unix socket that keeps the bounds of packets
+//! (`SOCK_SEQPACKET`).
 //!
-//! Sockets are addressed through their folder's descriptor, since the path of a data directory may be longer than the address
-//! of a socket.
+//! Sockets are addressed through the descriptor of their folder, since the path of a data directory may be too long for the
+//! address of a socket.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -22,18 +23,18 @@ use rustix::process::Pid;
 
 use super::folder_of;
 
-/// A size above the length of any address or name, in bytes.
+/// Maximum size of a packet, in bytes: more than any address or name needs.
 const PACKET_MAX: usize = 1024;
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 4;
 
-/// The listening end.
+/// Listening end of the channel.
 pub(super) struct ChannelListener(OwnedFd);
 
 impl ChannelListener {
-    /// Binds a socket that only this user can connect to. A file of an earlier gateway is replaced: the lock of the data
-    /// directory lets one gateway bind it.
+    /// Binds a socket that only this user can connect to. A left-over file of an earlier gateway is replaced: the lock of the
+    /// data directory ensures that only one gateway binds it.
     ///
     /// # Errors
     ///
@@ -63,14 +64,14 @@ impl ChannelListener {
     }
 }
 
-/// The process at the other end of a connection.
+/// Process at the other end of a connection.
 pub(super) struct Peer {
     /// `None` for a process of another PID namespace.
     pub(super) pid: Option<Pid>,
     pub(super) uid: u32,
 }
 
-/// A connection. Reads and writes block.
+/// Connected end of the channel. Reads and writes block.
 pub(super) struct Channel(OwnedFd);
 
 impl Channel {
@@ -86,7 +87,7 @@ impl Channel {
         Ok(Self(socket))
     }
 
-    /// The process at the other end, as it was when it connected.
+    /// Process at the other end, as it was when it connected.
     ///
     /// # Errors
     ///
@@ -148,7 +149,7 @@ impl Channel {
         Ok((bytes, descriptor))
     }
 
-    /// As [`Channel::receive`], within a time limit.
+    /// Waits for a packet like [`Channel::receive`], with a time limit.
     ///
     /// # Errors
     ///
@@ -169,7 +170,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// The address of a socket, which holds as long as its folder's descriptor.
+/// Address of a socket. It is valid as long as the returned descriptor of its folder is open.
 fn addressed(path: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
     let folder = rustix::fs::open(folder_of(path)?, flags, Mode::empty())?;
