@@ -1,10 +1,10 @@
-//! Many replicas with many sessions in one process, by the clock of the test: how memory, operations of the store and hops grow
-//! with the replicas, and what breaks first. docs/scaling.md has the figures.
+//! Simulation of many replicas with many sessions in one process, with the paused clock of the test: shows how memory,
+//! operations of the store and hops grow with the replicas, and which part breaks first. docs/scaling.md has the figures.
 //!
 //! Real: the session tables with their claims and doubts, the event logs, the audience, the replicas with their beats, and the
-//! way of requests between them ([`RoutedRequest`](crate::replicas::RoutedRequest)). Simulated: the Redis
-//! (`stores/redis/tests/simulated.rs`, which works as long for each operation as a real one does), the network, the load
-//! balancer and the clients. Faults and traffic come from a seed.
+//! routing of requests between them ([`RoutedRequest`](crate::replicas::RoutedRequest)). Simulated: Redis
+//! (`stores/redis/tests/simulated.rs`, which takes as long for each operation as a real one), the network, the load balancer
+//! and the clients. Faults and traffic come from a seed.
 //!
 //! ```text
 //!   clients ─▶ balancer ─▶ replica ─ route ─▶ replica of the session ─▶ SessionTable, EventLog ─▶ SimulatedRedis
@@ -28,10 +28,10 @@ use figures::Figures;
 use model::Model;
 use run::{Fault, run};
 
-/// Principals, each with an equal part of the sessions.
+/// Number of principals, each with an equal share of the sessions.
 const PRINCIPALS: usize = 1000;
 
-/// A message of a server as it stands on streams.
+/// Message of a server, as it is stored on streams.
 pub(crate) const MESSAGE: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","logger":"tools","data":"one of the things that servers say on their own"}}"#;
 
 /// The binding of a session.
@@ -45,7 +45,7 @@ pub(crate) fn binding(namespace: usize, principal: usize) -> Binding {
     }
 }
 
-/// A client as it describes itself.
+/// Client's description of itself.
 pub(crate) fn client() -> ClientFacts {
     let json = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON").into();
     ClientFacts {
@@ -58,35 +58,35 @@ pub(crate) fn client() -> ClientFacts {
     }
 }
 
-/// The way of a balancer to choose the replica of a request.
+/// Method by which the balancer chooses the replica of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Balancer {
     /// Any replica.
     Random,
-    /// By a digest of the session's id, which requests have but the first one.
+    /// By a digest of the session's id, which all requests but the first one have.
     HashOfId,
-    /// The replica that the client was at before.
+    /// The replica of the client's previous request.
     Sticky,
 }
 
-/// A run.
+/// Options of a run.
 #[derive(Debug, Clone)]
 struct Options {
     replicas: usize,
     sessions: usize,
     seed: u64,
     balancer: Balancer,
-    /// Requests of each session in a minute.
+    /// Requests of each session per minute.
     rate: f64,
-    /// Sessions of each hundred that listen to a general stream.
+    /// Percentage of sessions that listen to a general stream.
     listening: u32,
-    /// Requests of each hundred that are answered by a stream: progress, then the answer.
+    /// Percentage of requests that are answered by a stream: progress, then the answer.
     streamed: u32,
-    /// Primaries of the Redis.
+    /// Number of primaries of Redis.
     shards: usize,
-    /// Namespaces, each with an equal part of the sessions.
+    /// Number of namespaces, each with an equal share of the sessions.
     namespaces: usize,
-    /// The faults, one after the other.
+    /// Faults that are simulated, one after the other.
     faults: Vec<Fault>,
 }
 
@@ -108,7 +108,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options as `TOOLDOCK_SIMULATE` has them: `replicas=50 sessions=1000000 seed=7`.
+    /// Parses the text of `TOOLDOCK_SIMULATE`: `replicas=50 sessions=1000000 seed=7`.
     fn parse(text: &str) -> Result<Self, String> {
         let mut options = Self::default();
         for word in text.split_whitespace() {
@@ -170,7 +170,7 @@ fn simulate(options: Options) -> Figures {
         .build();
     let runtime = runtime.expect("a runtime");
     let figures = runtime.block_on(run(options));
-    // Tasks of killed processes wait for ever.
+    // Tasks of killed processes never end.
     runtime.shutdown_timeout(Duration::ZERO);
     figures
 }
@@ -264,7 +264,7 @@ fn a_run_with_the_options_of_the_environment() {
     figures.check();
 }
 
-/// Memory of a live session in its process, by what the allocator gave out.
+/// Memory of a live session in its process, as measured by the allocator.
 #[test]
 #[ignore = "prints figures: make simulate-redis"]
 fn memory_of_a_live_session() {

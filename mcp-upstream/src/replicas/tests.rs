@@ -1,11 +1,11 @@
-//! Replicas over a directory in memory, with the clock of the test.
+//! Tests of replicas over a directory in memory, with the paused clock of the test.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-/// A directory in memory, as the one in Redis works.
+/// Directory in memory that behaves like the directory in Redis.
 #[derive(Default)]
 pub(crate) struct Board(Mutex<Entries>);
 
@@ -29,12 +29,12 @@ impl Entries {
 }
 
 impl Board {
-    /// A replica of that name on this board, which has not beaten yet.
+    /// Creates a replica with that name on this board, which has not beaten yet.
     pub(crate) fn replica(self: &Arc<Self>, name: &str) -> Arc<Replicas> {
         Replicas::of(announcement(name), Arc::clone(self) as _)
     }
 
-    /// Forgets everything, as a Redis that is started again.
+    /// Forgets all data, like a Redis that is started again.
     pub(crate) fn forget(&self) {
         *self.0.lock().expect("no panic") = Entries::default();
     }
@@ -127,7 +127,7 @@ pub(crate) fn announcement(name: &str) -> Announcement {
     }
 }
 
-/// Beats of these replicas for so long, by the clock of the test.
+/// Lets these replicas beat for `time`, by the clock of the test.
 pub(crate) async fn beats(replicas: &[&Arc<Replicas>], time: Duration) {
     let end = Instant::now() + time;
     loop {
@@ -290,11 +290,11 @@ fn names_make_numbers_that_are_never_the_one_of_a_gateway_alone() {
     assert_ne!(ReplicaId::named("one"), ReplicaId::ALONE);
 }
 
-/// The directory of a board, as a process reaches it.
+/// Access of one process to the directory of a board.
 struct Reached {
     board: Arc<Board>,
     is_local: bool,
-    /// The time for which the process is frozen behind each answer.
+    /// Time for which the process is frozen after each answer.
     late: Duration,
 }
 
@@ -344,7 +344,7 @@ async fn a_process_that_was_frozen_before_it_heard_the_answer_to_a_beat_knows_of
     one.beat(&late).await;
     assert_eq!(one.lapses().await, 0);
     tokio::time::advance(BEAT_EVERY).await;
-    // The directory saw a pause of a whole life.
+    // The directory saw a pause of `BEAT_LIFE`.
     one.beat(&*board).await;
     assert_eq!(one.lapses().await, 1);
 }
@@ -386,7 +386,7 @@ async fn the_outcome_of_a_reload_is_known_of_each_replica_or_pending() {
     let failed = reload("three", OtherReloadOutcome::Failed, None);
     assert_eq!(answer.expect("replicas"), [failed, of_two]);
 
-    // A store that counts anew: reloads of before are none of this one.
+    // The store has lost its data and counts anew: earlier reloads do not answer this one.
     board.forget();
     beats(&all, BEAT_EVERY).await;
     one.ask_reload().await.expect("told");

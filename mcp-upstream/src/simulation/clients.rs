@@ -1,4 +1,4 @@
-//! Clients: they open a session each, call, listen, come back where a stream breaks, and keep books of what they hear.
+//! Simulated clients: each opens a session, calls, listens, resumes a stream that breaks, and records the events it receives.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -15,48 +15,48 @@ use crate::stores::redis::tests::simulated::ProcessState;
 use crate::stream::Subscription;
 use crate::stream::frame::{self, EventId, RETRY};
 
-/// The longest wait of a client or its balancer for a replica.
+/// Longest wait of a client or its balancer for a replica.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The wait after 503 (`Retry-After`).
+/// Wait after the answer 503 (`Retry-After`).
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Tries of a request that may be repeated.
+/// Maximum number of tries of a request that may be repeated.
 const TRIES: usize = 120;
 
 /// A client with its session.
 #[derive(Default)]
 pub(super) struct Client {
     pub(super) id: Option<SessionId>,
-    /// The replica of its last request.
+    /// Replica of its last request.
     pub(super) at: Option<usize>,
     pub(super) listens: bool,
-    /// True once its session was not found: it would begin a new one.
+    /// True once the session was not found: a real client would begin a new one.
     pub(super) lost: bool,
-    /// True while its stream is being opened.
+    /// True while the client's stream is being opened.
     pub(super) opening: bool,
     pub(super) stream: Option<OpenStream>,
-    /// The last event that it has heard.
+    /// Last event that the client has received.
     pub(super) seen: Option<EventId>,
-    /// The changes of lists that it has heard of.
+    /// Number of list changes that the client was notified of.
     pub(super) changes: u32,
 }
 
-/// A general stream: by the replica that was asked, and the one that writes it.
+/// General stream of a client, with the replica that was asked for it and the replica that writes it.
 pub(super) struct OpenStream {
     subscription: Subscription,
     entry: Arc<Gateway>,
     home: Arc<Gateway>,
 }
 
-/// Numbered messages of a server on one general stream.
+/// Numbered messages of a server on one general stream, as sent and as received.
 #[derive(Default)]
 pub(super) struct Pings {
-    /// Each with whether it must arrive.
+    /// Number of each sent message, and true if it must arrive.
     told: Vec<(u32, bool)>,
     heard: Vec<u32>,
 }
 
 impl Pings {
-    /// Messages that were lost, and those that came twice.
+    /// Number of messages that were lost, and of those that arrived twice.
     pub(super) fn faults(&self) -> (usize, usize) {
         let lost = self
             .told
@@ -66,7 +66,7 @@ impl Pings {
         (lost.count(), self.heard.len() - heard.len())
     }
 
-    /// The store has lost what it kept: what was not heard yet need not arrive.
+    /// Notes that the store has lost its data: messages that were not received yet need not arrive.
     pub(super) fn excuse(&mut self) {
         for (number, must_arrive) in &mut self.told {
             *must_arrive &= self.heard.contains(number);
@@ -75,13 +75,13 @@ impl Pings {
 }
 
 impl OpenStream {
-    /// True if its connection has ended.
+    /// True if the connection of the stream has ended.
     fn is_broken(&self) -> bool {
         let killed = |it: &Gateway| it.process.state() == ProcessState::Killed;
         killed(&self.entry) || killed(&self.home) || self.is_cut_off()
     }
 
-    /// True if the replica that forwards it takes the other one for gone.
+    /// True if the replica that forwards the stream considers the writing replica gone.
     fn is_cut_off(&self) -> bool {
         !Arc::ptr_eq(&self.entry, &self.home)
             && !self.home.runs()
@@ -95,7 +95,7 @@ impl OpenStream {
 }
 
 impl World {
-    /// A client's first requests.
+    /// Opens the session of a client, and makes its first requests.
     pub(super) async fn come(self: Arc<Self>, client: usize) {
         let mut opened = None;
         for _ in 0..TRIES {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// A request of a client in its session, made again where that does no harm. `None`: the client got no answer.
+    /// Sends a client's request in its session, repeating it where that does no harm. `None`: the client got no answer.
     pub(super) async fn request(&self, client: usize, ask: Ask) -> Option<Answer> {
         let id = {
             let clients = self.clients();
@@ -152,7 +152,7 @@ impl World {
                 Some(Ok(answer)) => {
                     let mut tally = self.tally();
                     tally.answered(millis_since(began));
-                    // Progress and the answer.
+                    // Two events are expected: progress and the answer.
                     tally.odd_calls += usize::from(matches!(answer, Answer::Events(it) if it != 2));
                     drop(tally);
                     if let Answer::Stream(subscription, home) = answer {
@@ -168,7 +168,7 @@ impl World {
                     }
                     return Some(answer);
                 }
-                // A call is never made twice.
+                // A call is never repeated.
                 Some(Err(Unrouted::Lost)) | None if calls => {
                     self.tally().lost_calls += 1;
                     return None;
@@ -192,7 +192,7 @@ impl World {
         self.clients()[client].opening = false;
     }
 
-    /// Lets all clients read what is on their streams, and come back where they have ended.
+    /// Lets all clients read their streams, and resume the streams that have ended.
     pub(super) fn read_streams(self: &Arc<Self>) {
         let mut left = Vec::new();
         {
@@ -229,7 +229,7 @@ impl World {
         self.tally().doubled_events += heard.doubled;
     }
 
-    /// Says something on the general stream of a client that listens, where it lives.
+    /// Sends a message on the general stream of a random client that listens, from the home of its session.
     pub(super) fn ping(self: &Arc<Self>, number: u32) {
         let client = self.random().usize(0..self.options.sessions);
         let (id, home) = {
@@ -270,25 +270,25 @@ impl World {
 }
 
 thread_local! {
-    /// What clients have heard in the reading that goes on.
+    /// Events that clients have received in the current reading.
     static HEARD: std::cell::RefCell<Heard> = std::cell::RefCell::default();
 }
 
 #[derive(Default)]
 struct Heard {
-    /// The client and the number of each message.
+    /// Client and number of each message.
     pings: Vec<(usize, u32)>,
-    /// Events that came a second time.
+    /// Number of events that arrived a second time.
     doubled: usize,
 }
 
 impl Client {
-    /// True if it has a stream.
+    /// True if the client has a stream.
     pub(super) fn has_stream(&self) -> bool {
         self.stream.is_some()
     }
 
-    /// Reads what is on its stream. `false`: it has none, or that has ended.
+    /// Reads the events that are on the client's stream. Returns false if there is no stream, or the stream has ended.
     fn read(&mut self) -> bool {
         let Some(stream) = &mut self.stream else {
             return false;

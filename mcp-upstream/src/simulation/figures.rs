@@ -1,4 +1,4 @@
-//! The figures of a run, and what must be true of them.
+//! Figures of a run, and the assertions on them.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Options;
 use crate::stores::redis::tests::simulated::{Operation, Work};
 
-/// The requests of a part of a run.
+/// Counts of requests and streams in one part of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) requests: usize,
@@ -17,16 +17,16 @@ pub(super) struct Tally {
     /// Requests whose session was not found.
     pub(super) not_found: usize,
     pub(super) lost_calls: usize,
-    /// Connections that broke before an answer, of requests that were made again.
+    /// Connections that broke before an answer, for requests that were then repeated.
     pub(super) broken: usize,
     pub(super) given_up: usize,
-    /// Calls with more or fewer events than progress and an answer.
+    /// Calls with another number of events than two, progress and the answer.
     pub(super) odd_calls: usize,
     pub(super) streams_broken: usize,
     pub(super) doubled_events: usize,
     adoptions: usize,
     last_adoption: Option<Instant>,
-    /// Answers by the milliseconds that they took.
+    /// Number of answers, indexed by the milliseconds that they took.
     answers: Vec<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Tally {
         self.last_adoption = Some(now);
     }
 
-    /// The milliseconds in which so many of a thousand requests were answered.
+    /// Milliseconds within which that many of a thousand requests were answered.
     fn within(&self, of_a_thousand: u64) -> usize {
         let all: u64 = self.answers.iter().map(|it| u64::from(*it)).sum();
         let mut seen = 0;
@@ -61,7 +61,7 @@ impl Tally {
     }
 }
 
-/// A part of a run.
+/// Figures of one part of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -69,35 +69,35 @@ pub(super) struct Part {
     pub(super) began: Instant,
     pub(super) work: Work,
     pub(super) tally: Tally,
-    /// The longest sweep of a replica so far, in milliseconds.
+    /// Longest sweep of a replica in this part, in milliseconds.
     pub(super) longest_sweep: u64,
 }
 
-/// The figures of a run.
+/// Figures of a whole run.
 #[derive(Debug, Clone)]
 pub(super) struct Figures {
     pub(super) options: Options,
-    /// The faults in their order, and a digest of the traffic.
+    /// Faults in their order, and a digest of the traffic.
     pub(super) plan: Vec<String>,
     pub(super) parts: Vec<Part>,
-    /// Clients whose last request was not answered.
+    /// Number of clients whose last request was not answered.
     pub(super) unanswered: usize,
-    /// Sessions that their clients have lost.
+    /// Number of sessions that were not found for their clients.
     pub(super) lost_sessions: usize,
     pub(super) live: usize,
     pub(super) live_twice: usize,
     pub(super) lost_events: usize,
     pub(super) doubled_events: usize,
     pub(super) pings: usize,
-    /// Clients that listen and did not hear of the last change.
+    /// Number of listening clients that were not notified of the last change.
     pub(super) unheard_changes: usize,
     pub(super) listening: usize,
-    /// The memory of the process with all sessions open, in bytes.
+    /// Memory of the process with all sessions open, in bytes.
     pub(super) resident: u64,
 }
 
 impl Figures {
-    /// Asserts what no fault may change.
+    /// Asserts that faults have lost and doubled no session and no event.
     pub(super) fn check(&self) {
         let Options { sessions, seed, .. } = self.options;
         let run = format!("seed {seed}, {:?}\n{}", self.plan, self.table());

@@ -1,4 +1,4 @@
-//! A replica: the real parts behind the surfaces, and a request on its way through them.
+//! Simulated replica: the real parts of a gateway behind its surfaces, and the path of a request through them.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -24,27 +24,27 @@ use crate::stores::redis::tests::simulated::{Process, ProcessState};
 use crate::stream::frame::{self, EventId};
 use crate::stream::{EventLog, Pulse, ResumeError, StreamKind, StreamMetrics, Subscription};
 
-/// The way from one machine to another.
+/// Network delay from one machine to another.
 pub(super) const HOP: Duration = Duration::from_millis(1);
-/// The time between sweeps of sessions, as in the control loop of the gateway.
+/// Interval between sweeps of sessions, as in the control loop of the gateway.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// The time for which a forwarded stream may take to open (`proxy/replicas/forward.rs`).
+/// Time limit for opening a forwarded stream (`proxy/replicas/forward.rs`).
 const HEAD: Duration = Duration::from_secs(10);
-/// Forwards of one request (`proxy/replicas/passport.rs`).
+/// Maximum number of forwards of one request (`proxy/replicas/passport.rs`).
 const HOPS_MAX: u8 = 2;
 
-/// One process of a replica.
+/// Process of a replica.
 pub(super) struct Gateway {
-    /// The number of the replica.
+    /// Number of the replica in the simulation.
     pub(super) slot: usize,
     pub(super) replicas: Arc<Replicas>,
     pub(super) table: SessionTable,
     pub(super) events: Arc<EventLog>,
     pub(super) audience: Arc<Audience>,
     pub(super) process: Arc<Process>,
-    /// True from a freeze until its sessions have been compared with their records.
+    /// True from a freeze of the process until its sessions have been compared with their records.
     pub(super) in_doubt: AtomicBool,
-    /// The longest sweep, in milliseconds: the control loop waits for it.
+    /// Longest sweep, in milliseconds: the control loop waits for sweeps.
     pub(super) longest_sweep: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Ask {
     Call,
     /// A call that is answered by a stream: progress, then the answer.
     Streamed,
-    /// A general stream, behind an event if there was one.
+    /// Opening of a general stream, resumed after an event if there was one.
     Listen(Option<EventId>),
 }
 
@@ -70,9 +70,9 @@ impl Ask {
 /// The answer to a request.
 pub(super) enum Answer {
     Done,
-    /// The events of a call.
+    /// Number of events of a call.
     Events(usize),
-    /// A stream, and the process that writes it.
+    /// Stream, and the process that writes it.
     Stream(Subscription, Arc<Gateway>),
     /// 404.
     NotFound,
@@ -173,7 +173,7 @@ impl Gateway {
         Some(created.session.id().clone())
     }
 
-    /// Answers a request that came to this replica.
+    /// Answers a request that reached this replica.
     pub(super) fn ask<'a>(
         self: &'a Arc<Self>,
         world: &'a World,
@@ -196,7 +196,7 @@ impl Gateway {
         })
     }
 
-    /// What the service does with a request of a session that lives here.
+    /// Answers a request of a session that lives here, as the service does.
     async fn answer(self: &Arc<Self>, session: &Arc<Session>, ask: &Ask) -> Answer {
         if session.state() == SessionState::Closed {
             return Answer::NotFound;
@@ -242,7 +242,7 @@ impl Gateway {
             Some(last) => match self.events.resume(session, &last.to_string()).await {
                 Ok(subscription) => subscription,
                 Err(ResumeError::Store(_)) => return Answer::Unavailable,
-                // 400: the client begins anew.
+                // The answer is 400, and the client opens a new stream.
                 Err(ResumeError::Malformed | ResumeError::Unknown) => {
                     return Box::pin(self.listen(session, None)).await;
                 }
@@ -266,7 +266,7 @@ impl Gateway {
     }
 }
 
-/// A request at a replica.
+/// Request that has reached a replica.
 struct Request<'a> {
     world: &'a World,
     at: &'a Arc<Gateway>,
@@ -299,7 +299,7 @@ impl RoutedRequest for Request<'_> {
     async fn there(&mut self, other: &Announcement) -> Result<Answer, Unanswered> {
         self.world.tally().forwards += 1;
         sleep(HOP).await;
-        // Nobody listens at the address of a process that was killed.
+        // No process listens at the address of a killed replica.
         let gateway = self.world.at(other.id).ok_or(Unanswered::Repeatable)?;
         let broken = match self.ask.is_post() {
             true => Unanswered::Lost,
@@ -320,7 +320,7 @@ impl RoutedRequest for Request<'_> {
     }
 }
 
-/// Sessions of a gateway without a store, and what reads their streams.
+/// Sessions of a gateway without a store, and the readers of their streams.
 pub(super) async fn sessions_without_store(
     sessions: usize,
     listen: bool,
@@ -344,10 +344,10 @@ pub(super) async fn sessions_without_store(
     (table, read)
 }
 
-/// The longest time in which a process that was frozen compares its sessions with their records for the last time.
+/// Time after which a process that was frozen has compared its sessions with their records for the last time.
 pub(super) const DOUBT_MAX: Duration = BEAT_LIFE.saturating_mul(10);
 
-/// Sessions that are live, by their ids.
+/// Ids of live sessions, and the number of sessions that are live more than once.
 pub(super) fn live(gateways: &[Arc<Gateway>]) -> (HashSet<SessionId>, usize) {
     let mut live = HashSet::new();
     let mut doubled = 0;

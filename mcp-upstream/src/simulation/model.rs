@@ -1,4 +1,4 @@
-//! The model of docs/scaling.md: operations of the store and hops, by formulas.
+//! Model of docs/scaling.md: formulas for operations of the store and for hops.
 
 use std::fmt::Write as _;
 
@@ -8,15 +8,15 @@ use super::{Balancer, Options};
 use crate::replicas::BEAT_EVERY;
 use crate::stores::redis::tests::simulated::Operation;
 
-/// The figures that the formulas give for a run.
+/// Parameters of the formulas for a run.
 pub(super) struct Model {
     replicas: f64,
     sessions: f64,
-    /// The part of requests in a session that reach another replica than its home.
+    /// Share of requests in a session that reach another replica than its home.
     forwarded: f64,
-    /// The part of sessions that listen.
+    /// Share of sessions that listen.
     listening: f64,
-    /// The part of requests that are answered by a stream.
+    /// Share of requests that are answered by a stream.
     streamed: f64,
 }
 
@@ -27,7 +27,7 @@ impl Model {
             replicas,
             sessions: options.sessions as f64,
             forwarded: match options.balancer {
-                // The replica of the first request has the session, whatever the digest of its id says.
+                // The replica of the first request has the session, whichever replica the digest of its id selects.
                 Balancer::Random | Balancer::HashOfId => (replicas - 1.0) / replicas,
                 Balancer::Sticky => 0.0,
             },
@@ -36,7 +36,7 @@ impl Model {
         }
     }
 
-    /// Operations while all sessions are opened, confirmed, and listened to.
+    /// Operations while all sessions are opened and confirmed, and streams are opened.
     fn opening(&self) -> Vec<(Operation, f64)> {
         let listening = self.sessions * self.listening;
         vec![
@@ -50,7 +50,7 @@ impl Model {
         ]
     }
 
-    /// Operations of so many requests in so many seconds.
+    /// Operations of that many requests in that many seconds.
     fn steady(&self, requests: f64, seconds: f64) -> Vec<(Operation, f64)> {
         let said = seconds * PINGS as f64 * self.listening;
         let streams = requests * self.streamed;
@@ -62,12 +62,12 @@ impl Model {
         ]
     }
 
-    /// Beats in so many seconds.
+    /// Number of beats in that many seconds.
     fn beats(&self, seconds: f64) -> f64 {
         self.replicas * seconds / BEAT_EVERY.as_secs_f64()
     }
 
-    /// What is expected of a part beside what was found.
+    /// Expected and measured counts of a part of the run, by name.
     fn rows(&self, part: &Part) -> Vec<(String, f64, f64)> {
         let requests = part.tally.requests as f64;
         let operations = match &*part.name {
@@ -86,11 +86,12 @@ impl Model {
         rows
     }
 
-    /// Asserts that a run without faults went as the model says.
+    /// Asserts that the counts of a run without faults agree with the model.
     pub(super) fn check(&self, figures: &Figures) {
         for part in ["opening", "steady"] {
             for (name, expected, found) in self.rows(figures.part(part)) {
-                // Balancer and calls are drawn: some deviations of a count, and what is under way at either end.
+                // Balancer and calls are random: the margin allows some standard deviations of a count, and operations that are
+                // in progress at the begin and the end of the part.
                 let margin = 6.0 * expected.sqrt() + 2.0 * self.replicas;
                 let far = (found - expected).abs() > margin;
                 assert!(!far, "{part}: {name}: {found} in place of {expected:.0}");
@@ -98,7 +99,7 @@ impl Model {
         }
     }
 
-    /// Expected and found, side by side.
+    /// Table of the expected and the measured counts.
     pub(super) fn table(&self, figures: &Figures) -> String {
         let mut text = String::new();
         for part in ["opening", "steady"] {

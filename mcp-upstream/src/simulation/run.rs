@@ -1,5 +1,5 @@
-//! The course of a run: sessions are opened and used, then faults one after the other in an order of the seed, then what
-//! must be true is looked at.
+//! Course of a run: sessions are opened and used, faults follow one after the other in an order of the seed, and at the end
+//! the figures are collected.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,24 +16,24 @@ use crate::broadcast::Change;
 use crate::replicas::{BEAT_EVERY, BEAT_LIFE};
 use crate::stores::redis::tests::simulated::{Condition, ProcessState};
 
-/// Sessions that are opened in a second.
+/// Number of sessions that are opened per second.
 const OPENED: usize = 10_000;
-/// The time between two turns of the clients.
+/// Interval between two turns of the clients.
 const TURN: Duration = Duration::from_millis(10);
-/// Turns between two readings of all streams, and with many sessions.
+/// Turns between two readings of all streams; `SLOW_READING` holds for many sessions.
 const READING: u64 = 100;
 const SLOW_READING: u64 = 500;
-/// Many sessions: reading takes the time of the run.
+/// Number of sessions above which streams are read less often, since reading takes most of the run.
 const MANY: usize = 100_000;
-/// Events on general streams in a second.
+/// Number of events on general streams per second.
 pub(super) const PINGS: u64 = 20;
 
-/// A fault.
+/// Fault, or burst of changes, that a run simulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// One namespace changes at all replicas.
+    /// Change of a single namespace in all replicas.
     Change,
-    /// All namespaces change at all replicas.
+    /// Change of all namespaces in all replicas.
     Changes,
     Killed,
     Frozen,
@@ -68,7 +68,7 @@ impl Fault {
         }
     }
 
-    /// Faults as the option has them.
+    /// Parses the option `faults`.
     pub(super) fn parse(text: &str) -> Option<Vec<Self>> {
         match text {
             "all" => Some(Self::ALL.to_vec()),
@@ -81,7 +81,7 @@ impl Fault {
     }
 }
 
-/// Runs to the end.
+/// Runs a simulation to its end.
 pub(super) async fn run(options: Options) -> Figures {
     let mut course = Course::new(options);
     course.start().await;
@@ -96,13 +96,13 @@ pub(super) async fn run(options: Options) -> Figures {
 
 struct Course {
     world: Arc<World>,
-    /// Draws the faults, apart from the traffic.
+    /// Random numbers for the faults, independent of the traffic.
     faults: fastrand::Rng,
     traffic: fastrand::Rng,
     digest: u64,
     turns: u64,
     pings: u32,
-    /// Requests that are due, as parts of one.
+    /// Number of requests that are due, with the fraction of the next one.
     due: f64,
     plan: Vec<String>,
     parts: Vec<Part>,
@@ -152,7 +152,7 @@ impl Course {
         self.finish("opening", begin);
     }
 
-    /// Lets so much time pass with traffic, while something is done.
+    /// Runs a part of this length with traffic, and `doing` at the same time.
     async fn part(&mut self, name: &str, time: Duration, doing: impl AsyncFnOnce(&Arc<World>)) {
         let begin = self.begin();
         let world = Arc::clone(&self.world);
@@ -166,7 +166,7 @@ impl Course {
         self.finish(name, begin);
     }
 
-    /// A turn of the clients.
+    /// Runs one turn of the clients.
     async fn turn(&mut self, traffic: bool) {
         self.turns += 1;
         if traffic {
@@ -233,7 +233,7 @@ impl Course {
         self.parts.push(part);
     }
 
-    /// All faults, in an order of the seed.
+    /// Simulates all faults, in an order of the seed.
     async fn faults(&mut self) {
         let mut faults = self.world.options.faults.clone();
         self.faults.shuffle(&mut faults);
@@ -241,7 +241,7 @@ impl Course {
             let slot = self.faults.usize(0..self.world.options.replicas);
             let seconds = Duration::from_secs(self.faults.u64(3..12));
             self.fault(fault, slot, seconds).await;
-            // Sessions of a dead replica that nobody has asked for are in the store alone, and end with its data.
+            // Sessions of a killed replica that were not asked for since are in the store alone, and would be lost with its data.
             if fault == Fault::Killed {
                 self.ask_all().await;
             }
@@ -281,7 +281,7 @@ impl Course {
             }
         })
         .await;
-        // Doubts of a replica that was silent are over before the next fault.
+        // A replica that was silent has settled its doubts before the next fault.
         for gateway in self.world.gateways() {
             gateway.in_doubt.store(false, Ordering::Relaxed);
         }
@@ -324,7 +324,7 @@ impl Course {
         }
     }
 
-    /// A request of each client; how many got no answer.
+    /// Sends a request of each client. Returns the number of clients that got no answer.
     async fn ask_all(&mut self) -> usize {
         let sessions = self.world.options.sessions;
         let mut unanswered = 0;
@@ -339,7 +339,7 @@ impl Course {
         unanswered
     }
 
-    /// A change of all namespaces; how many of those that listen have not heard of it.
+    /// Announces a change of all namespaces. Returns the number of listening clients that were not notified.
     async fn change_all(&mut self) -> usize {
         self.world
             .clients()
@@ -355,7 +355,7 @@ impl Course {
     }
 }
 
-/// Announces that the tools of the first namespaces have changed, at one replica for all.
+/// Announces to all replicas, from one replica, that the tools of the first namespaces have changed.
 fn announce(world: &Arc<World>, slot: usize, namespaces: usize) {
     let Some(gateway) = world.gateway(slot) else {
         return;
@@ -374,7 +374,7 @@ async fn while_store(world: &Arc<World>, condition: Condition, time: Duration) {
     world.redis.set(Condition::Up);
 }
 
-/// Stops a process as SIGSTOP does. The balancer takes it out of its rotation after 5 s.
+/// Stops a process for a time, as SIGSTOP does. The balancer takes it out of its rotation after 5 s.
 async fn freeze(world: &Arc<World>, slot: usize, time: Duration) {
     const NOTICED: Duration = Duration::from_secs(5);
     let Some(gateway) = world.gateway(slot) else {

@@ -1,4 +1,4 @@
-//! All replicas, the store they share, the balancer in front of them, and the clients.
+//! State of a simulation: all replicas, their shared store, the balancer in front of them, and the clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,17 +25,17 @@ pub(super) struct World {
     tally: Mutex<Tally>,
 }
 
-/// A replica, as the balancer knows it.
+/// Replica, as the balancer knows it.
 struct Slot {
     id: ReplicaId,
-    /// The process; `None` while there is none.
+    /// Process of the replica; `None` while it is killed.
     gateway: Option<Arc<Gateway>>,
-    /// False once a check of its health has failed.
+    /// False once a health check of the balancer has failed.
     in_rotation: bool,
 }
 
 impl World {
-    /// Replicas that have just started, and clients that have not come yet.
+    /// Creates a simulation without replicas, whose clients have not opened their sessions yet.
     pub(super) fn started(options: Options) -> Arc<Self> {
         let mut random = fastrand::Rng::with_seed(options.seed);
         let clients = (0..options.sessions).map(|_| Client {
@@ -55,7 +55,7 @@ impl World {
         })
     }
 
-    /// Adds a replica that has just started.
+    /// Starts one more replica.
     pub(super) fn add(self: &Arc<Self>) {
         let slot = self.slots().len();
         let gateway = Gateway::start(self, slot);
@@ -87,7 +87,7 @@ impl World {
         self.tally.lock().expect("no panic")
     }
 
-    /// The processes that run.
+    /// Processes that have not been killed.
     pub(super) fn gateways(&self) -> Vec<Arc<Gateway>> {
         let slots = self.slots();
         slots.iter().filter_map(|it| it.gateway.clone()).collect()
@@ -97,14 +97,14 @@ impl World {
         self.slots()[slot].gateway.clone()
     }
 
-    /// The process at the address of a replica.
+    /// Process at the address of a replica; `None` while it is killed.
     pub(super) fn at(&self, id: ReplicaId) -> Option<Arc<Gateway>> {
         let slots = self.slots();
         let slot = slots.iter().find(|it| it.id == id)?;
         slot.gateway.clone()
     }
 
-    /// The replica to which the balancer gives a client's request.
+    /// Replica to which the balancer gives a client's request.
     pub(super) fn choose(&self, client: usize) -> Option<Arc<Gateway>> {
         let slots = self.slots();
         let count = slots.len();
@@ -134,12 +134,12 @@ impl World {
         gateway
     }
 
-    /// Takes a replica out of the rotation, or back into it.
+    /// Takes a replica out of the balancer's rotation, or back into it.
     pub(super) fn rotate(&self, slot: usize, in_rotation: bool) {
         self.slots()[slot].in_rotation = in_rotation;
     }
 
-    /// Ends the process of a replica, as SIGKILL does. The balancer finds its port closed.
+    /// Ends the process of a replica, as SIGKILL does. The balancer finds its port closed at once.
     pub(super) fn kill(&self, slot: usize) {
         let gateway = {
             let slots = &mut self.slots()[slot];
@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-/// The memory of this process, in bytes.
+/// Resident memory of this process, in bytes.
 pub(super) fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm
@@ -170,7 +170,7 @@ pub(super) fn resident() -> u64 {
     pages.unwrap_or_default() * 4096
 }
 
-/// The time since then, in whole milliseconds.
+/// Time since `then`, in whole milliseconds.
 pub(super) fn millis_since(then: Instant) -> usize {
     let elapsed: Duration = then.elapsed();
     usize::try_from(elapsed.as_millis()).unwrap_or(usize::MAX)

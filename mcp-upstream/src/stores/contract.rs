@@ -1,7 +1,7 @@
-//! The contract of stores: facts that every [`SessionStore`](crate::session::store::SessionStore) and
-//! [`EventStore`](crate::stream::EventStore) must keep. The in-memory store of the tests keeps them, too.
+//! Contract of stores: tests of the facts that every [`SessionStore`](crate::session::store::SessionStore) and
+//! [`EventStore`](crate::stream::EventStore) must keep. The in-memory store of the tests keeps them as well.
 //!
-//! A maker is an `async fn(EventLogConfig) -> Made`. [`holds_for!`] makes a module of tests from it.
+//! A maker is an `async fn(EventLogConfig) -> Made` that creates the store. [`holds_for!`] makes a module of tests from it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ use crate::stores::Stores;
 use crate::stream::StreamCounts;
 use crate::stream::store::{AppendOutcome, EventKind, StoredEvent, StreamRef};
 
-/// A store to be tested.
+/// Store under test.
 pub(crate) struct Made {
     /// Both ports of the store.
     pub(crate) stores: Stores,
-    /// Opens the store for the replica of that name.
+    /// Opens the store for the replica with that name.
     pub(crate) replica: Option<OpenReplica>,
-    /// Kept until the test ends: a server process, a folder.
+    /// Resource that lives until the test ends: a server process, or a folder.
     pub(crate) guard: Box<dyn Any>,
 }
 
-/// Opens a store for the replica of a name.
+/// Opens a store for the replica with that name.
 pub(crate) type OpenReplica = Box<dyn Fn(&str) -> ReplicaStore>;
 
-/// A store as one of its replicas uses it.
+/// Store, as one of its replicas uses it.
 pub(crate) struct ReplicaStore {
     pub(crate) own: Announcement,
     pub(crate) stores: Stores,
     pub(crate) directory: Arc<dyn ReplicaDirectory>,
 }
 
-/// A test per fact, in a module of the maker's name beside the maker. The clock is the real one.
+/// Makes one test per fact, in a module with the maker's name beside the maker. The clock is the real one.
 macro_rules! holds_for {
     ($make:ident) => {
         crate::stores::contract::holds_for!($make:
@@ -74,7 +74,7 @@ macro_rules! holds_for {
 }
 pub(crate) use holds_for;
 
-/// Facts of stores that replicas share.
+/// Makes the tests of facts of stores that replicas share.
 macro_rules! holds_for_replicas {
     ($make:ident) => {
         crate::stores::contract::holds_for!($make:
@@ -88,7 +88,7 @@ macro_rules! holds_for_replicas {
 }
 pub(crate) use holds_for_replicas;
 
-/// The home of a session that was never taken up.
+/// Home of a session that was never adopted.
 const FIRST: Home = Home {
     replica: ReplicaId(0),
     epoch: 0,
@@ -143,7 +143,7 @@ fn toolset(entry: &str) -> SessionPatch {
     SessionPatch::Toolset(toolset)
 }
 
-/// Patches of every kind. None of them undoes another.
+/// Patches of every kind. No patch undoes another.
 fn patches() -> Vec<SessionPatch> {
     vec![
         SessionPatch::Confirm,
@@ -166,7 +166,7 @@ pub(crate) fn text(record: &SessionRecord) -> String {
     serde_json::to_string(record).expect("plain data")
 }
 
-/// The id of a session whose record was inserted.
+/// Inserts a record, and returns the id of its session.
 pub(crate) async fn inserted(made: &Made) -> SessionId {
     made.inserted().await.id
 }
@@ -200,7 +200,8 @@ impl Made {
             .expect("works");
     }
 
-    /// The messages that are read, and the newest event that was left out. The opening comes first, if there is one.
+    /// Reads the messages of a stream, and the sequence of the newest event that was left out. The opening comes first, if
+    /// there is one.
     async fn read(&self, session: &SessionId, number: u32, max: usize) -> (Vec<String>, u64) {
         let stream = StreamRef { session, number };
         let replay = self.stores.events.read(stream, max).await.expect("works");
@@ -213,7 +214,7 @@ impl Made {
 }
 
 impl ReplicaStore {
-    /// A replica of that name.
+    /// Creates a replica with that name.
     pub(crate) fn new(
         name: &str,
         stores: impl FnOnce(ReplicaId) -> Stores,
@@ -227,7 +228,7 @@ impl ReplicaStore {
         }
     }
 
-    /// The home of a session that this replica has taken up so often.
+    /// Home of a session in this replica, after `epoch` adoptions.
     fn home(&self, epoch: u32) -> Home {
         Home {
             replica: self.own.id,
@@ -304,7 +305,7 @@ fact!(an_insert_replaces_the_record, |store| {
 fact!(every_kind_of_patch_is_in_the_record, |store| {
     let mut record = store.inserted().await;
     let mut changes = patches();
-    // The last one of a kind wins; the number of a stream counts up alone.
+    // The last patch of a kind wins; the number of a stream only grows.
     changes.extend([
         SessionPatch::LogLevel(LogLevel::Debug),
         affinity("another"),
@@ -510,7 +511,7 @@ fact!(forget_ends_all_streams_of_one_session, |store| {
         store.append(&session, number, &opened(0, &[])).await;
         store.append(&session, number, &message(9, "{}")).await;
     }
-    // Without its opening, which could not be stored.
+    // A stream without its opening, which could not be stored.
     store.append(&session, 5, &message(9, "{}")).await;
     store.append(&other, 1, &message(9, "{}")).await;
     store.stores.events.forget(&session).await.expect("works");

@@ -47,7 +47,7 @@ fn table_of(limits: TableLimits, stores: Option<Stores>, replicas: Arc<Replicas>
     SessionTable::new(limits, key, Arc::new(events), store, replicas)
 }
 
-/// The home of sessions of a gateway without replicas.
+/// Home of sessions of a gateway without replicas.
 const HOME: Home = Home {
     replica: ReplicaId::ALONE,
     epoch: 0,
@@ -65,7 +65,7 @@ async fn open(store: &SessionTable, principal: &str, now: Instant) -> Arc<Sessio
     created(store, principal, None, now).await.session
 }
 
-/// A session whose client says so much about itself.
+/// Opens a session whose client's description has that size.
 async fn open_with(
     store: &SessionTable,
     principal: &str,
@@ -278,7 +278,7 @@ async fn a_principal_that_holds_its_share_of_bytes_loses_its_least_recently_used
     }
     let stream = read(&own[1]).await;
     assert!(alive(&store, &own[0], at(3)).await);
-    // The least recently used one without a stream goes first, then the next.
+    // The least recently used session without a stream is closed first, then the next.
     own.push(open_with(&store, "a", 50 * KIB, at(4)).await);
     assert_eq!(closed(&own), [false, false, true, false]);
     own.push(open_with(&store, "a", 15 * KIB, at(5)).await);
@@ -297,7 +297,7 @@ async fn where_all_bytes_are_held_the_principal_that_holds_the_most_gives_way() 
     });
     let start = Instant::now();
     let quiet = open_with(&store, "quiet", 20 * KIB, start).await;
-    // More sessions, but little in them.
+    // The principal has more sessions, but they take little memory.
     let mut many = Vec::new();
     for _ in 0..10 {
         many.push(open(&store, "many", start).await);
@@ -339,7 +339,7 @@ async fn a_session_that_grows_makes_room_among_the_others_of_its_principal() {
         let uri = format!("test://{number}");
         growing.subscriptions().add(&uri).expect("within");
     }
-    // More than its share, but nothing is left that could go.
+    // The session exceeds its share, but no other session is left to close.
     assert_eq!(store.weigh(&growing, at(3)), 1);
     assert_eq!((store.count(), store.weigh(&growing, at(4))), (1, 0));
     assert_ne!(growing.state(), SessionState::Closed);
@@ -365,7 +365,7 @@ async fn a_session_that_nobody_uses_after_it_was_opened_ends_soon() {
     let used = open(&store, "a", at(0)).await;
     let read_from = open(&store, "a", at(0)).await;
     let stream = read(&read_from).await;
-    // In the moment it was opened, too.
+    // A use in the moment of the opening counts as well.
     assert!(alive(&store, &used, at(0)).await);
     assert_eq!(store.evict_expired(at(9)).await, 0);
     assert_eq!(store.evict_expired(at(10)).await, 1);
@@ -379,7 +379,7 @@ async fn a_session_that_nobody_uses_after_it_was_opened_ends_soon() {
     books_balance(&store);
 }
 
-/// The measure of [`Session::weight`]: a store full of sessions holds no more than is on its books.
+/// Checks [`Session::weight`]: a table full of sessions takes no more memory than is booked.
 #[test]
 fn what_is_on_the_books_covers_what_sessions_take() {
     let runtime = crate::cost::runtime();
@@ -458,7 +458,7 @@ proptest::proptest! {
                 for principal in ["a", "b", "c"] {
                     let held = index.held_by(&Some(Arc::from(principal)));
                     assert!(held.sessions <= limits.per_principal);
-                    // One session alone may be more than the share.
+                    // A single session may exceed the share.
                     assert!(held.bytes <= limits.bytes_per_principal || held.sessions == 1);
                 }
                 drop(index);

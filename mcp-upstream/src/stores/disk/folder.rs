@@ -65,7 +65,7 @@ pub struct ReplicaFolder {
 #[derive(Debug, Serialize, Deserialize)]
 struct AnnouncementFile {
     announcement: Announcement,
-    /// The same announcement, sealed by the session key.
+    /// Copy of the announcement, sealed by the session key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sealed: Option<String>,
 }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     impl Replica {
-        /// The names of the others that are up.
+        /// Beats, and returns the names of the other replicas that are up.
         fn beat(&mut self) -> Vec<String> {
             let up = self.folder.beat(&self.own).expect("works");
             let mut names: Vec<_> = up.iter().map(|other| other.name.to_string()).collect();
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(two.beat(), ["one"]);
         assert!(one.beat().is_empty());
         assert_eq!(names(all.path()), ["one"]);
-        // The name is free before the process has ended.
+        // The name is free as soon as the replica has left, before its process has ended.
         join(all.path(), "two");
     }
 
@@ -466,7 +466,7 @@ mod tests {
             two.folder.key = unsealed;
             assert_eq!(heard(&mut two), None);
         }
-        // The address of a forger beside the seal of the replica.
+        // A forged address next to the sealed announcement of the replica.
         let forged = whole.replace("127.0.0.1:1", "127.0.0.1:2");
         assert_ne!(forged, whole);
         fs::write(&file, forged).expect("written");

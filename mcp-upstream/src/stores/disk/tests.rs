@@ -1,4 +1,4 @@
-//! The contract of stores, over the file; and facts about the file itself.
+//! Tests of the disk store: the contract of stores, and facts about the file itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -62,7 +62,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, file)
 }
 
-/// Keeps so many sessions.
+/// Stores the records of `sessions` new sessions.
 async fn fill(store: &DiskStore, sessions: usize) -> Vec<SessionRecord> {
     let records: Vec<_> = std::iter::repeat_with(new_record).take(sessions).collect();
     let inserts = records.iter().map(|record| store.insert(record));
@@ -259,7 +259,7 @@ async fn a_file_from_before_there_were_replicas_is_used_by_them() {
     let claimed = store.claim(&records[0].id, by, records[0].home).await;
     assert!(claimed.expect("works").is_some());
     drop(store);
-    // An earlier version checks the number of the format.
+    // Earlier versions check the number of the format.
     let connection = Connection::open(&file).expect("a file");
     let format: i64 = connection
         .pragma_query_value(None, "user_version", |row| row.get(0))
@@ -275,7 +275,7 @@ fn count(file: &Path, table: &str) -> usize {
         .expect("a count")
 }
 
-/// Moves the rows of a table so many seconds into the past.
+/// Moves rows into the past by the SQL `change`.
 fn age(file: &Path, change: &str) {
     let connection = Connection::open(file).expect("a file");
     connection.execute_batch(change).expect("changed");
@@ -317,7 +317,7 @@ async fn old_rows_are_forgotten_and_the_others_stay() {
     .expect("purged");
     assert_eq!(count(&file, "sessions"), kept);
     assert_eq!(count(&file, "events WHERE stream = 1"), 0);
-    // The requests of the other stream are long answered.
+    // The requests of the other stream were answered long ago.
     assert_eq!(count(&file, "streams WHERE number = 2"), 0);
 }
 

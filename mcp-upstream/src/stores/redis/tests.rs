@@ -1,4 +1,4 @@
-//! The store over a real `redis-server`: the contract, and what only this one does.
+//! Tests of the store with a real `redis-server`: the contract of stores, and facts of this store alone.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) mod simulated;
 
 use server::RedisServer;
 
-/// Enough for a machine that is busy with other tests; production waits for 50 ms.
+/// Time limit of operations, long enough for a machine that is busy with other tests; production waits for 50 ms.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn store_at(url: &str, log: &EventLogConfig) -> RedisStore {
@@ -145,7 +145,7 @@ async fn an_operation_does_not_wait_for_a_server_that_accepts_and_says_nothing()
         assert!(told.contains("did not answer within 50 ms"), "{told}");
         waits.push(start.elapsed().as_millis());
     }
-    // By the paused clock, which rounds up by a millisecond. Then it is known to be silent.
+    // Measured by the paused clock, which rounds up by a millisecond. After these operations Redis counts as silent.
     assert!(
         waits[..5].iter().all(|wait| (50..=51).contains(wait)),
         "{waits:?}"
@@ -153,7 +153,7 @@ async fn an_operation_does_not_wait_for_a_server_that_accepts_and_says_nothing()
     assert_eq!(waits[5..], [0, 0, 0]);
 }
 
-/// Until the store answers again.
+/// Waits until the store answers again.
 async fn answers(store: &RedisStore) {
     let again = async {
         while store.ping().await.is_err() {
@@ -236,7 +236,7 @@ async fn no_name_of_a_key_holds_the_id_and_every_key_expires() {
         };
         assert!(lives.contains(&expires), "{key} {expires}");
     }
-    // Nearly over, then touched.
+    // Touched shortly before it expires.
     for kind in ["session", "streams"] {
         let key = keys.lines().find(|key| key.contains(kind)).expect("a key");
         server.command(&["EXPIRE", key, "20"]);

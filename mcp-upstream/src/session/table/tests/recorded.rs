@@ -1,4 +1,4 @@
-//! A table with a store: what is written, and how another process goes on.
+//! Tests of a table with a store: the records that it writes, and how another process continues its sessions.
 
 use tooldock_workers::worker::LogLevel;
 
@@ -10,7 +10,7 @@ fn recorded(limits: TableLimits, shadow: &Arc<Shadow>) -> SessionTable {
     table(limits, Some(shadow.stores()))
 }
 
-/// The patches there are, small enough to repeat.
+/// All kinds of patches, with few values so that patches repeat.
 fn patches() -> impl proptest::strategy::Strategy<Value = SessionPatch> {
     use proptest::prelude::*;
     let uri = || (0..4_u8).prop_map(|number| Arc::from(format!("test://{number}")));
@@ -81,7 +81,7 @@ fn whatever_was_committed_redis_has_the_record_that_the_session_is() {
     held.expect("the record says what the session is");
 }
 
-/// A process's own connection to that Redis.
+/// Stores of one process, with its own connection to Redis.
 fn in_redis(server: &RedisServer) -> Stores {
     Stores::of(store_at(&server.url(), &EventLogConfig::default()))
 }
@@ -155,7 +155,7 @@ async fn a_session_that_is_over_has_no_record() {
     used.touch(at(40));
     assert_eq!(store.evict_expired(at(70)).await, 1);
     assert!(!there(&expired) && there(&used));
-    // Ended by another process: this one hears of it when it looks at the session.
+    // Another process has ended the session: this one notices when it checks the session.
     let sessions = shadow.stores().sessions;
     sessions.remove(used.id()).await.expect("works");
     used.touch(at(90));
@@ -218,7 +218,7 @@ async fn a_session_in_use_is_not_ended_for_want_of_a_record_that_could_not_be_wr
     let session = open(&store, "a", at(0)).await;
     session.touch(at(40));
     shadow.fail(0);
-    // The sweep tells the store that the session is in use, and then records it.
+    // The sweep keeps the session although it has no record yet, and records it.
     assert_eq!(store.evict_expired(at(70)).await, 0);
     assert!(alive(&store, &session, at(70)).await);
     assert!(shadow.record(session.id().as_str()).is_some());
@@ -348,7 +348,7 @@ mod homes {
         let [one, other] = &two.replicas;
         let session = open(&two.tables[0], "a", Instant::now()).await;
         beats(&[other], BEAT_LIFE).await;
-        // It goes on before the other one has heard of it.
+        // The replica runs again before the other one has noticed its pause.
         beats(&[one], Duration::ZERO).await;
         assert!(matches!(two.located(0, &session).await, Located::Live(_)));
         assert!(matches!(

@@ -1,11 +1,11 @@
-//! Budgets of limits that replicas share.
+//! Tests of limit budgets that replicas share.
 
 use tooldock_workers::budget::BudgetUse;
 
 use super::*;
 use crate::replicas::ReplicaDirectory;
 
-/// Long against the time that a test takes.
+/// Window of the budgets, long compared with the time that a test takes.
 const WINDOW: Duration = Duration::from_secs(100_000);
 
 fn used(name: u8, taken: u64, whole_in: u64) -> BudgetUse {
@@ -17,14 +17,14 @@ fn used(name: u8, taken: u64, whole_in: u64) -> BudgetUse {
     }
 }
 
-/// The answers in seconds, rounded up: each says a little less, by the time that has passed.
+/// Takes from budgets, and returns the answers in seconds, rounded up since some time has passed.
 async fn take(store: &RedisStore, used: &[BudgetUse]) -> Vec<u64> {
     let whole_in = store.take_budgets(used, 2).await.expect("works");
     let seconds = |it: &Duration| it.as_secs_f64().ceil() as u64;
     whole_in.iter().map(seconds).collect()
 }
 
-/// Asserts that a budget is whole after so many seconds, less those that the test has taken.
+/// Asserts that a budget is whole after `expected` seconds, less the time that the test has taken.
 fn assert_near(seconds: u64, expected: u64) {
     assert!(
         (expected - 60..=expected).contains(&seconds),
@@ -58,7 +58,7 @@ async fn a_redis_that_has_lost_its_data_learns_what_replicas_know() {
     server.command(&["FLUSHALL"]);
     let answers = take(&store, &[used(1, 500, 9_000)]).await;
     assert_near(answers[0], 9_000);
-    // Known, and not taken again.
+    // The use is known already, and does not count again.
     let answers = take(&store, &[used(1, 500, 9_000)]).await;
     assert_near(answers[0], 9_500);
 }

@@ -1,9 +1,10 @@
-//! Redis behind Sentinels, as a cluster, and over TLS.
+//! Tests with Redis behind Sentinels, as a cluster, and over TLS.
 
 use super::*;
 use crate::stores::contract::{self, inserted};
 
-/// A cluster of one node. That keys of a session are in one slot shows here, since Redis refuses commands across slots.
+/// Makes a store in a cluster of one node. Redis refuses commands across slots even there, so this tests that all keys of a
+/// session are in one slot.
 async fn cluster(log: EventLogConfig) -> Made {
     let server = RedisServer::cluster();
     let url = format!("redis+cluster://127.0.0.1:{}", server.port());

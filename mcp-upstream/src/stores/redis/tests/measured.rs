@@ -1,5 +1,5 @@
-//! The work of a real server for each operation, and its memory for each session: the figures of the simulated one
-//! (`simulated`) and of docs/scaling.md. `make simulate-redis` prints them.
+//! Measures the work of a real server for each operation, and its memory for each session: the figures that the simulated
+//! server (`simulated`) and docs/scaling.md use. `make simulate-redis` prints them.
 
 use futures_util::{StreamExt, stream};
 use tooldock_workers::budget::BudgetUse;
@@ -11,9 +11,9 @@ use crate::session::{Home, SessionPatch, SessionRecord};
 use crate::simulation::{MESSAGE, binding, client};
 use crate::stream::StreamCounts;
 
-/// Sessions that are recorded.
+/// Number of recorded sessions.
 const SESSIONS: usize = 20_000;
-/// Operations at a time, as many requests of one replica.
+/// Number of concurrent operations, as many as a replica has requests.
 const AT_ONCE: usize = 64;
 
 const FIRST: Home = Home {
@@ -21,13 +21,13 @@ const FIRST: Home = Home {
     epoch: 0,
 };
 
-/// A server with what was read of it last.
+/// Server whose work and memory are measured.
 struct Measured {
     server: RedisServer,
 }
 
 impl Measured {
-    /// A figure of `INFO`.
+    /// Reads a figure of `INFO`.
     fn figure(&self, section: &str, name: &str) -> f64 {
         let info = self.server.command(&["INFO", section]);
         let line = info.lines().find_map(|line| line.strip_prefix(name));
@@ -44,7 +44,7 @@ impl Measured {
         self.figure("memory", "used_memory")
     }
 
-    /// Prints what an operation costs that is done so often.
+    /// Runs an operation `times` times, and prints its cost.
     async fn cost(&self, name: &str, times: usize, operation: impl AsyncFn(usize)) {
         let (micros, memory) = (self.micros(), self.memory());
         let all = stream::iter(0..times).map(|at| operation(at));
@@ -153,7 +153,7 @@ async fn work_and_memory_of_a_real_server() {
     measured.cost("forget", SESSIONS, forget).await;
 }
 
-/// Beats of so many replicas.
+/// Measures beats of that many replicas.
 async fn beats(measured: &Measured, store: &RedisStore, replicas: usize) {
     measured.server.command(&["DEL", "tooldock:replicas"]);
     let all: Vec<Announcement> = (0..replicas)
@@ -167,7 +167,7 @@ async fn beats(measured: &Measured, store: &RedisStore, replicas: usize) {
     measured.cost(&name, 4000, beat).await;
 }
 
-/// Exchanges about limits, with so many budgets each.
+/// Measures exchanges about limits, with that many budgets each.
 async fn exchanges(measured: &Measured, store: &RedisStore, budgets: usize) {
     let used: Vec<_> = (0..budgets)
         .map(|at| BudgetUse {

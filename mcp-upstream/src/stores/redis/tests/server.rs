@@ -1,5 +1,5 @@
-//! A `redis-server` of one test: it listens on a Unix socket, and on a port of the loopback if the test needs one, keeps
-//! nothing on disk, and ends with the test.
+//! `redis-server` of one test: it listens on a Unix socket, and on a loopback port if the test needs it, writes nothing to
+//! disk, and ends with the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// How long a server may take to start on a busy machine.
+/// Time limit for the start of a server on a busy machine.
 const START_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) struct RedisServer {
@@ -25,12 +25,12 @@ impl RedisServer {
         Self::with(&[])
     }
 
-    /// With further options.
+    /// Starts a server with further options.
     pub(crate) fn with(options: &[&str]) -> Self {
         Self::at(0, options)
     }
 
-    /// On a port, too.
+    /// Starts a server that listens on a port as well.
     pub(crate) fn listening(options: &[&str]) -> Self {
         Self::at(free_port(), options)
     }
@@ -53,12 +53,12 @@ impl RedisServer {
         self.port
     }
 
-    /// Its address by the socket.
+    /// Address of the server's socket.
     pub(crate) fn url(&self) -> String {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    /// Follows another server.
+    /// Starts a replica of another server.
     pub(crate) fn replica_of(primary: &Self) -> Self {
         let follows = format!("127.0.0.1 {}", primary.port());
         let replica = Self::listening(&["--replicaof", &follows]);
@@ -66,7 +66,7 @@ impl RedisServer {
         replica
     }
 
-    /// A Sentinel that looks after the primary of the name `main` alone.
+    /// Starts a Sentinel that watches only the primary with the name `main`.
     pub(crate) fn sentinel_of(primary: &Self) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
@@ -92,7 +92,7 @@ impl RedisServer {
         }
     }
 
-    /// A cluster of one node, which serves all slots.
+    /// Starts a cluster of one node, which serves all slots.
     pub(crate) fn cluster() -> Self {
         let bus = free_port().to_string();
         let server = Self::listening(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
@@ -101,7 +101,7 @@ impl RedisServer {
         server
     }
 
-    /// Waits until the output of a command has these words.
+    /// Waits until the output of a command contains these words.
     pub(crate) fn until(&self, command: &[&str], words: &str) {
         let start = Instant::now();
         while !self.command(command).contains(words) {
@@ -110,18 +110,18 @@ impl RedisServer {
         }
     }
 
-    /// Ends it, as a crash would.
+    /// Ends the server like a crash.
     pub(crate) fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Starts it again, empty.
+    /// Starts the server again, without data.
     pub(crate) fn start_again(&mut self) {
         self.process = run(&self.folder, self.port, &[]);
     }
 
-    /// Runs a command by `redis-cli` and answers the output.
+    /// Runs a command by `redis-cli`, and returns its output.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let output = Command::new("redis-cli")
             .arg("-s")
@@ -140,8 +140,8 @@ impl Drop for RedisServer {
     }
 }
 
-/// A port that is free, and below those that the system gives to connections: no other process takes it before the server
-/// does. Each process of tests begins at ports of its own.
+/// Returns a free port below those that the system gives to connections, so that no other process takes it before the server
+/// does. Each test process begins at different ports.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const PROCESSES: u32 = 1_200;
@@ -172,7 +172,7 @@ fn run(folder: &TempDir, port: u16, options: &[&str]) -> Child {
     started(command, "eady to accept connections")
 }
 
-/// Starts a process and waits until it has printed this; reads on for it afterwards.
+/// Starts a process, waits until it has printed these words, and keeps reading its output afterwards.
 fn started(mut command: Command, words: &'static str) -> Child {
     let started = command.stdout(Stdio::piped()).spawn();
     let mut process = started.expect("this test needs redis-server: apt-get install redis-server");
