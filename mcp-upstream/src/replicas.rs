@@ -178,7 +178,7 @@ pub enum Standing {
     Leaving,
     /// The replica did not beat for [`BEAT_LIFE`].
     Gone,
-    /// The directory has not answered for long enough to tell.
+    /// The beats do not tell yet whether the replica is up or gone.
     Unclear,
 }
 
@@ -289,7 +289,7 @@ impl Replicas {
         Self::with(own, Some(directory))
     }
 
-    /// Creates a replica without a directory that has a number of its own: it claims the sessions of earlier processes.
+    /// Creates a replica that has its own number but no directory: it claims the sessions of earlier processes.
     pub fn single(own: Announcement) -> Arc<Self> {
         Self::with(own, None)
     }
@@ -397,7 +397,7 @@ impl Replicas {
     }
 
     /// Waits until this process has heard that its predecessor leaves, for 3 s at most. Before that it would forward requests
-    /// to the predecessor, whose address is its own.
+    /// to the predecessor, at the address that both share.
     pub async fn relieved(&self) {
         let Some(predecessor) = self.predecessor.get() else {
             return;
@@ -469,7 +469,7 @@ impl Replicas {
 
     /// Number of pauses between beats that were long enough for other replicas to claim sessions of this process. After a pause
     /// (SIGSTOP, a suspended machine) this waits for the next beat, for 100 ms at most. Time in which the directory is away is
-    /// no pause: it accepts no claims either.
+    /// no pause, since no session can be claimed then.
     pub async fn lapses(&self) -> u64 {
         const NEXT_BEAT: Duration = Duration::from_millis(100);
         if self.directory.is_some() && self.known.borrow().tried.elapsed() >= BEAT_LIFE {

@@ -190,7 +190,7 @@ impl ReplicaLink {
         }
     }
 
-    /// Health request that shows whether a replica still answers requests, at the listener of a forwarded request.
+    /// Builds a health request that shows whether a replica still answers, at the listener of the forwarded request.
     fn question(&self, other: &Announcement, passport: Passport) -> Result<Forwarded, String> {
         let (method, target) = (Method::GET, "/health");
         let line = (method.as_str(), target);
@@ -245,7 +245,7 @@ struct HttpRequest<'a> {
     caller: Caller,
     request: AdmittedRequest,
     forwarded: Forwarded,
-    /// Refusal to answer with if the replica cannot be reached.
+    /// Answer to the client if the replica cannot be reached.
     unreachable: Option<Refusal>,
 }
 

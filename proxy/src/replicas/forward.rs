@@ -275,7 +275,7 @@ impl Forwarder {
         let backend = backend(&address, self.tls.is_some())
             .map_err(|why| format!("its replicas.address {why}"))?;
         if peers.len() >= REPLICAS {
-            // Most addresses are of replicas that came and went.
+            // Drops the addresses of replicas that came and went, with all others.
             peers.clear();
         }
         let peer = Arc::new(PeerAddress {
@@ -322,8 +322,8 @@ fn backend(address: &str, encrypts: bool) -> Result<Backend, String> {
     }
 }
 
-/// Builds the request head: that of the client, without the headers of its connection. `Origin` is left out: it has been
-/// checked here, and the response headers for it are added where the response leaves for the client.
+/// Builds the request head from the client's, without the headers of its connection. `Origin` is left out: this replica has
+/// checked it, and adds the response headers for it where the response leaves for the client.
 fn head(forwarded: &Forwarded, length: usize) -> Bytes {
     let mut head = BytesMut::with_capacity(2048);
     let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| head.put_slice(part));
@@ -348,7 +348,7 @@ fn goes_on(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str()) && !stays.contains(name)
 }
 
-/// State that ends a response while it is passed on: the other replica is gone, or this one drains.
+/// Events that end a response while it is passed on: the other replica is gone, or this replica drains.
 struct Watch {
     replica: ReplicaId,
     replicas: Arc<Replicas>,

@@ -54,9 +54,9 @@ pub(crate) struct Arrival {
     pub(crate) listener: Box<str>,
     /// Peer of the connection at that listener.
     pub(crate) peer: Peer,
-    /// Client certificate that is valid there.
+    /// Client certificate of that connection.
     pub(crate) certificate: Option<ShownCertificate>,
-    /// Id that the request got there.
+    /// Id that the request got at that listener.
     pub(crate) request_id: Box<str>,
     hops: u8,
 }

@@ -1,4 +1,4 @@
-//! Adoption of a session that another process had, or an earlier process of this replica. The session continues here from its
+//! Adoption of a session of another process, or of an earlier process of this replica. The session continues here from its
 //! record, with the general stream that its client listens to.
 //!
 //! Kept: the whole [`SessionRecord`](crate::session::SessionRecord), and the stored events of the session's streams. Lost:

@@ -67,7 +67,7 @@ impl State {
     fn beat(&mut self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
         let mut others = self.folder.beat(own)?;
         let all = others.len();
-        // Replica numbers are 32-bit digests of names: among some 65,000 names two are equal.
+        // Replica numbers are 32-bit digests of names: among some 65,000 names, two have the same number.
         others.retain(|other| other.id != own.id);
         let unheard = news::read(&self.connection, own.id, seen).map_err(failed)?;
         Ok(Heard {

@@ -91,7 +91,7 @@ fn in_steps(
     Ok(dropped == STEP)
 }
 
-/// Deletes the oldest messages that were stored before the second `until`.
+/// Deletes the oldest messages, as far as they were stored before `until`, in seconds since 1970.
 fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "SELECT id, session, stream, sequence, at FROM events ORDER BY id LIMIT ?1";
     let mut statement = connection.prepare_cached(sql)?;
@@ -119,7 +119,7 @@ fn drop_events(connection: &Connection, until: i64) -> Result<usize> {
     Ok(dropped)
 }
 
-/// Deletes sessions that were not used since the second `until`, and the least recently used ones beyond `max`.
+/// Deletes sessions whose last use was before `until`, and the least recently used ones beyond `max`.
 fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usize> {
     let count: usize =
         connection.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0))?;
@@ -145,8 +145,8 @@ fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usiz
     Ok(dropped)
 }
 
-/// Deletes the openings of streams from before the second `until`: those of requests, whose calls are long over, and those of
-/// sessions that are gone.
+/// Deletes openings of streams from before `until`: streams of requests, whose calls are long over, and streams of sessions
+/// that are gone.
 fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "DELETE FROM streams WHERE (session, number) IN (
         SELECT session, number FROM streams WHERE at < ?1 AND

@@ -22,9 +22,9 @@ use crate::seal::SessionId;
 use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError};
 
-/// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the one that
-/// exceeds it, so that a session that lasts for years does not grow for years. A process keeps 32 finished streams; the
-/// larger number here leaves room for a long call behind many short ones.
+/// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the oldest stream
+/// beyond this number, so that a session that lasts for years does not grow for years. A process keeps 32 finished streams;
+/// the larger number here leaves room for a long call behind many short ones.
 const STREAMS_MAX: u32 = 1024;
 
 /// Fields of a stream.
