@@ -55,7 +55,7 @@ impl EventLog {
         let Some(newest) = newest else {
             return Ok(None);
         };
-        let unstored = newest.max(replay.dropped) + UNSTORED_MAX;
+        let unstored = newest.max(replay.dropped).saturating_add(UNSTORED_MAX);
         self.ledger.raise(unstored);
         let share = self.ledger.share(session.principal());
         let readers = session.readers();
