@@ -391,7 +391,7 @@ fn wrong_texts(key: &str) -> Vec<String> {
         "key" => texts.extend(["A B", "1A", "A=B", "A-B"].map(str::to_owned)),
         // No file is there, whatever its name; a query may be any text but an empty or endless one.
         "path" | "query" => texts = vec![String::new(), long],
-        // A toolset may be as long as what it turns on.
+        // The text of a toolset grows with the number of tools that it turns on.
         "toolset" => texts.retain(|text| *text != long),
         "tool_name" | "as" | "principal" | "scopes" | "networks" | "limits" | "expires" | "id" => {}
         other => panic!("no wrong texts for {other}"),

@@ -11,7 +11,7 @@ use crate::support::programs;
 
 /// Comment lines, of 1,000, that begin with a word that names nothing.
 const OPENERS_MAX: usize = 2;
-/// Comment lines, of 1,000, that paraphrase a thing ("what is …").
+/// Comment lines, of 1,000, that paraphrase a thing instead of naming it.
 const PARAPHRASES_MAX: usize = 2;
 /// Comment lines, of 1,000, that speak of people where clients, callers or operators are meant.
 const PEOPLE_MAX: usize = 1;

@@ -108,7 +108,7 @@ pub enum Introspection {
     At(IntrospectionConfig),
 }
 
-/// An introspection endpoint, with the gateway's credentials there.
+/// An introspection endpoint, and the credentials with which the gateway asks it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectionConfig {

@@ -62,7 +62,7 @@ pub(crate) fn sealed<'a>(
 ///
 /// # Errors
 ///
-/// If the state was not sealed here, was sealed for another request, or is too old.
+/// The state was not sealed by this gateway, was sealed for another request, or is too old.
 pub(crate) fn opened<'a>(
     key: &SessionKey,
     bound: impl FnOnce() -> BoundRequest<'a>,

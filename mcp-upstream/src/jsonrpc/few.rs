@@ -1,4 +1,4 @@
-//! Reads the elements of an array, and at most one more than allowed: a body of zeros has a million.
+//! Reads the elements of an array, and stops one element after the allowed number: a body such as `[0,0,…]` may have millions.
 
 use std::fmt;
 

@@ -34,7 +34,7 @@ enum Content<T> {
     Free { next: u32 },
 }
 
-/// Reason why an answer matches no pending call.
+/// The reason why an answer of a worker belongs to no pending call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoPendingCall {
     /// The id was given out once: the call was cancelled or answered before.

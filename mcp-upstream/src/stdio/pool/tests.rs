@@ -652,7 +652,7 @@ async fn a_reload_ends_the_processes_of_a_server_that_changed_and_of_no_other() 
         .lease(&old, ConnectionKey::Shared, shared(Era::Legacy))
         .await;
     let pid = leased.pid();
-    // The same server in another snapshot.
+    // A later snapshot of the registry has this server unchanged.
     house.publish(Some(&old));
     assert_eq!(
         house

@@ -156,7 +156,7 @@ impl InboundRouter {
         }
     }
 
-    /// Returns true if the process may hold an answer of the client that it was opened for.
+    /// Returns true if the process may keep an answer from the client for which the process was opened.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }

@@ -21,7 +21,7 @@ const FIRST: Home = Home {
     epoch: 0,
 };
 
-/// Server whose work and memory are measured.
+/// The Redis server whose processor time and memory are measured.
 struct Measured {
     server: RedisServer,
 }

@@ -130,7 +130,7 @@ pub(crate) struct SimulatedRedis {
 struct Server {
     data: Data,
     condition: Condition,
-    /// The moment at which each shard has done what it was asked for.
+    /// The moment at which each shard has finished its queued operations.
     shards: Vec<Instant>,
     worked: Vec<Duration>,
     work: Work,
@@ -332,7 +332,7 @@ pub(crate) struct SimulatedConnection {
     silence: Mutex<Silence>,
 }
 
-/// An operation that was sent: the server carries it out, whether or not anybody waits for its answer.
+/// An operation that was sent: the server carries it out even if its caller no longer waits.
 struct Sent<F: FnOnce(&mut Data)> {
     redis: Arc<SimulatedRedis>,
     work: Option<F>,
