@@ -14,7 +14,8 @@ use super::{EnvironmentError, blocking};
 use crate::data_dir::hex;
 use crate::regular_file;
 
-static APP: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/python/app");
+// Copied there by `build.rs`.
+static APP: Dir<'static> = include_dir!("$OUT_DIR/app");
 
 /// Unpacks the runtime, or checks that it is unpacked and unchanged. Returns the directory that holds `app`.
 pub(super) async fn unpack(runtime_dir: &Path) -> Result<PathBuf, EnvironmentError> {
@@ -59,17 +60,9 @@ pub(super) fn collect_garbage(runtime_dir: &Path, current: &Path) {
     }
 }
 
-/// The files that run, by their path below `app`, in path order. Other files that the folder held when it was embedded
-/// (caches, notes) are left out.
+/// The runtime's files, by their path below `app`, in path order. `build.rs` embeds sources alone.
 fn python_files<'a>(directory: &'a Dir<'a>) -> Vec<&'a File<'a>> {
-    let mut files: Vec<_> = directory
-        .files()
-        .filter(|file| {
-            file.path()
-                .extension()
-                .is_some_and(|extension| extension == "py")
-        })
-        .collect();
+    let mut files: Vec<_> = directory.files().collect();
     for folder in directory.dirs() {
         files.extend(python_files(folder));
     }
