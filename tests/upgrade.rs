@@ -355,6 +355,9 @@ async fn a_process_among_several_is_replaced_by_its_name_and_the_only_one_by_any
 
 #[tokio::test]
 async fn a_replica_of_a_redis_is_replaced_and_no_request_fails_at_either_replica() {
+    // Streaming calls by either replica of sessions that the successor claims meanwhile are answered, too.
+    let folder = tempfile::TempDir::new().unwrap();
+    let gate = folder.path().join("gate");
     let redis = Redis::start().await;
     let replica = |name: &str| {
         let address = free_address().to_string();
@@ -385,7 +388,58 @@ async fn a_replica_of_a_redis_is_replaced_and_no_request_fails_at_either_replica
     for traffic in &traffic {
         traffic.answered(50).await;
     }
-    assert!(one.upgraded().await.success());
+    let mut running = Vec::new();
+    for (session, gateway) in sessions.iter().zip([&one, &two]) {
+        let mut answer = session
+            .at(gateway)
+            .call(2, "talk", json!({"gate": gate}))
+            .await;
+        answer.next().await.expect("the call has begun");
+        running.push(answer);
+    }
+    // A connection that is kept until the sessions have been claimed: its request reaches the process before.
+    let kept = reqwest::Client::new();
+    let ping = async |session: &Session, gateway: &Gateway| {
+        let sent = kept
+            .post(gateway.url("/mcp/talk"))
+            .bearer_auth(TOKEN)
+            .header("Accept", "application/json, text/event-stream")
+            .header("MCP-Protocol-Version", LATEST)
+            .header("Mcp-Session-Id", &session.id)
+            .json(&json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}));
+        sent.send().await.expect("answered").status()
+    };
+    assert_eq!(ping(&sessions[0], &one).await, 200);
+    let successor = one.successor();
+    let [at_one, at_two] = &traffic;
+    eventually("the successor accepts connections", || async {
+        one.log()
+            .contains("this gateway accepts connections in place of the one before")
+            .then_some(())
+    })
+    .await;
+    tokio::join!(at_one.answered(50), at_two.answered(50));
+    eventually("both sessions are claimed", || async {
+        let mut live = 0;
+        for gateway in [&one, &two] {
+            let metrics = gateway.metrics_text().await;
+            let lines = metrics.lines();
+            let counts = lines.filter_map(|line| line.strip_prefix("tooldock_sessions "));
+            live += counts
+                .filter_map(|it| it.parse::<usize>().ok())
+                .sum::<usize>();
+        }
+        (live == sessions.len()).then_some(())
+    })
+    .await;
+    assert_eq!(ping(&sessions[0], &one).await, 200);
+    fs::write(&gate, "").unwrap();
+    for answer in &mut running {
+        let messages = answer.messages().await;
+        let last = messages.last().expect("an answer");
+        assert_eq!(last["result"]["content"][0]["text"], "done", "{last}");
+    }
+    assert!(one.replaced_by(successor).await.success());
     for traffic in traffic {
         traffic.answered(50).await;
         let mut failures = traffic.end().await;

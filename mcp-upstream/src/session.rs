@@ -287,6 +287,14 @@ impl Session {
         drop(upstream_bindings);
     }
 
+    /// Leaves the session to the replica that has claimed it: long streams end, so that their clients resume them there. Running
+    /// calls are answered here.
+    pub(crate) fn hand_over(&self) {
+        self.subscriptions.clear();
+        self.take_seat(None);
+        self.streams.end_long();
+    }
+
     /// The state that the server of a namespace keeps for the session, created on first use. In a closed session it is not kept.
     pub(crate) fn upstream_binding<T: Any + Send + Sync>(
         &self,

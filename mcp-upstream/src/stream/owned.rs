@@ -264,6 +264,16 @@ impl OwnedStreams {
         }
     }
 
+    /// Ends the streams that would not end by themselves, each with the time after which its client comes back. Streams of
+    /// requests go on.
+    pub(crate) fn end_long(&self) {
+        for stream in self.lock().streams.clone() {
+            if let Some(waker) = stream.end() {
+                waker.wake();
+            }
+        }
+    }
+
     /// Returns true if any stream has a reader.
     pub(crate) fn any_read(&self) -> bool {
         self.read.load(Ordering::SeqCst) > 0

@@ -1,5 +1,6 @@
 //! Sessions in doubt: another replica may have claimed them while this process was silent, that is, stopped or cut off from
-//! the store. Each is compared with its record before it is used again, and closed here if another replica has it.
+//! the store. Each is compared with its record before it is used again, and given up here if another replica has it: closed
+//! with its calls, or handed over by a process that is leaving and still answers its calls.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -110,7 +111,12 @@ impl SessionTable {
         drop(doubted);
         // A session without a record has not been claimed: the sweep records it again.
         let claimed = record.is_some_and(|record| record.home.replica != self.replicas.own());
-        if claimed && self.close(&mut self.index(), id) {
+        let given_up = claimed
+            && match self.replicas.is_leaving() {
+                true => self.hand_over(id),
+                false => self.close(&mut self.index(), id),
+            };
+        if given_up {
             tracing::info!("a session goes on in the replica that claimed it");
         }
         Ok(())

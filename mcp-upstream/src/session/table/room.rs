@@ -129,6 +129,17 @@ impl SessionTable {
         removed.is_some()
     }
 
+    /// Removes a session that another replica has claimed from this process, which is leaving: its calls run on here. Returns
+    /// true if it was in the table.
+    pub(super) fn hand_over(&self, id: &SessionId) -> bool {
+        self.index().remove(id);
+        let removed = self.sessions.remove(id.as_str());
+        if let Some((_, session)) = &removed {
+            session.hand_over();
+        }
+        removed.is_some()
+    }
+
     /// Closes the least recently used session of a principal, but never `spared`. A session with an open stream is closed only
     /// if all sessions have one. Returns true if a session was closed.
     fn close_oldest_of(

@@ -1,9 +1,11 @@
 //! Tests of a table with a store: the records that it writes, and how another process continues its sessions.
 
+use futures_util::future::AbortHandle;
 use tooldock_workers::worker::LogLevel;
 
 use super::*;
-use crate::session::{SessionPatch, SessionRecord};
+use crate::session::in_flight::NoNotice;
+use crate::session::{InFlightCalls, SessionPatch, SessionRecord};
 use crate::stores::redis::tests::{server::RedisServer, store_at};
 
 fn recorded(limits: TableLimits, shadow: &Arc<Shadow>) -> SessionTable {
@@ -340,6 +342,31 @@ mod homes {
         assert!(matches!(two.located(0, &claimed).await, Located::Elsewhere(it) if it == home));
         assert_eq!(claimed.state(), SessionState::Closed);
         assert!(matches!(two.located(0, &kept).await, Located::Live(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_leaves_hands_claimed_sessions_over_and_their_calls_run_on() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let mut stream = read(&session).await;
+        let (call, registration) = AbortHandle::new_pair();
+        let running = InFlightCalls::enter(&session, "1", call, Arc::new(NoNotice));
+        one.leave().await;
+        beats(&[other], Duration::ZERO).await;
+        assert!(matches!(
+            two.located(1, &session).await,
+            Located::Adopted(_)
+        ));
+        let home = other.own();
+        assert!(matches!(two.located(0, &session).await, Located::Elsewhere(it) if it == home));
+        assert!(!registration.handle().is_aborted());
+        assert!(running.is_of_open_session());
+        let farewell = stream.next().await.expect("ends with a time to wait");
+        assert!(farewell.starts_with(b"retry:"), "{farewell:?}");
+        assert_eq!(stream.next().await, None);
+        assert_eq!(two.tables[0].count(), 0);
+        books_balance(&two.tables[0]);
     }
 
     #[tokio::test(start_paused = true)]
