@@ -125,7 +125,13 @@ fn every_relative_link_of_the_documentation_leads_to_a_file_and_heading() {
 }
 
 /// The crates, whose sources are written without `src/`: `proxy/edge.rs` is `proxy/src/edge.rs`.
-const CRATES: [&str; 4] = ["proxy", "filters", "mcp-upstream", "workers"];
+const CRATES: [&str; 5] = [
+    "proxy",
+    "filters",
+    "mcp-upstream",
+    "workers",
+    "workers/builder",
+];
 
 /// Whether there is such a file. The crate may be left out, too.
 fn exists(path: &str) -> bool {

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Some(first) if first == "__guard" => {
             return tooldock_workers::process::guard::main(arguments);
         }
-        Some(first) if first == "__builder" => return tooldock_workers::builder::main(),
+        Some(first) if first == "__builder" => return tooldock_builder::main(),
         _ => {}
     }
     match Cli::try_parse() {

@@ -110,6 +110,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
         "proxy/bin",
         "proxy/oubliette-client/src",
         "proxy/src",
+        "workers/builder/src",
         "workers/src",
     ];
     for folder in folders {

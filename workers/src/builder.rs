@@ -8,31 +8,14 @@
 //! ```
 //!
 //! None of that work runs in the gateway's process: a parser that crashes on a hostile file, or a clone that fills its
-//! memory, ends a child. This file and those that start the child are always part of the crate; the child's own code stands
-//! behind the feature `builder`, which only the binary turns on.
+//! memory, ends a child. This module starts the child, holds the messages between both, and reads the trees that were kept.
+//! The child's own code, with its parsers, is the crate `tooldock-builder`, which only the binary depends on.
 //!
 //! The builder deliberately does not run, import, build or install anything it reads, and writes no tools.
 
 mod config;
 mod run;
-mod store;
-
-#[cfg(feature = "builder")]
-mod analysis;
-#[cfg(feature = "builder")]
-mod clone;
-#[cfg(feature = "builder")]
-mod fetch;
-#[cfg(feature = "builder")]
-mod job;
-#[cfg(feature = "builder")]
-mod reach;
-#[cfg(feature = "builder")]
-mod registry;
-#[cfg(feature = "builder")]
-mod source;
-#[cfg(feature = "builder")]
-mod tree;
+pub mod store;
 
 use std::collections::BTreeMap;
 
@@ -40,8 +23,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use config::{BuilderConfig, GitScheme};
-#[cfg(feature = "builder")]
-pub use job::main;
 pub use run::{Builder, BuilderHost, clear_leftovers};
 
 /// Result of the analysis of a repository or package.
@@ -162,45 +143,55 @@ pub enum BuilderErrorCode {
 
 /// Request to the child, as one line of JSON on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct BuilderRequest {
-    task: Task,
+pub struct BuilderRequest {
+    /// The job.
+    pub task: Task,
     /// Folder of the clones.
-    repos: std::path::PathBuf,
-    config: BuilderConfig,
+    pub repos: std::path::PathBuf,
+    /// The settings in force.
+    pub config: BuilderConfig,
 }
 
 /// Kinds of jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Task {
+pub enum Task {
+    /// Clone a repository, by its URL, and analyse it.
     AnalyzeRepo(String),
+    /// Download a package, by its name, and analyse it.
     AnalyzePackage(String),
+    /// Search the MCP registry for a word.
     SearchRegistry(String),
 }
 
 /// Output of the child, one line of JSON each on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum BuilderLine {
+pub enum BuilderLine {
+    /// The job has begun another step.
     Progress(Progress),
+    /// Answer to [`Task::AnalyzeRepo`] and [`Task::AnalyzePackage`].
     Analysis(Analysis),
+    /// Answer to [`Task::SearchRegistry`].
     Registry(Vec<RegistryEntry>),
+    /// Answer of a job that failed.
     Error(BuilderError),
 }
 
 macro_rules! constructors {
     ($($name:ident => $code:ident),+) => {
         impl BuilderError {
-            $(pub(crate) fn $name(message: impl Into<String>) -> Self {
-                Self { code: BuilderErrorCode::$code, message: message.into() }
-            })+
+            $(
+                #[doc = concat!("Creates an error of the kind [`BuilderErrorCode::", stringify!($code), "`].")]
+                pub fn $name(message: impl Into<String>) -> Self {
+                    Self { code: BuilderErrorCode::$code, message: message.into() }
+                }
+            )+
         }
     };
 }
 
 constructors!(
-    invalid => Invalid, not_found => NotFound, too_large => TooLarge, timed_out => TimedOut, failed => Failed
+    invalid => Invalid, refused => Refused, not_found => NotFound, unavailable => Unavailable, too_large => TooLarge,
+    timed_out => TimedOut, failed => Failed
 );
-
-#[cfg(feature = "builder")]
-constructors!(refused => Refused, unavailable => Unavailable);

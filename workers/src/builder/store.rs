@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
-#[cfg(feature = "builder")]
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -29,13 +28,11 @@ use super::{BuilderError, RepoFile};
 use crate::regular_file;
 
 /// The most trees that are kept.
-#[cfg(feature = "builder")]
 const REPOS_MAX: usize = 32;
 /// The most bytes of all trees. A single tree may have more.
-#[cfg(feature = "builder")]
 const BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// The largest file that is kept, and so the largest that is read.
-pub(super) const FILE_MAX: u64 = 1024 * 1024;
+pub const FILE_MAX: u64 = 1024 * 1024;
 
 /// The largest `source.json`.
 const SOURCE_MAX: u64 = 4 * 1024 * 1024;
@@ -46,43 +43,49 @@ const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 const BUILDING: &str = ".building-";
 const SOURCE: &str = "source.json";
-pub(super) const FILES: &str = "files";
+/// The folder of a tree's files.
+pub const FILES: &str = "files";
 
 /// The folder of all trees.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub struct Store {
     root: PathBuf,
 }
 
 /// Content of `source.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct TreeSource {
+pub struct TreeSource {
     /// The address as the caller gave it.
-    pub(super) source: String,
+    pub source: String,
     /// The commit or version.
-    pub(super) revision: String,
+    pub revision: String,
     /// The size of all files.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// Files that are not kept, and the reasons: "is a symbolic link".
-    pub(super) left_out: BTreeMap<String, String>,
+    pub left_out: BTreeMap<String, String>,
 }
 
 /// An incomplete tree. Dropping it removes it.
-#[cfg(feature = "builder")]
-pub(super) struct Building {
-    pub(super) path: PathBuf,
+#[derive(Debug)]
+pub struct Building {
+    /// Its folder.
+    pub path: PathBuf,
     /// Lock held while the tree is built.
     _lock: File,
 }
 
 impl Store {
-    pub(super) fn new(root: PathBuf) -> Self {
+    /// The store in `$DATA/repos`. Nothing is created yet.
+    pub fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
     /// Makes room for a new tree, and removes trees that killed builders left behind.
-    #[cfg(feature = "builder")]
-    pub(super) fn begin(&self) -> io::Result<Building> {
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be written, or stays locked.
+    pub fn begin(&self) -> io::Result<Building> {
         fs::DirBuilder::new()
             .mode(0o700)
             .recursive(true)
@@ -100,8 +103,11 @@ impl Store {
     }
 
     /// Puts a complete tree in its place, instead of an older tree of the same address, and removes the oldest trees.
-    #[cfg(feature = "builder")]
-    pub(super) fn complete(&self, building: Building, source: &TreeSource) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::begin`].
+    pub fn complete(&self, building: Building, source: &TreeSource) -> io::Result<()> {
         let text = serde_json::to_vec(source)?;
         fs::write(building.path.join(SOURCE), text)?;
         let exclusive = self.lock(Access::Exclusive)?;
@@ -118,14 +124,12 @@ impl Store {
     }
 
     /// A name for a tree that is incomplete, or not wanted any more.
-    #[cfg(feature = "builder")]
     fn aside(&self) -> PathBuf {
         self.root
             .join(format!("{BUILDING}{:016x}", fastrand::u64(..)))
     }
 
     /// Takes a tree away from readers. Removing it takes longer, and does not need the lock.
-    #[cfg(feature = "builder")]
     fn put_aside(&self, tree: &Path) -> io::Result<PathBuf> {
         let aside = self.aside();
         fs::rename(tree, &aside)?;
@@ -133,7 +137,11 @@ impl Store {
     }
 
     /// Reads a text file of a tree that is kept.
-    pub(super) fn read(&self, source: &str, path: &str) -> Result<RepoFile, BuilderError> {
+    ///
+    /// # Errors
+    ///
+    /// When the source was not analysed, or the path is no text file in its tree.
+    pub fn read(&self, source: &str, path: &str) -> Result<RepoFile, BuilderError> {
         let relative = relative(path)?;
         let shown = relative.display().to_string();
         let not_analysed = || {
@@ -203,7 +211,7 @@ impl Store {
     }
 
     /// Removes trees whose builder is gone.
-    pub(super) fn sweep(&self) {
+    pub fn sweep(&self) {
         let abandoned = match self.lock(Access::Exclusive) {
             Ok(_exclusive) => self.abandoned(),
             Err(error) => Err(error),
@@ -273,7 +281,6 @@ impl Store {
         Ok(abandoned)
     }
 
-    #[cfg(feature = "builder")]
     fn put_oldest_aside(&self, new: &Path) -> io::Result<Vec<PathBuf>> {
         let mut gone = Vec::new();
         let mut kept = Vec::new();
@@ -309,14 +316,13 @@ impl Store {
     }
 }
 
-#[cfg(feature = "builder")]
 impl Building {
-    pub(super) fn files(&self) -> PathBuf {
+    /// The folder of its files.
+    pub fn files(&self) -> PathBuf {
         self.path.join(FILES)
     }
 }
 
-#[cfg(feature = "builder")]
 impl Drop for Building {
     fn drop(&mut self) {
         // The folder is not there any more if the tree was completed. The next builder retries failed removals.
@@ -396,7 +402,6 @@ fn touch(file: &Path) {
 }
 
 #[cfg(test)]
-#[cfg(feature = "builder")]
 mod tests {
     use std::time::Duration;
 

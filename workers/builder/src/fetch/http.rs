@@ -18,9 +18,9 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use url::Url;
 
-use crate::address::is_public;
-use crate::builder::reach::{Reach, refused};
-use crate::builder::{BuilderConfig, BuilderError};
+use crate::reach::{Reach, refused};
+use tooldock_workers::address::is_public;
+use tooldock_workers::builder::{BuilderConfig, BuilderError};
 
 /// Maximum time of one request.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
@@ -29,7 +29,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(15);
 const REDIRECTS_MAX: u32 = 5;
 
 /// Registries of packages, by the variables that npm, pip and uv read. May hold credentials: never shown.
-pub(in crate::builder) struct Registries {
+pub(crate) struct Registries {
     pub(super) npm: Url,
     pub(super) pypi: Url,
 }
@@ -68,7 +68,7 @@ impl Registries {
 }
 
 /// HTTP client of the builder.
-pub(in crate::builder) struct Client {
+pub(crate) struct Client {
     agent: Agent,
     /// Credentials of registries, by address.
     credentials: Vec<(String, String)>,
@@ -129,7 +129,7 @@ impl Client {
     /// # Errors
     ///
     /// The message has the host and its response.
-    pub(in crate::builder) fn get(
+    pub(crate) fn get(
         &self,
         url: &str,
         accept: &str,

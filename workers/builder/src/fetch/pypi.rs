@@ -8,7 +8,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
-use crate::builder::{BuilderError, BuilderErrorCode};
+use tooldock_workers::builder::{BuilderError, BuilderErrorCode};
 
 const PAGE_MAX: u64 = 32 * 1024 * 1024;
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::job::{Show, step};
 use super::source::Repository;
 use super::tree::Tree;
-use super::{BuilderConfig, BuilderError, GitScheme, Progress};
+use tooldock_workers::builder::{BuilderConfig, BuilderError, GitScheme, Progress};
 
 /// Interval of looking at the size of the clone.
 const WATCH: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ const FILE_TOO_LARGE: i32 = 25;
 const GIT_NEEDED: (u32, u32) = (2, 37);
 
 /// Fills a tree with the newest commit's files and returns the commit's id. `folder` is for git's own files.
-pub(super) fn read(
+pub(crate) fn read(
     repository: &Repository,
     addresses: &[IpAddr],
     folder: &Path,

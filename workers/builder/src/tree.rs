@@ -7,11 +7,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::store::FILE_MAX;
-use super::{BuilderError, BuilderError as Error};
+use tooldock_workers::builder::store::FILE_MAX;
+use tooldock_workers::builder::{BuilderError, BuilderError as Error};
 
 /// The most files of a repository or archive.
-pub(super) const FILES_MAX: usize = 50_000;
+pub(crate) const FILES_MAX: usize = 50_000;
 /// Files that are not kept and are remembered by name.
 const LEFT_OUT_MAX: usize = 1000;
 /// The longest path, in bytes.
@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 32;
 
 /// A folder that is being filled.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     root: PathBuf,
     /// Number and size of the admitted files.
     count: usize,
@@ -35,7 +35,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(root: PathBuf, bytes_max: u64) -> Self {
+    pub(crate) fn new(root: PathBuf, bytes_max: u64) -> Self {
         Self {
             root,
             count: 0,
@@ -52,7 +52,7 @@ impl Tree {
     /// # Errors
     ///
     /// When all files together would be too many or too large.
-    pub(super) fn admits(&mut self, path: &str, size: u64) -> Result<bool, BuilderError> {
+    pub(crate) fn admits(&mut self, path: &str, size: u64) -> Result<bool, BuilderError> {
         if let Some(reason) = unusable(path) {
             self.leave_out(path, reason)?;
             return Ok(false);
@@ -74,7 +74,7 @@ impl Tree {
     }
 
     /// Writes a file that was admitted.
-    pub(super) fn write(&mut self, path: &str, content: &[u8]) -> Result<(), BuilderError> {
+    pub(crate) fn write(&mut self, path: &str, content: &[u8]) -> Result<(), BuilderError> {
         let place = self.root.join(path);
         let written = place
             .parent()
@@ -102,7 +102,7 @@ impl Tree {
     }
 
     /// Remembers a file that is not kept.
-    pub(super) fn leave_out(&mut self, path: &str, reason: &str) -> Result<(), BuilderError> {
+    pub(crate) fn leave_out(&mut self, path: &str, reason: &str) -> Result<(), BuilderError> {
         self.count_one()?;
         let mut end = path.len().min(PATH_MAX);
         while !path.is_char_boundary(end) {
@@ -126,31 +126,31 @@ impl Tree {
         Ok(())
     }
 
-    pub(super) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Total size of the files.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// The files that were written, sorted.
-    pub(super) fn files(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(String::as_str)
     }
 
     /// Number of files that were not written.
-    pub(super) fn left_out_count(&self) -> usize {
+    pub(crate) fn left_out_count(&self) -> usize {
         self.left_out_count
     }
 
     /// Files that were not written, with the reasons; the first thousand.
-    pub(super) fn left_out(&self) -> &BTreeMap<String, String> {
+    pub(crate) fn left_out(&self) -> &BTreeMap<String, String> {
         &self.left_out
     }
 
-    pub(super) fn into_left_out(self) -> BTreeMap<String, String> {
+    pub(crate) fn into_left_out(self) -> BTreeMap<String, String> {
         self.left_out
     }
 }
@@ -172,7 +172,7 @@ fn unusable(path: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::BuilderErrorCode;
+    use tooldock_workers::builder::BuilderErrorCode;
 
     #[test]
     fn paths_that_lead_elsewhere_are_left_out_with_a_reason() {

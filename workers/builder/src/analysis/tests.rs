@@ -1,7 +1,7 @@
 //! A sample for each language, and the bounds of an analysis.
 
 use super::*;
-use crate::builder::FoundParameter;
+use tooldock_workers::builder::FoundParameter;
 
 fn analysed(files: &[(&str, &str)]) -> Analysis {
     let temp = tempfile::tempdir().unwrap();

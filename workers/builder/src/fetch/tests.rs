@@ -12,7 +12,7 @@ use serde_json::json;
 use zip::write::SimpleFileOptions;
 
 use super::*;
-use crate::builder::BuilderErrorCode;
+use tooldock_workers::builder::BuilderErrorCode;
 
 /// A registry that answers GET requests from a table until the test ends.
 fn serve(make: impl FnOnce(SocketAddr) -> BTreeMap<String, Vec<u8>>) -> SocketAddr {

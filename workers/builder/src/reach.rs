@@ -6,17 +6,17 @@
 use std::net::{IpAddr, ToSocketAddrs as _};
 
 use super::source::Repository;
-use super::{BuilderConfig, BuilderError};
-use crate::address::is_public;
+use tooldock_workers::address::is_public;
+use tooldock_workers::builder::{BuilderConfig, BuilderError};
 
 /// Rules for hosts and addresses.
 #[derive(Debug, Clone)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     private_hosts: Vec<String>,
 }
 
 impl Reach {
-    pub(super) fn new(config: &BuilderConfig) -> Self {
+    pub(crate) fn new(config: &BuilderConfig) -> Self {
         let private_hosts = config.private_hosts.iter();
         Self {
             private_hosts: private_hosts.map(|it| it.to_ascii_lowercase()).collect(),
@@ -24,7 +24,7 @@ impl Reach {
     }
 
     /// Returns true if the operator lets a host have private addresses.
-    pub(super) fn is_trusted(&self, host: &str) -> bool {
+    pub(crate) fn is_trusted(&self, host: &str) -> bool {
         let host = bare(host).to_ascii_lowercase();
         self.private_hosts
             .iter()
@@ -35,7 +35,7 @@ impl Reach {
     }
 
     /// The addresses of a repository's host, each allowed; empty for a file, and when a proxy looks the name up.
-    pub(super) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
+    pub(crate) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
         let Some((host, port)) = repository.host_and_port() else {
             return Ok(Vec::new());
         };
@@ -60,7 +60,7 @@ impl Reach {
 }
 
 /// The refusal of a private address.
-pub(super) fn refused(host: &str, address: IpAddr) -> BuilderError {
+pub(crate) fn refused(host: &str, address: IpAddr) -> BuilderError {
     BuilderError::refused(format!(
         "{host} has the address {address}, which is not on the public internet. The operator can allow the host with the \
          key builder.private_hosts (GIT_PRIVATE_HOSTS)."

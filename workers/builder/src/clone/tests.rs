@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use bytesize::ByteSize;
 
 use super::*;
-use crate::builder::job::run;
-use crate::builder::{Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task};
+use crate::job::run;
+use tooldock_workers::builder::{Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task};
 
 /// A repository, and the folder of its clones.
 struct Sample {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
-use crate::builder::{BuilderError, BuilderErrorCode};
+use tooldock_workers::builder::{BuilderError, BuilderErrorCode};
 
 /// Some packages have thousands of versions.
 const DOCUMENT_MAX: u64 = 32 * 1024 * 1024;

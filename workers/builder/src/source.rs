@@ -4,23 +4,23 @@ use std::path::Path;
 
 use url::{Host, Url};
 
-use super::{BuilderConfig, BuilderError, GitScheme};
+use tooldock_workers::builder::{BuilderConfig, BuilderError, GitScheme};
 
 /// A repository that may be cloned, judged by its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Repository {
-    pub(super) scheme: GitScheme,
+pub(crate) struct Repository {
+    pub(crate) scheme: GitScheme,
     url: Url,
 }
 
 impl Repository {
     /// The URL that git gets.
-    pub(super) fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         self.url.as_str()
     }
 
     /// Host and port; `None` for a file.
-    pub(super) fn host_and_port(&self) -> Option<(&str, u16)> {
+    pub(crate) fn host_and_port(&self) -> Option<(&str, u16)> {
         let port = self.url.port().unwrap_or(match self.scheme {
             GitScheme::Https => 443,
             GitScheme::Http => 80,
@@ -31,12 +31,12 @@ impl Repository {
     }
 
     /// Returns true if the host is written as an IP address.
-    pub(super) fn is_by_address(&self) -> bool {
+    pub(crate) fn is_by_address(&self) -> bool {
         matches!(self.url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
     }
 
     /// Returns true if git connects through a proxy, which looks up the name.
-    pub(super) fn goes_through_proxy(&self) -> bool {
+    pub(crate) fn goes_through_proxy(&self) -> bool {
         let names: &[&str] = match self.scheme {
             GitScheme::Https => &["https_proxy", "HTTPS_PROXY"],
             // Programs do not read HTTP_PROXY: a CGI script would have it from a request's header.
@@ -66,7 +66,7 @@ fn is_excepted(host: &str, list: &str) -> bool {
 /// # Errors
 ///
 /// When it is not the address of a repository, or its scheme is not allowed.
-pub(super) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, BuilderError> {
+pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, BuilderError> {
     let invalid = |why: &str| {
         Err(BuilderError::invalid(format!(
             "the repository URL {why}. Give one such as https://github.com/owner/repository."
@@ -140,7 +140,7 @@ pub(super) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::BuilderErrorCode;
+    use tooldock_workers::builder::BuilderErrorCode;
 
     fn with(schemes: &[GitScheme]) -> BuilderConfig {
         BuilderConfig {

@@ -19,9 +19,9 @@ use tree_sitter::{ParseOptions, ParseState, Parser};
 
 use super::job::{Show, step};
 use super::tree::Tree;
-use super::{Analysis, FoundTool};
-use crate::regular_file;
 use dependencies::Dependencies;
+use tooldock_workers::builder::{Analysis, FoundTool};
+use tooldock_workers::regular_file;
 
 /// Bounds of one analysis.
 const PARSED_FILES_MAX: usize = 3000;
@@ -96,7 +96,7 @@ impl Language {
 }
 
 /// Analyses a tree.
-pub(super) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
+pub(crate) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
     let started = Instant::now();
     let mut notes = Vec::new();
     let all: Vec<(&str, Language)> = tree

@@ -8,10 +8,12 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, nice, setrlimit};
 
 use super::fetch::Fetch;
-use super::store::{Store, TreeSource};
 use super::tree::Tree;
-use super::{Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, Task};
 use super::{analysis, clone, reach::Reach, registry};
+use tooldock_workers::builder::store::{Store, TreeSource};
+use tooldock_workers::builder::{
+    Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, Task,
+};
 
 /// The largest request.
 const REQUEST_MAX: u64 = 64 * 1024;
@@ -21,10 +23,10 @@ const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
 const NICENESS: i32 = 19;
 
 /// Callback for progress of a job.
-pub(super) type Show<'a> = &'a dyn Fn(Progress);
+pub(crate) type Show<'a> = &'a dyn Fn(Progress);
 
 /// Reports the begin of a step.
-pub(super) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
+pub(crate) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
     let message = message.into();
     show(Progress { message, percent });
 }
@@ -73,7 +75,7 @@ fn limit(what: Resource, value: u64) {
 }
 
 /// Runs the job of a request.
-pub(super) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
+pub(crate) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
     let config = &request.config;
     let store = Store::new(request.repos.clone());
     let result = match &request.task {

@@ -3,9 +3,9 @@
 
 use tree_sitter::Node;
 
+use super::SourceFacts;
 use super::syntax::{File, children, is_tool_name, last_name, unescape};
-use super::{FoundTool, SourceFacts};
-use crate::builder::FoundParameter;
+use tooldock_workers::builder::{FoundParameter, FoundTool};
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {

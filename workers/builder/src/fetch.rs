@@ -10,10 +10,11 @@ mod pypi;
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 use super::job::{Show, step};
+use super::registry;
 use super::tree::Tree;
-use super::{BuilderConfig, BuilderError, BuilderErrorCode, registry};
+use tooldock_workers::builder::{BuilderConfig, BuilderError, BuilderErrorCode};
 
-pub(super) use http::{Client, Registries};
+pub(crate) use http::{Client, Registries};
 
 /// The largest archive that is downloaded; it is held in memory.
 const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
@@ -21,7 +22,7 @@ const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
 const NAME_MAX: usize = 214;
 
 /// Client for package registries.
-pub(super) struct Fetch {
+pub(crate) struct Fetch {
     client: Client,
     registries: Registries,
 }
@@ -44,7 +45,7 @@ struct PackageRequest {
 
 /// A package that can be downloaded.
 #[derive(Debug, Clone)]
-pub(super) struct Package {
+pub(crate) struct Package {
     kind: PackageRegistry,
     name: String,
     version: String,
@@ -82,13 +83,13 @@ impl PackageRegistry {
 
 impl Package {
     /// The address that `read_repo_file` takes: `npm:@scope/name`.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("{}:{}", self.kind.as_str(), self.name)
     }
 }
 
 impl Fetch {
-    pub(super) fn new(config: &BuilderConfig) -> Result<Self, BuilderError> {
+    pub(crate) fn new(config: &BuilderConfig) -> Result<Self, BuilderError> {
         Self::with(config, Registries::of_process()?)
     }
 
@@ -99,12 +100,12 @@ impl Fetch {
         })
     }
 
-    pub(super) fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
     /// Finds a package, in the registry that its name belongs to, or in both.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         package: &str,
         config: &BuilderConfig,
@@ -141,7 +142,7 @@ impl Fetch {
     }
 
     /// Downloads and unpacks a package; returns its version.
-    pub(super) fn unpack(
+    pub(crate) fn unpack(
         &self,
         package: &Package,
         tree: &mut Tree,

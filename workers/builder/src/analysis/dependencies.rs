@@ -8,8 +8,8 @@ use serde_json::Value;
 use toml::Table;
 
 use super::{Language, is_secondary, is_vendored};
-use crate::builder::tree::Tree;
-use crate::regular_file;
+use crate::tree::Tree;
+use tooldock_workers::regular_file;
 
 /// The most files that are read, and the most packages that are listed.
 const MANIFESTS_MAX: usize = 50;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::fetch::Fetch;
-use super::{BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry};
+use tooldock_workers::builder::{BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry};
 
 /// The largest answer.
 const ANSWER_MAX: u64 = 8 * 1024 * 1024;
@@ -16,7 +16,7 @@ const ENTRIES_MAX: usize = 100;
 const DESCRIPTION_MAX: usize = 1000;
 
 /// Servers whose names hold the query.
-pub(super) fn search(
+pub(crate) fn search(
     fetch: &Fetch,
     config: &BuilderConfig,
     query: &str,
@@ -42,7 +42,7 @@ pub(super) fn search(
 }
 
 /// Registry that a package is published in, if the MCP registry has a server with that package. Without an answer, `None`.
-pub(super) fn kind_of(fetch: &Fetch, config: &BuilderConfig, package: &str) -> Option<String> {
+pub(crate) fn kind_of(fetch: &Fetch, config: &BuilderConfig, package: &str) -> Option<String> {
     let word = package.rsplit('/').next()?;
     let entries = search(fetch, config, word).ok()?;
     let entry = entries

@@ -6,9 +6,9 @@ use flate2::read::GzDecoder;
 use tar::EntryType;
 use zip::ZipArchive;
 
-use crate::builder::BuilderError;
-use crate::builder::store::FILE_MAX;
-use crate::builder::tree::{FILES_MAX, Tree};
+use crate::tree::{FILES_MAX, Tree};
+use tooldock_workers::builder::BuilderError;
+use tooldock_workers::builder::store::FILE_MAX;
 
 /// Maximum number of bytes in an archive, including files that are left out.
 const UNPACKED_MAX: u64 = 1024 * 1024 * 1024;

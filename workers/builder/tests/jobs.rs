@@ -1,5 +1,4 @@
 //! Jobs of the builder in separate processes: `tooldock __builder` under the guard, as the gateway starts it.
-#![cfg(feature = "builder")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader};
@@ -32,7 +31,7 @@ impl Bench {
         let temp = tempfile::tempdir().unwrap();
         let exported = prometheus::Registry::new();
         let host = BuilderHost {
-            program: env!("CARGO_BIN_EXE_tooldock-test-guard").into(),
+            program: env!("CARGO_BIN_EXE_tooldock-test-builder").into(),
             control: tokio::runtime::Handle::current(),
             metrics: Arc::new(WorkerMetrics::new(&exported).unwrap()),
             repos: temp.path().join("repos"),

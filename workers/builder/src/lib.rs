@@ -1,0 +1,27 @@
+//! The builder's child process, `tooldock __builder`: clones a repository or downloads a package, analyses its source, and
+//! searches the MCP registry.
+//!
+//! ```text
+//! job ── source ── reach          the URL of a repository, and the addresses that it may be reached at
+//!  ├─ clone                       git without a checkout
+//!  ├─ fetch ── registry           packages of npm and PyPI, and the MCP registry, over HTTP
+//!  ├─ tree                        the files that are kept: regular ones alone, within bounds
+//!  └─ analysis                    tools, dependencies, hosts and secrets, by a parser for each language
+//! ```
+//!
+//! The gateway's side is [`tooldock_workers::builder`]: it starts the process and holds the messages between both. Only the
+//! binary depends on this crate, so that neither the parsers nor a change in here are built with the gateway's other crates.
+//!
+//! Knows nothing of namespaces, workers, MCP or the gateway's configuration, except what a request brings. Reading starts at
+//! `job.rs`.
+
+mod analysis;
+mod clone;
+mod fetch;
+mod job;
+mod reach;
+mod registry;
+mod source;
+mod tree;
+
+pub use job::main;
