@@ -8,7 +8,7 @@ use std::{env, fs, io};
 fn main() -> io::Result<()> {
     let target = Path::new(&env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("app");
     match fs::remove_dir_all(&target) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => copy_sources(Path::new("python/app"), &target),
     }
 }
