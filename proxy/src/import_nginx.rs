@@ -184,6 +184,13 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
     sizes::write_timeouts(&view, &mut timeouts, report);
     admission.add("timeouts", timeouts);
     let mut of_namespaces = Map::default();
+    if !namespaces.servers.is_empty() {
+        of_namespaces.add_with(
+            "starter",
+            false,
+            "the servers of nginx alone are served, and no example",
+        );
+    }
     of_namespaces.add("overrides", namespaces.overrides);
     let mut upstreams = Map::default();
     upstreams.add("remote", namespaces.servers);

@@ -75,7 +75,7 @@ fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64,
         for limit in exposure.scope.all("limit_conn") {
             let zones = view.sites.http.all("limit_conn_zone");
             let zone = zones.iter().find(|zone| zone_name(zone) == limit.arg(0));
-            let keys = zone.and_then(|zone| Key::all_of(zone.first(), &view.variables));
+            let keys = zone.and_then(|zone| Key::all_of(zone.first(), view));
             let most = limit
                 .arg(1)
                 .and_then(number)

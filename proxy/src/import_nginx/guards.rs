@@ -21,8 +21,8 @@ pub(super) enum Guard<'a> {
         tokens: Vec<Token<'a>>,
         /// The variable of the header that carries them.
         header: &'a str,
-        /// True when other texts, which are no tokens, are admitted, too.
-        more: bool,
+        /// The lines that admit clients in nginx whose tokens cannot be listed, each with what to do.
+        left_out: Vec<(&'a Directive, &'static str)>,
     },
     /// A credential is needed, of any kind.
     AnyCredential,
@@ -66,8 +66,8 @@ pub(super) struct Token<'a> {
 struct LetIn<'a> {
     /// These texts are admitted.
     texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
-    /// True when texts that patterns match are admitted.
-    patterns: bool,
+    /// The patterns of further texts that are admitted.
+    patterns: Vec<&'a Directive>,
     /// True when all other texts are admitted.
     rest: bool,
     /// True when the empty text is admitted.
@@ -102,6 +102,10 @@ const DECORATION: [&str; 9] = [
 ];
 
 const LOST: &str = "this condition has no counterpart: express it in admission, or keep it in front of the gateway";
+const PATTERN: &str = "clients whose token matches this pattern are not let in, as tokens are compared whole: give each of these clients a \
+     key by tooldock keys create, or list its token in admission.tokens";
+const NO_TOKEN: &str = "this client is not let in, as it shows no Bearer token of at most 4096 visible characters (Basic and other schemes are \
+     not taken): give it a key by tooldock keys create, or a token in admission.tokens";
 const METHODS: &str =
     "GET, POST and DELETE are served on the paths of MCP; fewer methods cannot be had";
 
@@ -161,14 +165,14 @@ fn of_values<'a>(
             let let_in = match test {
                 Test::IsNot(text) => LetIn {
                     texts: vec![(text, None, condition)],
-                    patterns: false,
+                    patterns: Vec::new(),
                     rest: false,
                     empty: text.is_empty(),
                     refuses: false,
                 },
                 Test::Is("") => LetIn {
                     texts: Vec::new(),
-                    patterns: false,
+                    patterns: Vec::new(),
                     rest: true,
                     empty: false,
                     refuses: false,
@@ -196,7 +200,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
     };
     let mut let_in = LetIn {
         texts: Vec::new(),
-        patterns: false,
+        patterns: Vec::new(),
         rest: passes(map.default)?,
         empty: passes(map.default)?,
         refuses: false,
@@ -209,7 +213,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
                 let name = names.then_some(entry.value);
                 let_in.texts.push((text, name, entry.at));
             }
-            Key::Pattern if passes => let_in.patterns = true,
+            Key::Pattern if passes => let_in.patterns.push(entry.at),
             Key::Text(_) | Key::Pattern => let_in.refuses = true,
         }
     }
@@ -219,7 +223,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
 fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
         // Any text is admitted, or all but some: then there is no list of admitted tokens.
-        let none_named = let_in.texts.is_empty() && !let_in.patterns && !let_in.refuses;
+        let none_named = let_in.texts.is_empty() && let_in.patterns.is_empty() && !let_in.refuses;
         return if none_named && !let_in.empty {
             Guard::AnyCredential
         } else {
@@ -228,21 +232,33 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
             )
         };
     }
-    let mut more = let_in.patterns;
+    let patterns = let_in.patterns.iter().map(|at| (*at, PATTERN));
+    let mut left_out: Vec<_> = patterns.collect();
     let mut tokens = Vec::new();
+    let is_flag = |value: &str| {
+        let values = let_in.texts.iter();
+        is_flag(
+            value,
+            values.map(|(_, name, at)| name.unwrap_or(at.first())),
+        )
+    };
     for (text, name, at) in &let_in.texts {
         let token = match header {
             AUTHORIZATION => bearer(text),
             _ => Some(*text),
         };
         match token.and_then(|token| config_digest(token).ok()) {
-            Some(digest) => tokens.push(Token {
-                name: *name,
-                is_hidden: name.is_none() && !at.is("if") && is_name(at.first()),
-                digest,
-                at,
-            }),
-            None => more = true,
+            Some(digest) => {
+                let value = at.first();
+                let names = (is_name(value) || is_number(value)) && !is_flag(value);
+                tokens.push(Token {
+                    name: name.filter(|name| !is_flag(name)),
+                    is_hidden: name.is_none() && !at.is("if") && names,
+                    digest,
+                    at,
+                });
+            }
+            None => left_out.push((at, NO_TOKEN)),
         }
     }
     let texts: Vec<_> = let_in
@@ -255,14 +271,24 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
         let shown = |name: &str| may_be_shown(name, &texts);
         if !shown(name) || cleaned(name).is_some_and(|it| !shown(&it)) {
             token.name = None;
-            token.is_hidden = is_name(name);
+            token.is_hidden = is_name(name) || is_number(name);
         }
     }
     Guard::Tokens {
         tokens,
         header,
-        more,
+        left_out,
     }
+}
+
+/// True if a value of a map is a number, which may be the name of a client.
+fn is_number(value: &str) -> bool {
+    !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// True if a value says no more of a client than that it is let in: 0 or 1, the same for all clients.
+fn is_flag<'v>(value: &str, mut of_all: impl Iterator<Item = &'v str>) -> bool {
+    matches!(value, "0" | "1") && of_all.all(|other| other == value)
 }
 
 /// A larger number of tokens is not named by hand, and each name would be compared with all texts.
@@ -300,19 +326,26 @@ fn origins<'a>(let_in: &LetIn<'a>) -> Guard<'a> {
     }
     Guard::Origins {
         origins: let_in.texts.iter().map(|(text, ..)| *text).collect(),
-        more: let_in.patterns,
+        more: !let_in.patterns.is_empty(),
         needed: !let_in.empty,
     }
 }
 
 fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
-    if let_in.rest || let_in.empty || let_in.patterns {
+    if let_in.rest || let_in.empty || !let_in.patterns.is_empty() {
         return Guard::Lost("write the subjects that are let in into admission.certificates");
     }
+    let names = || {
+        let_in
+            .texts
+            .iter()
+            .map(|(_, name, _)| name.unwrap_or_default())
+    };
+    let shown = |name: &&str| !is_flag(name, names());
     let named = let_in
         .texts
-        .into_iter()
-        .map(|(subject, name, _)| (name.unwrap_or_default(), subject));
+        .iter()
+        .map(|(subject, name, _)| (name.filter(shown).unwrap_or_default(), *subject));
     Guard::Subjects(named.collect())
 }
 

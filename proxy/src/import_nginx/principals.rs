@@ -68,7 +68,7 @@ impl Principals {
             let name = self.numbered(kind, given);
             let is_named = client
                 .name
-                .is_some_and(|it| it.contains(char::is_alphabetic));
+                .is_some_and(|it| it.contains(char::is_alphanumeric));
             if client.is_hidden {
                 let why = "the client's name may be a secret: it says much of a credential, or goes to a server";
                 report.plain(

@@ -111,7 +111,7 @@ fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> V
     let Some((_, first)) = uses.first().copied() else {
         return Vec::new();
     };
-    let Some(keys) = Key::all_of(zone.first(), &view.variables) else {
+    let Some(keys) = Key::all_of(zone.first(), view) else {
         report.security(zone, "what this zone counts by is none of principal, address and namespace: choose one of them in admission.rate_limits");
         return Vec::new();
     };

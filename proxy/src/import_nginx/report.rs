@@ -41,9 +41,14 @@ impl Report {
     }
 
     fn note(&mut self, directive: &Directive, weight: Weight, why: String) {
+        let name = match directive.table {
+            // The key of a line may be a secret.
+            Some(table) => format!("line of {table}"),
+            None => known::shown(directive.name()).to_owned(),
+        };
         self.0.insert(Leftover {
             place: directive.place.clone(),
-            directive: known::shown(directive.name()).to_owned(),
+            directive: name,
             weight,
             why,
         });

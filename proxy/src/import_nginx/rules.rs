@@ -61,7 +61,7 @@ impl<'a> Rules<'a> {
             Guard::Tokens {
                 tokens,
                 header,
-                more,
+                left_out,
             } => {
                 if let Some((_, first)) = &self.tokens
                     && self.header != header
@@ -74,8 +74,8 @@ impl<'a> Rules<'a> {
                 if header != AUTHORIZATION {
                     report.plain(at, "tokens come in Authorization: Bearer; tell the clients, which send another header now");
                 }
-                if more {
-                    report.plain(at, "what is no Bearer token of at most 4096 visible characters is not let in: patterns, Basic, other schemes");
+                for (line, why) in left_out {
+                    report.plain(line, why);
                 }
                 self.tokens = Some(match self.tokens.take() {
                     None => (tokens, at),

@@ -281,6 +281,8 @@ admission:
   # nginx answers no page of another origin; list the pages that may call, as https://chat.example.com
   origins: []
 namespaces:
+  # the servers of nginx alone are served, and no example
+  starter: false
   overrides:
     search:
       # nginx.conf:3: the paths that clients have, which go on

@@ -44,8 +44,13 @@ pub(super) struct Directive {
     name: Word,
     args: Vec<Word>,
     block: Option<Vec<Directive>>,
+    /// The kind of table, where this is a line of one and no directive.
+    pub(super) table: Option<&'static str>,
     pub(super) place: Place,
 }
+
+/// Directives whose block is a table: what stands at the beginning of its lines is no name of a directive.
+const TABLES: [&str; 4] = ["map", "geo", "split_clients", "types"];
 
 impl Directive {
     /// The directive's name. In the block of a `map` it may be a secret.
@@ -184,10 +189,13 @@ pub(super) fn parse(
         }
         let mut taken = words.drain(..);
         let Some(name) = taken.next() else { continue };
+        let around = opened.last().map(|open| open.directive.name());
+        let table = TABLES.into_iter().find(|table| around == Some(table));
         let directive = Directive {
             name,
             args: taken.collect(),
             block: None,
+            table,
             place: at(begun),
         };
         includes.count(&directive.place)?;
@@ -203,7 +211,9 @@ pub(super) fn parse(
             let before = std::mem::take(&mut block);
             opened.push(OpenBlock { directive, before });
         } else if directive.is("include") {
-            block.extend(includes.include(&directive, depth + opened.len())?);
+            let mut included = includes.include(&directive, depth + opened.len())?;
+            included.iter_mut().for_each(|line| line.table = table);
+            block.append(&mut included);
         } else {
             block.push(directive);
         }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use tooldock_workers::names::NamespaceName;
 
+use super::guards::Token;
 use super::report::Report;
 use super::rules::Rules;
 use super::sites::{Exposure, Sites};
@@ -33,6 +34,12 @@ impl<'a> View<'a> {
     /// Each exposure with the rules of its conditions.
     pub(super) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
         self.sites.exposures.iter().zip(&self.rules)
+    }
+
+    /// The tokens that are let in anywhere.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = &Token<'a>> {
+        let rules = self.rules.iter().filter_map(|it| it.tokens.as_ref());
+        rules.flat_map(|(tokens, _)| tokens)
     }
 
     /// All namespaces.

@@ -1,10 +1,12 @@
 //! The keys of the zones of `limit_req` and `limit_conn`: address, principal or namespace, which the gateway counts by, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::principals::cleaned;
 use super::tree::Directive;
 use super::values::{Piece, is_literal, only_variable, pieces};
-use super::variables::{Key as MapKey, Variables};
+use super::variables::Key as MapKey;
+use super::view::View;
 
 /// The key that a zone counts by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +42,7 @@ impl Key {
     }
 
     /// The keys of a zone, each once. `None` if one of them is no key of the gateway.
-    pub(super) fn all_of(text: &str, variables: &Variables<'_>) -> Option<BTreeSet<Self>> {
+    pub(super) fn all_of(text: &str, view: &View<'_>) -> Option<BTreeSet<Self>> {
         let mut keys = BTreeSet::new();
         for piece in pieces(text) {
             let Piece::Variable(name) = piece else {
@@ -48,7 +50,7 @@ impl Key {
             };
             match Self::of_variable(name) {
                 Some(key) => drop(keys.insert(key)),
-                None => drop(keys.insert(Self::of_map(name, variables)?)),
+                None => drop(keys.insert(Self::of_map(name, view)?)),
             }
         }
         // A text without variables is one count for all requests.
@@ -59,32 +61,63 @@ impl Key {
     }
 
     /// The key that a map makes of requests. Requests with an empty value are exempt in nginx, and counted all the same here.
-    fn of_map(name: &str, variables: &Variables<'_>) -> Option<Self> {
-        if variables.is_made_without_map(name) {
+    fn of_map(name: &str, view: &View<'_>) -> Option<Self> {
+        if view.variables.is_made_without_map(name) {
             return None;
         }
-        let map = variables.map(name)?;
+        let map = view.variables.map(name)?;
         let of_principals =
             only_variable(map.source).and_then(Self::of_variable) == Some(Self::Principal);
-        let mut names = BTreeSet::new();
         let mut keys = BTreeSet::new();
+        let mut clients: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut has_strangers = false;
         let entries = map.entries.iter().map(|it| (Some(it.key), it.value));
         for (key, value) in entries.chain([(None, map.default)]) {
-            if value.is_empty() {
-                continue;
+            let is_literal = of_principals && is_literal(value);
+            match key {
+                _ if value.is_empty() => {}
+                Some(MapKey::Text(credential)) if is_literal && !credential.is_empty() => {
+                    *clients.entry(value).or_default() += 1;
+                }
+                // Counted together in nginx.
+                _ if is_literal => has_strangers = true,
+                _ => drop(keys.insert(Self::of_variable(only_variable(value)?)?)),
             }
-            // A name for a single credential is the name of a principal.
-            let is_name =
-                of_principals && is_literal(value) && matches!(key, Some(MapKey::Text(_)));
-            keys.insert(match is_name {
-                true if names.insert(value) => Self::Principal,
-                true => return None,
-                false => Self::of_variable(only_variable(value)?)?,
+        }
+        if !clients.is_empty() {
+            let are_principals = clients.iter().all(|(name, credentials)| {
+                *credentials == 1 || is_principal(name, *credentials, view)
             });
+            if !are_principals || has_strangers && !lets_in_these_alone(&clients, view) {
+                return None;
+            }
+            keys.insert(Self::Principal);
+        } else if has_strangers {
+            return None;
         }
         let mut keys = keys.into_iter();
         keys.next().filter(|_| keys.next().is_none())
     }
+}
+
+/// Returns true if that many tokens are let in under this name: they are one principal here, too.
+fn is_principal(name: &str, credentials: usize, view: &View<'_>) -> bool {
+    let called = view.tokens().filter(|token| token.name == Some(name));
+    let digests: BTreeSet<_> = called.map(|token| &token.digest).collect();
+    cleaned(name).is_some() && digests.len() >= credentials
+}
+
+/// Returns true if all clients that are let in have one of these names, so that no other client is counted.
+fn lets_in_these_alone(clients: &BTreeMap<&str, usize>, view: &View<'_>) -> bool {
+    let is_one = |name: &str| clients.contains_key(name);
+    let tokens = view.tokens();
+    let tokens = tokens.map(|it| it.is_hidden || it.name.is_some_and(is_one));
+    let subjects = view.rules.iter().filter_map(|it| it.subjects.as_ref());
+    let subjects = subjects.flat_map(|(subjects, _)| subjects);
+    let mut let_in = tokens
+        .chain(subjects.map(|(name, _)| is_one(name)))
+        .peekable();
+    let_in.peek().is_some() && let_in.all(|is_one| is_one)
 }
 
 /// The name of a zone.

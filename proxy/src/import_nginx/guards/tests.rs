@@ -12,10 +12,11 @@ fn shown(text: &str) -> String {
         Guard::Tokens {
             tokens,
             header,
-            more,
+            left_out,
         } => {
             let names: Vec<_> = tokens.iter().map(|it| it.name.unwrap_or("-")).collect();
             let elsewhere = header != AUTHORIZATION;
+            let more = !left_out.is_empty();
             format!("tokens {} {elsewhere} {more}", names.join(","))
         }
         Guard::AnyCredential => "any credential".into(),

@@ -58,6 +58,75 @@ fn a_rate_that_is_counted_by_a_map_is_carried_over_or_told() {
 }
 
 #[test]
+fn a_rate_by_the_names_that_a_map_gives_to_tokens_counts_by_principal() {
+    let rate = |map: &str, condition: &str| {
+        front(
+            &format!("{map} limit_req_zone $client zone=z:1m rate=5r/s;"),
+            &format!("{condition} limit_req zone=z;"),
+            "",
+        )
+    };
+    let tokens = "'Bearer 0d4b31aa77f0' ci; 'Bearer 77aa02c3d9' desk;";
+    for (lines, condition) in [
+        (
+            format!("default ''; {tokens}"),
+            "if ($client = '') { return 401; }",
+        ),
+        (
+            format!("default -; {tokens}"),
+            "if ($client = -) { return 401; }",
+        ),
+        (
+            format!("default ''; '' none; {tokens}"),
+            "if ($ok = 0) { return 401; }",
+        ),
+        // Clients of the pattern are not let in.
+        (
+            format!("default ''; {tokens} '~^Bearer svc-[a-z]+$' service;"),
+            "if ($client = '') { return 401; }",
+        ),
+        // Both tokens are of one principal, as they are of one client in nginx.
+        (
+            format!("default ''; {tokens} 'Bearer 91cc55d0e2' desk;"),
+            "if ($client = '') { return 401; }",
+        ),
+        (
+            "default ''; 'Bearer 0d4b31aa77f0' 1001; 'Bearer 77aa02c3d9' 'build bot';".to_owned(),
+            "if ($client = '') { return 401; }",
+        ),
+    ] {
+        let outcome = rate(
+            &format!(
+                "map $http_authorization $client {{ {lines} }} map $http_authorization $ok {{ default 0; 'Bearer 0d4b31aa77f0' 1; 'Bearer 77aa02c3d9' 1; }}"
+            ),
+            condition,
+        );
+        assert_eq!(
+            at(&outcome, "admission.rate_limits"),
+            "[{key:principal,rate:5,burst:1}]",
+            "{lines}: {:#?}",
+            outcome.lines
+        );
+        let is_refused = outcome.says(&["limit_req_zone"]);
+        assert!(!is_refused, "{lines}: {:#?}", outcome.lines);
+    }
+    // The clients that the map does not name are counted together in nginx.
+    let other = "map $http_authorization $ok { default 0; 'Bearer 0d4b31aa77f0' 1; 'Bearer 91cc55d0e2' 1; 'Bearer 3c9909afec' 1; }";
+    for lines in [
+        format!("default others; {tokens}"),
+        format!("default ''; {tokens} ~^Bearer others;"),
+    ] {
+        let map = format!("map $http_authorization $client {{ {lines} }} {other}");
+        let outcome = rate(&map, "if ($ok = 0) { return 401; }");
+        assert!(
+            outcome.says(&["limit_req_zone: security: ", "counts by is none"]),
+            "{lines}: {:#?}",
+            outcome.lines
+        );
+    }
+}
+
+#[test]
 fn one_rate_for_all_is_not_one_for_each_namespace_in_silence() {
     let outcome = import(
         "limit_req_zone all zone=z:1m rate=5r/s;

@@ -192,11 +192,23 @@ fn a_name_with_other_characters_is_cleaned_and_listed() {
     );
     let other = "other characters of the client's name are '-'";
     for words in [
-        &["nginx.conf:2: ", other, "the client is build-bot here"],
-        &["nginx.conf:2: ", other, "the client is team-desk here"],
-        &["nginx.conf:2: ", "a number behind it", "build-bot-2"],
-        &["nginx.conf:3: ", "may be a secret", "token-1"],
-        &["nginx.conf:3: ", "nor anonymous", "token-2"],
+        &[
+            "nginx.conf:2: line of map: ",
+            other,
+            "the client is build-bot here",
+        ],
+        &[
+            "nginx.conf:2: line of map: ",
+            other,
+            "the client is team-desk here",
+        ],
+        &[
+            "nginx.conf:2: line of map: ",
+            "a number behind it",
+            "build-bot-2",
+        ],
+        &["nginx.conf:3: line of map: ", "may be a secret", "token-1"],
+        &["nginx.conf:3: line of map: ", "nor anonymous", "token-2"],
     ] {
         assert!(outcome.says(words), "{words:?}: {:#?}", outcome.lines);
     }
@@ -208,6 +220,75 @@ fn a_name_with_other_characters_is_cleaned_and_listed() {
         "",
     );
     assert_eq!(at(&outcome, "admission.tokens.0.name"), "token-1");
+}
+
+#[test]
+fn a_client_whose_name_is_a_number_is_listed_with_its_new_name() {
+    let clients = |values: [&str; 2]| {
+        let outcome = front(
+            &format!(
+                "map $http_authorization $client {{ default '';
+                   'Bearer 0d4b31aa77f0' {}; 'Bearer 77aa02c3d9' {}; }}",
+                values[0], values[1]
+            ),
+            "if ($client = '') { return 401; }",
+            "",
+        );
+        let names = [0, 1].map(|index| at(&outcome, &format!("admission.tokens.{index}.name")));
+        assert_eq!(names, ["token-1", "token-2"], "{}", outcome.yaml);
+        outcome.lines
+    };
+    for values in [["1001", "1002"], ["1", "2"]] {
+        let lines = clients(values);
+        assert_eq!(lines.len(), 2, "{lines:#?}");
+        for (line, name) in lines.iter().zip(["token-1", "token-2"]) {
+            let end = format!("the client is {name} here and in logs");
+            assert!(line.starts_with("nginx.conf:2: line of map: "), "{line}");
+            assert!(line.ends_with(&end), "{line}");
+        }
+    }
+    // A number that all clients have names none of them.
+    assert_eq!(clients(["1", "1"]), [""; 0]);
+    // A number that is a part of its token stays secret, and its client is listed all the same.
+    let outcome = front(
+        "map $http_authorization $client { default ''; 'Bearer 4711' 4711; }",
+        "if ($client = '') { return 401; }",
+        "",
+    );
+    assert!(
+        outcome.says(&["may be a secret", "token-1"]),
+        "{:#?}",
+        outcome.lines
+    );
+    assert!(!outcome.says(&["4711"]), "{:#?}", outcome.lines);
+}
+
+#[test]
+fn clients_that_are_not_let_in_any_more_are_listed_at_their_own_lines() {
+    let outcome = front(
+        "map $http_authorization $client { default '';
+           'Bearer 0d4b31aa77f0' ci;
+           '~^Bearer svc-[a-z]+$' service;
+           'Basic dXNlcjpwdw==' desk; }",
+        "if ($client = '') { return 401; }",
+        "",
+    );
+    assert!(!outcome.security, "{:#?}", outcome.lines);
+    let key = "tooldock keys create";
+    for words in [
+        ["nginx.conf:3: line of map: ", "this pattern", key],
+        ["nginx.conf:4: line of map: ", "Basic", key],
+    ] {
+        assert!(outcome.says(&words), "{words:?}: {:#?}", outcome.lines);
+    }
+    assert_eq!(outcome.lines.len(), 2, "{:#?}", outcome.lines);
+}
+
+#[test]
+fn an_import_brings_up_no_example_beside_the_servers_of_nginx() {
+    assert_eq!(at(&front("", "", ""), "namespaces.starter"), "false");
+    // A file that passes nothing on describes no whole gateway.
+    assert_eq!(at(&import("server { listen 80; }"), "namespaces"), "null");
 }
 
 #[test]
