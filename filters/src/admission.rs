@@ -338,13 +338,17 @@ impl<C: Clock + Clone> Admission<C> {
                     self.tokens.oauth.challenge(request, &mut rejection);
                 }
                 let path = request.parts.uri.path();
-                // A client without credentials does not learn from the shape of an error which paths are aliases.
-                let hides_alias =
-                    known.principal.is_none() && request.listener.aliases.namespace(path).is_some();
+                // A client without credentials does not learn from the shape of an error which paths are aliases: each path that
+                // may be one has the shape of an endpoint.
+                let may_be_alias = || {
+                    let listener = request.listener;
+                    known.principal.is_none() && listener.aliases.may_have(path, listener.routes)
+                };
                 rejection.route = known.route.map_or(rejection.route, |route| route.label);
                 rejection.shape = match known.route {
-                    Some(route) if !hides_alias => route.error_shape(),
-                    _ => ErrorShape::of_path(path),
+                    Some(route) => route.error_shape(),
+                    None if may_be_alias() => ErrorShape::Mcp,
+                    None => ErrorShape::of_path(path),
                 };
                 // A page has to be able to read why it was refused.
                 if let Some(cors) = known.cors {
