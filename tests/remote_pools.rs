@@ -337,6 +337,64 @@ async fn no_session_of_fastmcp_breaks_when_a_copy_is_killed_and_comes_back() {
     no_session_of_others_breaks(Maker::FastMcp, "random", of_copies).await;
 }
 
+#[tokio::test]
+async fn every_call_is_answered_while_a_copy_flaps_and_no_check_tells_of_it() {
+    const ROUNDS: u64 = 7;
+    let record = Record::default();
+    let mut copies = [Copy::start(&record).await, Copy::start(&record).await];
+    let ways = [
+        ("shared", "client", Some("auto")),
+        ("own", "client", Some("session")),
+        ("passed", "pass_through", None),
+    ];
+    let mut servers = serde_json::Map::new();
+    for (name, mode, isolation) in ways {
+        for backup in [false, true] {
+            let second = json!({"url": copies[1].url(), "backup": backup});
+            let mut server = keys(&[], "round_robin", mode);
+            server["backends"] = json!([copies[0].url(), second]);
+            server["health"] = json!({"active": {"every": "1h"}});
+            if let Some(isolation) = isolation {
+                server["isolation"] = json!(isolation);
+            }
+            servers.insert(format!("{name}-{backup}"), server);
+        }
+    }
+    let names: Vec<_> = servers.keys().cloned().collect();
+    let gateway = Gateway::empty()
+        .config(json!({"upstreams": {"remote": servers}}))
+        .start()
+        .await;
+    let mut sessions = Vec::new();
+    for name in names.iter().chain(&names) {
+        let session = Session::start(&gateway, name, VERSION).await;
+        sessions.push((format!("{name} {}", sessions.len()), session));
+    }
+    let call_all = async |id: u64| {
+        let calls = sessions.iter().map(async |(name, session)| {
+            let mark = format!("{name} call {id}");
+            let ended = make(session, id, "quick", &mark).await;
+            (ended != Ended::Done).then(|| format!("{mark}: {ended:?}"))
+        });
+        let ended = futures_util::future::join_all(calls).await;
+        let wrong: Vec<_> = ended.into_iter().flatten().collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    };
+    call_all(1).await;
+    for round in 1..=ROUNDS {
+        copies[0].kill().await;
+        call_all(2 * round).await;
+        copies[0].come_back().await;
+        call_all(2 * round + 1).await;
+    }
+    let record = record.lock().unwrap().clone();
+    assert_eq!(
+        record.len() as u64,
+        sessions.len() as u64 * (2 * ROUNDS + 1)
+    );
+    assert!(record.values().all(|times| *times == 1), "{record:#?}");
+}
+
 /// Waits until a reload is over.
 async fn reloaded(gateway: &Gateway, changes: Value) {
     gateway.reconfigure(changes);

@@ -307,7 +307,8 @@ async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, None));
-    deliver(up, cx, Era::Legacy, None, (None, stay), &|| false).await
+    // A server that takes a notification twice knows nothing new, and a second answer to its question is to no question.
+    deliver(up, cx, Era::Legacy, None, (None, stay), &|| true).await
 }
 
 /// Sends the message and makes the reply from its answer.

@@ -119,6 +119,11 @@ pub(crate) trait Launcher: Send + Sync {
         None
     }
 
+    /// Returns true if [`Self::replica`] would choose a backend. The question has no effect on later choices.
+    fn has_replica(&self, _avoid: &[BackendId]) -> bool {
+        false
+    }
+
     /// Number of further backends to try if a backend does not open a connection.
     fn further_backends(&self) -> usize {
         0

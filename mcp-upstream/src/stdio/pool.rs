@@ -416,7 +416,7 @@ impl PoolShared {
 
     /// Returns true if a further backend may take a request that the backends in `tried` have not answered.
     fn has_another(&self, tried: &[BackendId]) -> bool {
-        !self.launcher.spreads() || self.launcher.replica(tried, 0).is_some()
+        !self.launcher.spreads() || self.launcher.has_replica(tried)
     }
 
     /// The backend where a principal's task runs, among several backends that all clients share: each backend knows only its own

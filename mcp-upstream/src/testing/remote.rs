@@ -149,6 +149,11 @@ impl Backends for Handle {
             .map(|it| Arc::clone(it) as Arc<dyn Backend>)
     }
 
+    fn can_pick(&self, avoid: &[BackendId]) -> bool {
+        let mut all = self.0.backends.iter();
+        all.any(|it| it.is_healthy() && !avoid.contains(&it.id))
+    }
+
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>> {
         let mut all = self.0.backends.iter();
         all.find(|it| it.id == *id)
@@ -156,7 +161,15 @@ impl Backends for Handle {
     }
 
     fn states(&self) -> Vec<BackendState> {
-        Vec::new()
+        let states = self.0.backends.iter().map(|it| BackendState {
+            id: it.id.clone(),
+            healthy: it.is_healthy(),
+            draining: false,
+            backup: false,
+            in_flight: 0,
+            problem: None,
+        });
+        states.collect()
     }
 }
 

@@ -48,8 +48,9 @@ pub(crate) struct ServerHealth {
     /// The eras that it speaks, once known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) era: Option<&'static str>,
-    /// `closed`, `half_open` or `open`.
-    pub(crate) breaker: &'static str,
+    /// `closed`, `half_open` or `open`. `None` for a remote server, whose backends are left out one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) breaker: Option<&'static str>,
     /// Requests that wait for a process.
     pub(crate) waiting: usize,
     /// The last process that replaced one that had ended.

@@ -84,11 +84,15 @@ impl Health {
         self.has_answered
     }
 
+    /// Returns true if a backend that is not healthy was not tried within the last second.
+    pub(super) fn is_trial_due(&self, now: Instant) -> bool {
+        self.tried
+            .is_none_or(|at| now.saturating_duration_since(at) >= TRIAL_EVERY)
+    }
+
     /// Returns true if a backend that is not healthy may be tried now. The caller then tries it.
     pub(super) fn may_be_tried(&mut self, now: Instant) -> bool {
-        let due = self
-            .tried
-            .is_none_or(|at| now.saturating_duration_since(at) >= TRIAL_EVERY);
+        let due = self.is_trial_due(now);
         if due {
             self.tried = Some(now);
         }

@@ -64,8 +64,8 @@ pub(super) struct Pool {
     pub(super) members: Vec<Arc<PoolMember>>,
     /// Backends that a reload took out of the configuration and that still have running requests.
     pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
-    /// The choice among the backends that could be used at the last request.
-    choice: ArcSwapOption<Choice>,
+    /// The choices among the primaries, and among the backups, that could be used at the last request.
+    choices: [ArcSwapOption<Choice>; 2],
     /// Locked while a backend that was too slow is judged, so that two do not stand in for each other.
     slow: Mutex<()>,
     /// True when the first checks are over.
@@ -79,41 +79,52 @@ impl Pool {
             server,
             members,
             leaving: Mutex::default(),
-            choice: ArcSwapOption::empty(),
+            choices: Default::default(),
             slow: Mutex::default(),
             #[cfg(test)]
             checked: Default::default(),
         }
     }
 
-    /// The choice among primaries that can be used; among backups where there is no such primary.
-    fn choice(&self, now: Instant) -> Option<Arc<Choice>> {
-        let usable = |backup: bool| {
-            let members = self.members.iter().enumerate();
-            members.filter(move |(_, member)| member.spec.backup == backup && member.takes_new(now))
-        };
-        let backups = usable(false).next().is_none();
-        if backups && usable(true).next().is_none() {
-            return None;
-        }
-        let current = self.choice.load_full();
-        let wanted = || usable(backups).map(|(index, _)| index);
-        let indices = |choice: &Choice| {
+    /// The primaries, or the backups, that can be used.
+    fn usable(
+        &self,
+        backup: bool,
+        now: Instant,
+    ) -> impl Iterator<Item = (usize, &Arc<PoolMember>)> {
+        let members = self.members.iter().enumerate();
+        members.filter(move |(_, member)| member.spec.backup == backup && member.takes_new(now))
+    }
+
+    /// Returns true if a primary, or a backup, can be used and is none of `avoid`.
+    fn is_left(&self, backup: bool, avoid: &[BackendId], now: Instant) -> bool {
+        let mut usable = self.usable(backup, now);
+        usable.any(|(_, member)| !avoid.contains(&member.spec.id))
+    }
+
+    fn has_usable(&self, now: Instant) -> bool {
+        self.members.iter().any(|member| member.takes_new(now))
+    }
+
+    /// The choice among primaries, or among backups, that can be used.
+    fn choice(&self, backup: bool, now: Instant) -> Arc<Choice> {
+        let cached = &self.choices[usize::from(backup)];
+        let is_current = |choice: &Arc<Choice>| {
             let among = choice.among.iter().map(|it| it.index);
-            among.eq(wanted())
+            among.eq(self.usable(backup, now).map(|(index, _)| index))
         };
-        if let Some(current) = current.filter(|choice| indices(choice)) {
-            return Some(current);
+        if let Some(current) = cached.load_full().filter(is_current) {
+            return current;
         }
-        let among = usable(backups).map(|(index, member)| Candidate {
+        let among = self.usable(backup, now).map(|(index, member)| Candidate {
             index,
             id: member.spec.id.clone(),
             weight: member.spec.weight,
         });
         let choice = Choice::new(self.server.spec.balance, among.collect());
         let choice = Arc::new(choice);
-        self.choice.store(Some(Arc::clone(&choice)));
-        Some(choice)
+        cached.store(Some(Arc::clone(&choice)));
+        choice
     }
 
     /// Returns true if another backend would take a backend's work. A backup stands in for backups only: to begin with
@@ -126,12 +137,17 @@ impl Pool {
         })
     }
 
+    /// The backends that are not healthy and none of `avoid`.
+    fn ailing(&self, avoid: &[BackendId], now: Instant) -> impl Iterator<Item = &Arc<PoolMember>> {
+        self.members.iter().filter(move |member| {
+            member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
+        })
+    }
+
     /// A backend that was not tried within the last second, for the time in which none is healthy. So a server that is
     /// back is found by the next request, and a server that is down delays few requests.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
-        let mut left = self.members.iter().filter(|member| {
-            member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
-        });
+        let mut left = self.ailing(avoid, now);
         left.find(|member| lock(&member.core.health).may_be_tried(now))
     }
 }
@@ -143,14 +159,27 @@ impl Backends for Pool {
             members: &self.members,
             now,
         };
-        let chosen = match self.choice(now) {
-            Some(choice) => {
-                let index = choice.pick(avoid, hash, &facts)?;
-                self.members.get(index)?
-            }
-            None => self.trial(avoid, now)?,
+        // A backup stands in for primaries that were tried and are not left out yet, too.
+        let backup = if self.is_left(false, avoid, now) {
+            false
+        } else if self.is_left(true, avoid, now) {
+            true
+        } else if self.has_usable(now) {
+            return None;
+        } else {
+            return self.trial(avoid, now).map(MemberBackend::backend);
         };
-        Some(MemberBackend::backend(chosen))
+        let index = self.choice(backup, now).pick(avoid, hash, &facts)?;
+        self.members.get(index).map(MemberBackend::backend)
+    }
+
+    fn can_pick(&self, avoid: &[BackendId]) -> bool {
+        let now = Instant::now();
+        let is_due = |member: &Arc<PoolMember>| lock(&member.core.health).is_trial_due(now);
+        [false, true]
+            .into_iter()
+            .any(|backup| self.is_left(backup, avoid, now))
+            || (!self.has_usable(now) && self.ailing(avoid, now).any(is_due))
     }
 
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>> {

@@ -57,22 +57,23 @@ impl PoolShared {
             true => self.common(open.era),
             false => open,
         };
+        let is_spread = self.is_spread(key);
+        let mut key = self.spread(key, &avoid, hash);
         loop {
-            let key = self.spread(key, &avoid, hash);
-            match (self.lease_of(&key, open).await, &*key) {
-                (Err(error), ConnectionKey::Replica(backend))
-                    if avoid.len() < self.launcher.further_backends() =>
-                {
-                    avoid.push(backend.clone());
-                    if self.launcher.replica(&avoid, hash).is_none() {
-                        return Err(error);
-                    }
+            let leased = self.lease_of(&key, open).await;
+            let ConnectionKey::Replica(backend) = &*key else {
+                return leased;
+            };
+            avoid.push(backend.clone());
+            match leased {
+                Ok(leased) => return Ok(leased.after(avoid)),
+                Err(error) if !is_spread || avoid.len() > self.launcher.further_backends() => {
+                    return Err(error);
                 }
-                (Ok(leased), ConnectionKey::Replica(backend)) => {
-                    avoid.push(backend.clone());
-                    return Ok(leased.after(avoid));
-                }
-                (leased, _) => return leased,
+                Err(error) => match self.choose(&avoid, hash) {
+                    Some(next) => key = Cow::Owned(ConnectionKey::Replica(next)),
+                    None => return Err(error),
+                },
             }
         }
     }
@@ -114,30 +115,36 @@ impl PoolShared {
         (!leased.is_closed()).then_some(leased)
     }
 
-    /// Chooses the backend for a request on connections that all clients share, if the server has several backends. Backends
-    /// whose connection has just failed come last.
+    /// Chooses the backend for a request on connections that all clients share, if the server has several backends.
     pub(super) fn spread<'a>(
         &self,
         key: &'a ConnectionKey,
         avoid: &[BackendId],
         hash: u64,
     ) -> Cow<'a, ConnectionKey> {
-        if *key != ConnectionKey::Shared || !self.launcher.spreads() {
-            return Cow::Borrowed(key);
-        }
-        let mut failing = self.lock().state.failing(Instant::now());
-        let picked = match failing.is_empty() {
-            true => self.launcher.replica(avoid, hash),
-            false => {
-                failing.extend_from_slice(avoid);
-                let other = self.launcher.replica(&failing, hash);
-                other.or_else(|| self.launcher.replica(avoid, hash))
-            }
+        let chosen = match self.is_spread(key) {
+            true => self.choose(avoid, hash),
+            false => None,
         };
-        match picked {
+        match chosen {
             Some(backend) => Cow::Owned(ConnectionKey::Replica(backend)),
             None => Cow::Borrowed(key),
         }
+    }
+
+    fn is_spread(&self, key: &ConnectionKey) -> bool {
+        *key == ConnectionKey::Shared && self.launcher.spreads()
+    }
+
+    /// Chooses a backend that is none of `avoid`. Backends whose connection has failed lately come last.
+    fn choose(&self, avoid: &[BackendId], hash: u64) -> Option<BackendId> {
+        let mut failing = self.lock().state.failing(Instant::now());
+        if failing.is_empty() {
+            return self.launcher.replica(avoid, hash);
+        }
+        failing.extend_from_slice(avoid);
+        let other = self.launcher.replica(&failing, hash);
+        other.or_else(|| self.launcher.replica(avoid, hash))
     }
 
     fn common(&self, era: Era) -> &Arc<OpenAs> {

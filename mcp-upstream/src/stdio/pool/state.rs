@@ -112,7 +112,10 @@ struct PoolSlot {
     replay_state: Arc<ReplayState>,
     /// Number of failures in a row.
     failures: u32,
+    /// Time before which no request has a process started here.
     not_before: Option<Instant>,
+    /// Time before which the slot is not filled without a request, and before which other backends come first.
+    not_filled_before: Option<Instant>,
     /// Reason why its last process ended unasked.
     ended: Option<&'static str>,
     /// True if the process ended and is not restarted.
@@ -624,7 +627,7 @@ impl PoolStateMachine {
         replicas.cloned().collect()
     }
 
-    /// Counts a failure against the server as a whole. If several backends share the work, their health checks tell which to try,
+    /// Counts a failure against the server as a whole. Backends have no breaker in common: their health checks tell which to try,
     /// and a backend that fails repeatedly must not keep clients from the others.
     fn count_failure(&mut self, now: Instant) {
         match self.rules.spreads {
@@ -639,13 +642,10 @@ impl PoolStateMachine {
         Some(Arc::clone(&self.replica(slot)?.replay_state))
     }
 
-    /// Backends whose shared connection has just failed.
+    /// Backends whose shared connection has failed lately: the longer ago, the more often it has failed.
     pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
-        let delayed = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| slot.delayed(now).is_some());
-        delayed
+        let failing = self.slots.iter().filter(|(_, slot)| slot.is_failing(now));
+        failing
             .filter_map(|(slot, _)| slot.key.replica().cloned())
             .collect()
     }
@@ -780,6 +780,7 @@ impl PoolSlot {
             replay_state: Arc::default(),
             failures: 0,
             not_before: None,
+            not_filled_before: None,
             ended: None,
             dead: false,
             away: false,
@@ -799,6 +800,11 @@ impl PoolSlot {
 
     fn delayed(&self, now: Instant) -> Option<Instant> {
         self.not_before.filter(|at| *at > now)
+    }
+
+    /// Returns true if the slot waits for its next attempt after a failure. A request may come first.
+    fn is_failing(&self, now: Instant) -> bool {
+        self.not_filled_before.is_some_and(|at| at > now)
     }
 }
 

@@ -224,7 +224,7 @@ impl Keeper {
         let launcher = &self.pool.launcher;
         order.slot.key.replica().is_none()
             && avoid.len() <= launcher.further_backends()
-            && launcher.replica(avoid, 0).is_some()
+            && launcher.has_replica(avoid)
     }
 
     async fn opened(
@@ -382,7 +382,7 @@ impl Keeper {
         let mut failure = raw.of(server);
         let replica = order.and_then(|order| order.slot.key.replica());
         failure.elsewhere = server.needs_a_client()
-            || replica.is_some_and(|it| server.replica(std::slice::from_ref(it), 0).is_some());
+            || replica.is_some_and(|it| server.has_replica(std::slice::from_ref(it)));
         let why = &failure.reason;
         let tried = order.and_then(|order| order.server.zip(Some(order.slot.era)));
         if tried.is_some_and(|(server, wanted)| open::is_trial(server, wanted)) {

@@ -201,7 +201,7 @@ impl Connector for PooledConnector {
                 EraSupport::Modern | EraSupport::ModernAtLeast => "modern",
                 EraSupport::Dual => "dual",
             }),
-            breaker: state.breaker.as_str(),
+            breaker: matches!(server, ServerRef::Process(_)).then(|| state.breaker.as_str()),
             waiting: state.waiting,
             last_restart: state.last_restart.map(|(reason, ago)| LastRestart {
                 reason,

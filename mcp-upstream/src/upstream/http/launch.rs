@@ -171,6 +171,10 @@ impl Launcher for RemoteLauncher {
         picked.map(|backend| backend.id().clone())
     }
 
+    fn has_replica(&self, avoid: &[BackendId]) -> bool {
+        self.reached.now().backends.can_pick(avoid)
+    }
+
     fn spreads(&self) -> bool {
         true
     }
@@ -248,6 +252,10 @@ impl HttpClient for NoClient {
 impl Backends for NoClient {
     fn pick(&self, _: &[BackendId], _: u64) -> Option<Arc<dyn Backend>> {
         None
+    }
+
+    fn can_pick(&self, _: &[BackendId]) -> bool {
+        false
     }
 
     fn get(&self, _: &BackendId) -> Option<Arc<dyn Backend>> {

@@ -33,8 +33,12 @@ pub trait HttpClient: Send + Sync {
 pub trait Backends: Send + Sync {
     /// The backend for a new session, or for a request without one; none of `avoid`. Backends that are not healthy, or are
     /// drained, are left out, and backups are used only while nothing else is left. With `balance: hash` the same `hash`
-    /// leads to the same backend.
+    /// leads to the same backend. While none is healthy, one that was not picked within the last second is tried.
     fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>>;
+
+    /// Returns true if [`Self::pick`] would find a backend. Unlike a pick, this uses up no trial of a backend that is not
+    /// healthy.
+    fn can_pick(&self, avoid: &[BackendId]) -> bool;
 
     /// The backend with this id, while it is configured or drained.
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>>;

@@ -34,7 +34,9 @@ use super::answer::{self, RequestFailure, SessionVerdict};
 use super::events::EventReader;
 use super::headers::{self, Outgoing};
 use super::media::{MediaKind, begins_as_json, media_kind, shown_media_type, without_mark};
-use super::port::{Backend, BackendRequest, BackendResponse, Departure, SendError, SendErrorKind};
+use super::port::{
+    Backend, BackendRequest, BackendResponse, BackendState, Departure, SendError, SendErrorKind,
+};
 use super::reached::CurrentServer;
 use super::{listen, sse, stream};
 use crate::catalogue::Catalogue;
@@ -358,7 +360,7 @@ impl Session {
         }
         let told = match self.old.is_used() {
             true => self.old.send(self, message, of_client).await,
-            false => match self.post(&outgoing, message, None, of_client).await {
+            false => match self.post_unanswered(&outgoing, message, of_client).await {
                 Ok(response) if response.status.is_success() => Ok(()),
                 Ok(response) if self.is_unknown(response.status) => Err(self.session_is_gone()),
                 Ok(mut response) if self.may_say_unknown(response.status) => {
@@ -381,6 +383,23 @@ impl Session {
         }
         if is_initialized {
             self.open.send_replace(true);
+        }
+    }
+
+    /// Sends a message without a response. A connection that was kept may end under the message, which is then sent again:
+    /// taken twice, it changes nothing more.
+    async fn post_unanswered(
+        &self,
+        outgoing: &Outgoing<'_>,
+        message: Bytes,
+        of_client: &OfClient,
+    ) -> Result<BackendResponse, SendError> {
+        let sent = self.post(outgoing, message.clone(), None, of_client).await;
+        match sent {
+            Err(error) if error.kind == SendErrorKind::Closed && self.server.spec.retry.max > 0 => {
+                self.post(outgoing, message, None, of_client).await
+            }
+            sent => sent,
         }
     }
 
@@ -547,8 +566,9 @@ impl Session {
             return false;
         }
         let now = self.reached.now();
-        let others = || now.backends.pick(&[self.opened_at.id().clone()], 0);
-        self.may_move() && others().is_some()
+        let takes_new = |it: &BackendState| it.healthy && !it.draining;
+        let others = || now.backends.states().iter().any(takes_new);
+        self.may_move() && others()
     }
 
     /// Returns true if a session at another backend is as good as this session.

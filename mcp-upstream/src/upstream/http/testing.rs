@@ -144,13 +144,26 @@ impl Backends for Pool {
         Some(Arc::new(Arc::clone(picked)))
     }
 
+    fn can_pick(&self, avoid: &[BackendId]) -> bool {
+        let mut left = self.backends.iter();
+        left.any(|it| it.is_healthy() && !avoid.contains(&it.id))
+    }
+
     fn get(&self, id: &BackendId) -> Option<Arc<dyn Backend>> {
         let found = self.backends.iter().find(|it| it.id == *id)?;
         Some(Arc::new(Arc::clone(found)))
     }
 
     fn states(&self) -> Vec<BackendState> {
-        Vec::new()
+        let states = self.backends.iter().map(|it| BackendState {
+            id: it.id.clone(),
+            healthy: it.is_healthy(),
+            draining: false,
+            backup: false,
+            in_flight: 0,
+            problem: None,
+        });
+        states.collect()
     }
 }
 

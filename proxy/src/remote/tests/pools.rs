@@ -101,6 +101,46 @@ async fn backups_are_used_while_nothing_else_is_left_and_a_dead_pool_is_tried_no
 }
 
 #[tokio::test]
+async fn a_backup_gets_the_request_that_no_primary_took_before_any_is_left_out() {
+    let primary = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let backup = ScriptedBackend::start(&[Answer::Say(OK)]).await;
+    let entry = format!("{{ url: '{}', backup: true }}", backup.url());
+    let server = server(&[format!("'{}'", primary.url()), entry], QUIET);
+    let client = client_with(SystemNames);
+    let pool = checked(&client, &server).await;
+    assert_eq!(
+        picked(&pool, 5),
+        BTreeMap::from([(id(&primary).to_string(), 5)])
+    );
+    let tried = [id(&primary)];
+    assert!(pool.can_pick(&tried));
+    let next = pool.pick(&tried, 0).expect("the backup");
+    assert_eq!(*next.id(), id(&backup));
+    let tried = [id(&primary), id(&backup)];
+    assert!(!pool.can_pick(&tried) && pool.pick(&tried, 0).is_none());
+}
+
+#[tokio::test]
+async fn looking_for_a_further_backend_uses_up_no_trial() {
+    let [(first, _port), (second, _other_port)] = [dead(), dead()];
+    let urls = [first, second].map(|url| format!("'{url}'"));
+    let server = server(&urls, QUIET);
+    let client = client_with(SystemNames);
+    let pool = client.serve(&server);
+    eventually("the checks of the dead backends", || {
+        pool.states().iter().all(|it| !it.healthy)
+    })
+    .await;
+    tokio::time::pause();
+    assert!(pool.can_pick(&[]) && pool.can_pick(&[]));
+    let tried = pool.pick(&[], 0).expect("a trial").id().clone();
+    let tried = [tried];
+    assert!(pool.can_pick(&tried) && pool.can_pick(&tried));
+    assert!(pool.pick(&tried, 0).is_some(), "a trial of the other");
+    assert!(!pool.can_pick(&[]), "both were tried just now");
+}
+
+#[tokio::test]
 async fn while_no_backend_is_healthy_one_request_a_second_tries() {
     let (url, _port) = dead();
     let server = server(&[format!("'{url}'")], QUIET);

@@ -194,6 +194,38 @@ async fn a_message_goes_to_as_many_further_backends_as_the_configuration_says() 
     }
 }
 
+#[tokio::test]
+async fn a_connection_that_ends_under_initialize_or_a_notification_loses_neither() {
+    let house = house(2, |_| {});
+    let cut = Arc::new(std::sync::Mutex::new(Vec::new()));
+    for backend in &house.pool.backends {
+        let cut = Arc::clone(&cut);
+        backend.act(move |request| {
+            let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+            let method = message["method"].as_str()?.to_owned();
+            let mut cut = cut.lock().expect("fine");
+            let is_first = !cut.contains(&method);
+            is_first.then(|| {
+                cut.push(method);
+                Err(error(SendErrorKind::Closed, false))
+            })
+        });
+    }
+    let session = house.open().await;
+    for method in [
+        "notifications/initialized",
+        "notifications/roots/list_changed",
+    ] {
+        let message = json!({ "jsonrpc": "2.0", "method": method });
+        let (status, body) = house.post(&session, &message.to_string()).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{method}: {body}");
+        assert_eq!(house.pool.sent(method), 2, "{method}");
+    }
+    let (status, _) = house.post(&session, CALL).await;
+    assert_ne!(status, StatusCode::OK, "a call may have run");
+    assert_eq!(house.pool.sent("tools/call"), 1);
+}
+
 /// A client that resumes after this event.
 fn returning(id: &'static str) -> Caller {
     let mut caller = asker();

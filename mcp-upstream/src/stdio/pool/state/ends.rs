@@ -278,16 +278,13 @@ impl PoolStateMachine {
         place.away = true;
         place.failures = place.failures.saturating_add(1);
         let delay = PoolRules::delay(place.failures, had_worked, jitter);
-        // This connection is opened again only for a request, and health checks tell when its backend can be reached: a
-        // short delay suffices.
-        let by_requests = spreads && !place.eager;
-        place.not_before = Some(
-            now + if by_requests {
-                delay.min(SPREAD_DELAY_MAX)
-            } else {
-                delay
-            },
-        );
+        place.not_filled_before = Some(now + delay);
+        // Health checks tell when a backend can be reached: a short delay of requests suffices.
+        let of_requests = match spreads {
+            true => delay.min(SPREAD_DELAY_MAX),
+            false => delay,
+        };
+        place.not_before = Some(now + of_requests);
         place.dead = never || (had_worked && lost_with_it);
     }
 

@@ -38,6 +38,7 @@ impl PoolStateMachine {
             }
             place.failures = 0;
             place.not_before = None;
+            place.not_filled_before = None;
             place.dead = false;
             place.away = false;
             place.eager = key.key.is_shared() || place.replay_state.is_awaited();
@@ -56,6 +57,7 @@ impl PoolStateMachine {
         for (_, place) in shared.filter(|(slot, _)| slot.key.is_shared()) {
             place.failures = 0;
             place.not_before = None;
+            place.not_filled_before = None;
             place.dead = false;
             place.away = false;
             place.eager = true;

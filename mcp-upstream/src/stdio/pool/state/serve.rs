@@ -188,6 +188,7 @@ impl PoolStateMachine {
         place.process = Some(process);
         place.open = Arc::clone(open);
         place.not_before = None;
+        place.not_filled_before = None;
         let order = Order {
             slot: slot.clone(),
             open: Arc::clone(open),
@@ -227,7 +228,7 @@ impl PoolStateMachine {
             .slots
             .iter()
             .filter(|(_, slot)| {
-                slot.eager && slot.process.is_none() && !slot.dead && slot.delayed(now).is_none()
+                slot.eager && slot.process.is_none() && !slot.dead && !slot.is_failing(now)
             })
             .map(|(key, slot)| (key.clone(), Arc::clone(&slot.open)))
             .collect();

@@ -735,6 +735,33 @@ fn a_backend_that_fails_again_and_again_keeps_nobody_from_the_others() {
 }
 
 #[test]
+fn a_backend_that_flaps_comes_last_and_still_takes_requests_a_second_after_it_failed() {
+    let rules = PoolRules {
+        spreads: true,
+        warm: 0,
+        ..PoolRules::from(&StdioSettings::default())
+    };
+    let mut world = World::plain();
+    world.state = PoolStateMachine::new(rules);
+    let backend = BackendId::new("a:1");
+    let take = |world: &mut World| {
+        let waiter = world.lease(ConnectionKey::Replica(backend.clone()), legacy());
+        world.pass(seconds(1));
+        world.start_all(EraSupport::Legacy);
+        world.granted.get(&waiter).copied()
+    };
+    for _ in 0..8 {
+        let process = take(&mut world).expect("a connection, whatever failed before");
+        world.release(process);
+        world.lose(process, ProcessEnd::Crash);
+    }
+    world.pass(seconds(2));
+    assert_eq!(world.state.failing(world.now), std::slice::from_ref(&backend));
+    assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
+    assert!(take(&mut world).is_some());
+}
+
+#[test]
 fn what_lasts_at_a_backend_that_was_removed_lasts_at_another_and_a_session_with_state_is_lost() {
     let rules = PoolRules {
         spreads: true,

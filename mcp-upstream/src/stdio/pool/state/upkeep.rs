@@ -159,7 +159,10 @@ impl PoolStateMachine {
                 ProcessTimer::Stop(_) | ProcessTimer::Drain => Some(now),
                 ProcessTimer::Never => None,
             });
-        let delays = self.slots.values().filter_map(|it| it.not_before);
+        let delays = self.slots.values();
+        let delays = delays
+            .flat_map(|it| [it.not_before, it.not_filled_before])
+            .flatten();
         let waiters = self.waiting.iter().map(|it| it.deadline);
         let tried = !self.waiting.is_empty() || self.slots.values().any(|it| it.eager);
         let breaker = match self.breaker.admits(now) {
@@ -193,7 +196,9 @@ impl PoolSlot {
     /// Returns true if the slot has a record that its next process needs. Failures are forgotten after a while, lasting requests
     /// are not.
     fn is_remembered(&self, now: Instant) -> bool {
-        let recent = self.not_before.is_some_and(|at| now < at + REMEMBERED);
+        let recent = self
+            .not_filled_before
+            .is_some_and(|at| now < at + REMEMBERED);
         self.dead || self.replay_state.lasts() || (self.failures > 0 && recent)
     }
 }
