@@ -110,7 +110,7 @@ fn paths_of_clients_are_aliases_unless_they_lead_elsewhere_here() {
         "server { listen 80; server_name a.example; location /x/mcp { proxy_pass http://10.0.0.1/mcp; } }
          server { listen 80; server_name b.example; location /x/mcp { proxy_pass http://10.0.0.2/mcp; } }",
     );
-    assert_eq!(at(&outcome, "namespaces"), "null");
+    assert_eq!(at(&outcome, "namespaces.overrides"), "null");
     assert!(
         outcome.says(&["nginx.conf:2: location: ", "nginx.conf:1", "no alias"]),
         "{:#?}",

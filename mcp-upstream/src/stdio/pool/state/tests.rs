@@ -756,7 +756,10 @@ fn a_backend_that_flaps_comes_last_and_still_takes_requests_a_second_after_it_fa
         world.lose(process, ProcessEnd::Crash);
     }
     world.pass(seconds(2));
-    assert_eq!(world.state.failing(world.now), std::slice::from_ref(&backend));
+    assert_eq!(
+        world.state.failing(world.now),
+        std::slice::from_ref(&backend)
+    );
     assert_eq!(world.state.breaker(world.now), BreakerState::Closed);
     assert!(take(&mut world).is_some());
 }
