@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use tree_sitter::{ParseOptions, ParseState, Parser};
-
-use super::job::{Show, step};
-use super::tree::Tree;
-use dependencies::Dependencies;
 use tooldock_workers::builder::{Analysis, FoundTool};
 use tooldock_workers::regular_file;
+use tree_sitter::{ParseOptions, ParseState, Parser};
+
+use crate::progress::{Show, step};
+use crate::tree::Tree;
+use dependencies::Dependencies;
 
 /// Bounds of one analysis.
 const PARSED_FILES_MAX: usize = 3000;

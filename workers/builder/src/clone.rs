@@ -15,10 +15,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use super::job::{Show, step};
-use super::source::Repository;
-use super::tree::Tree;
 use tooldock_workers::builder::{BuilderConfig, BuilderError, GitScheme, Progress};
+
+use crate::progress::{Show, step};
+use crate::source::Repository;
+use crate::tree::Tree;
 
 /// Interval of looking at the size of the clone.
 const WATCH: Duration = Duration::from_millis(100);

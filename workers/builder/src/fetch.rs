@@ -3,18 +3,16 @@
 //! Packages are not installed: no installer runs, so no script of a package does.
 
 mod archive;
-mod http;
 mod npm;
 mod pypi;
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
-
-use super::job::{Show, step};
-use super::registry;
-use super::tree::Tree;
 use tooldock_workers::builder::{BuilderConfig, BuilderError, BuilderErrorCode};
 
-pub(crate) use http::{Client, Registries};
+use crate::http::{Client, Registries};
+use crate::progress::{Show, step};
+use crate::registry;
+use crate::tree::Tree;
 
 /// The largest archive that is downloaded; it is held in memory.
 const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
@@ -116,11 +114,13 @@ impl Fetch {
         if wanted.kind.is_none() {
             // The MCP registry knows which package registry its servers are published in.
             wanted.kind =
-                registry::kind_of(self, config, &wanted.name).and_then(|kind| match &kind[..] {
-                    "npm" => Some(PackageRegistry::Npm),
-                    "pypi" => Some(PackageRegistry::Pypi),
-                    _ => None,
-                });
+                registry::kind_of(&self.client, config, &wanted.name).and_then(
+                    |kind| match &kind[..] {
+                        "npm" => Some(PackageRegistry::Npm),
+                        "pypi" => Some(PackageRegistry::Pypi),
+                        _ => None,
+                    },
+                );
         }
         match wanted.kind {
             Some(PackageRegistry::Npm) => npm::find(self, &wanted),

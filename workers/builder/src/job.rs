@@ -6,14 +6,16 @@ use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
 
 use rustix::process::{Resource, Rlimit, nice, setrlimit};
-
-use super::fetch::Fetch;
-use super::tree::Tree;
-use super::{analysis, clone, reach::Reach, registry};
-use tooldock_workers::builder::store::{Store, TreeSource};
+use tooldock_workers::builder::store::TreeSource;
 use tooldock_workers::builder::{
-    Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, Task,
+    Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Task,
 };
+
+use crate::fetch::Fetch;
+use crate::progress::Show;
+use crate::store::TreeWriter;
+use crate::tree::Tree;
+use crate::{analysis, clone, reach::Reach, registry};
 
 /// The largest request.
 const REQUEST_MAX: u64 = 64 * 1024;
@@ -21,15 +23,6 @@ const REQUEST_MAX: u64 = 64 * 1024;
 const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// The lowest of the low priorities: calls of tools go first, and then checks of code.
 const NICENESS: i32 = 19;
-
-/// Callback for progress of a job.
-pub(crate) type Show<'a> = &'a dyn Fn(Progress);
-
-/// Reports the begin of a step.
-pub(crate) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
-    let message = message.into();
-    show(Progress { message, percent });
-}
 
 /// Runs the process to its end.
 pub fn main() -> ExitCode {
@@ -77,7 +70,7 @@ fn limit(what: Resource, value: u64) {
 /// Runs the job of a request.
 pub(crate) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
     let config = &request.config;
-    let store = Store::new(request.repos.clone());
+    let store = TreeWriter::new(request.repos.clone());
     let result = match &request.task {
         Task::AnalyzeRepo(url) => {
             analyze_repo(url, config, &store, show).map(BuilderLine::Analysis)
@@ -85,8 +78,9 @@ pub(crate) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
         Task::AnalyzePackage(package) => {
             analyze_package(package, config, &store, show).map(BuilderLine::Analysis)
         }
-        Task::SearchRegistry(query) => Fetch::new(config)
-            .and_then(|fetch| registry::search(&fetch, config, query).map(BuilderLine::Registry)),
+        Task::SearchRegistry(query) => Fetch::new(config).and_then(|fetch| {
+            registry::search(fetch.client(), config, query).map(BuilderLine::Registry)
+        }),
     };
     result.unwrap_or_else(BuilderLine::Error)
 }
@@ -94,10 +88,10 @@ pub(crate) fn run(request: &BuilderRequest, show: Show<'_>) -> BuilderLine {
 fn analyze_repo(
     url: &str,
     config: &BuilderConfig,
-    store: &Store,
+    store: &TreeWriter,
     show: Show<'_>,
 ) -> Result<Analysis, BuilderError> {
-    let repository = super::source::parse(url, config)?;
+    let repository = crate::source::parse(url, config)?;
     let addresses = Reach::new(config).of(&repository)?;
     keep(url, store, config, show, |tree, folder| {
         clone::read(&repository, &addresses, folder, tree, config, show)
@@ -107,7 +101,7 @@ fn analyze_repo(
 fn analyze_package(
     package: &str,
     config: &BuilderConfig,
-    store: &Store,
+    store: &TreeWriter,
     show: Show<'_>,
 ) -> Result<Analysis, BuilderError> {
     let fetch = Fetch::new(config)?;
@@ -120,7 +114,7 @@ fn analyze_package(
 /// Fills a tree, analyses it and keeps it for `read_repo_file`.
 fn keep(
     source: &str,
-    store: &Store,
+    store: &TreeWriter,
     config: &BuilderConfig,
     show: Show<'_>,
     fill: impl FnOnce(&mut Tree, &std::path::Path) -> Result<String, BuilderError>,
@@ -132,7 +126,7 @@ fn keep(
     };
     let building = store.begin().map_err(on_disk)?;
     let mut tree = Tree::new(building.files(), config.max_size.as_u64());
-    let revision = fill(&mut tree, &building.path)?;
+    let revision = fill(&mut tree, building.path())?;
     let analysis = analysis::analyse(source, &tree, show);
     let about = TreeSource {
         source: source.to_owned(),

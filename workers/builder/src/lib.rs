@@ -4,8 +4,9 @@
 //! ```text
 //! job ── source ── reach          the URL of a repository, and the addresses that it may be reached at
 //!  ├─ clone                       git without a checkout
-//!  ├─ fetch ── registry           packages of npm and PyPI, and the MCP registry, over HTTP
-//!  ├─ tree                        the files that are kept: regular ones alone, within bounds
+//!  ├─ fetch ── registry ── http   packages of npm and PyPI; the MCP registry; requests to public addresses alone
+//!  ├─ tree                        the files of a repository: regular ones alone, within bounds
+//!  ├─ store                       the trees that are kept in `$DATA/repos`
 //!  └─ analysis                    tools, dependencies, hosts and secrets, by a parser for each language
 //! ```
 //!
@@ -18,10 +19,13 @@
 mod analysis;
 mod clone;
 mod fetch;
+mod http;
 mod job;
+mod progress;
 mod reach;
 mod registry;
 mod source;
+mod store;
 mod tree;
 
 pub use job::main;

@@ -5,9 +5,10 @@
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 
-use super::source::Repository;
 use tooldock_workers::address::is_public;
 use tooldock_workers::builder::{BuilderConfig, BuilderError};
+
+use crate::source::Repository;
 
 /// Rules for hosts and addresses.
 #[derive(Debug, Clone)]

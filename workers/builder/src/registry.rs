@@ -3,10 +3,10 @@
 //! Answers of both forms are understood: entries as the registry writes them today, wrapped in `server`, and bare ones.
 
 use serde_json::Value;
+use tooldock_workers::builder::{BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry};
 use url::Url;
 
-use super::fetch::Fetch;
-use tooldock_workers::builder::{BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry};
+use crate::http::Client;
 
 /// The largest answer.
 const ANSWER_MAX: u64 = 8 * 1024 * 1024;
@@ -17,14 +17,13 @@ const DESCRIPTION_MAX: usize = 1000;
 
 /// Servers whose names hold the query.
 pub(crate) fn search(
-    fetch: &Fetch,
+    client: &Client,
     config: &BuilderConfig,
     query: &str,
 ) -> Result<Vec<RegistryEntry>, BuilderError> {
     let url = address(config, query)?;
     let host = url.host_str().unwrap_or_default();
-    let text = fetch
-        .client()
+    let text = client
         .get(url.as_str(), "application/json", ANSWER_MAX)
         .map_err(|error| match error.code {
             BuilderErrorCode::NotFound => not_a_registry(host),
@@ -42,9 +41,9 @@ pub(crate) fn search(
 }
 
 /// Registry that a package is published in, if the MCP registry has a server with that package. Without an answer, `None`.
-pub(crate) fn kind_of(fetch: &Fetch, config: &BuilderConfig, package: &str) -> Option<String> {
+pub(crate) fn kind_of(client: &Client, config: &BuilderConfig, package: &str) -> Option<String> {
     let word = package.rsplit('/').next()?;
-    let entries = search(fetch, config, word).ok()?;
+    let entries = search(client, config, word).ok()?;
     let entry = entries
         .into_iter()
         .find(|it| it.package.as_deref() == Some(package))?;

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use url::{Host, Url};
-
 use tooldock_workers::builder::{BuilderConfig, BuilderError, GitScheme};
+use url::{Host, Url};
 
 /// A repository that may be cloned, judged by its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,8 +138,9 @@ pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tooldock_workers::builder::BuilderErrorCode;
+
+    use super::*;
 
     fn with(schemes: &[GitScheme]) -> BuilderConfig {
         BuilderConfig {

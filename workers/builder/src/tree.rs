@@ -171,8 +171,9 @@ fn unusable(path: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use tooldock_workers::builder::BuilderErrorCode;
+
+    use super::*;
 
     #[test]
     fn paths_that_lead_elsewhere_are_left_out_with_a_reason() {

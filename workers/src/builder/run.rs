@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::store::Store;
+use super::store::TreeStore;
 use super::{
     Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, RegistryEntry,
     RepoFile, Task,
@@ -55,7 +55,7 @@ pub struct BuilderHost {
 /// Removes incomplete trees that builders of a killed gateway left. Trees that are being built stay.
 pub async fn clear_leftovers(repos: PathBuf) {
     // The next job retries failed removals.
-    let _ = tokio::task::spawn_blocking(move || Store::new(repos).sweep()).await;
+    let _ = tokio::task::spawn_blocking(move || TreeStore::new(repos).sweep()).await;
 }
 
 /// Reads repositories, packages and the MCP registry, each job in a separate child process.
@@ -138,7 +138,7 @@ impl Builder {
         path: &str,
     ) -> Result<RepoFile, BuilderError> {
         let (source, path) = (argument("repo_url", repo_url)?, path.to_owned());
-        let store = Store::new(self.host.repos.clone());
+        let store = TreeStore::new(self.host.repos.clone());
         tokio::task::spawn_blocking(move || store.read(&source, &path))
             .await
             .map_err(|_| no_answer())?
@@ -239,7 +239,7 @@ impl Job {
             child.stop(Duration::ZERO).await;
         }
         if answer.is_err() {
-            let store = Store::new(self.host.repos.clone());
+            let store = TreeStore::new(self.host.repos.clone());
             // The next job would do it, too.
             let _ = tokio::task::spawn_blocking(move || store.sweep()).await;
         }

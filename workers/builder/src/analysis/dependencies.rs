@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use toml::Table;
+use tooldock_workers::regular_file;
 
 use super::{Language, is_secondary, is_vendored};
 use crate::tree::Tree;
-use tooldock_workers::regular_file;
 
 /// The most files that are read, and the most packages that are listed.
 const MANIFESTS_MAX: usize = 50;

@@ -1,11 +1,11 @@
 //! Go: `mcp.NewTool("name", mcp.WithDescription(…), mcp.WithString(…))` of mcp-go, and
 //! `mcp.AddTool(server, &mcp.Tool{Name: …, Description: …}, handler)` of the official SDK.
 
+use tooldock_workers::builder::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;
 use super::syntax::{File, children, is_tool_name, last_name, unescape};
-use tooldock_workers::builder::{FoundParameter, FoundTool};
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {

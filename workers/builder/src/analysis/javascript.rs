@@ -8,11 +8,11 @@
 
 use std::collections::HashMap;
 
+use tooldock_workers::builder::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
-use tooldock_workers::builder::{FoundParameter, FoundTool};
 
 /// The most steps by which a name or a schema is followed.
 const DEPTH_MAX: usize = 12;

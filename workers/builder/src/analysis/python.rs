@@ -1,10 +1,10 @@
 //! Python: functions with a decorator named `tool`, `Tool(name=…, inputSchema=…)`, `add_tool(function)`.
 
+use tooldock_workers::builder::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
-use tooldock_workers::builder::{FoundParameter, FoundTool};
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {

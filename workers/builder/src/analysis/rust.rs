@@ -1,10 +1,10 @@
 //! Rust: functions under `#[tool(description = "…")]` of rmcp.
 
+use tooldock_workers::builder::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;
 use super::syntax::{File, children, last_name, unescape};
-use tooldock_workers::builder::{FoundParameter, FoundTool};
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     for node in file.nodes() {

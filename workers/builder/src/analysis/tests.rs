@@ -1,7 +1,8 @@
 //! A sample for each language, and the bounds of an analysis.
 
-use super::*;
 use tooldock_workers::builder::FoundParameter;
+
+use super::*;
 
 fn analysed(files: &[(&str, &str)]) -> Analysis {
     let temp = tempfile::tempdir().unwrap();

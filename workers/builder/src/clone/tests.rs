@@ -5,10 +5,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
+use tooldock_workers::builder::{Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task};
 
 use super::*;
 use crate::job::run;
-use tooldock_workers::builder::{Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task};
 
 /// A repository, and the folder of its clones.
 struct Sample {

@@ -4,11 +4,11 @@ use std::io::{self, Cursor, Read};
 
 use flate2::read::GzDecoder;
 use tar::EntryType;
+use tooldock_workers::builder::BuilderError;
+use tooldock_workers::builder::store::FILE_MAX;
 use zip::ZipArchive;
 
 use crate::tree::{FILES_MAX, Tree};
-use tooldock_workers::builder::BuilderError;
-use tooldock_workers::builder::store::FILE_MAX;
 
 /// Maximum number of bytes in an archive, including files that are left out.
 const UNPACKED_MAX: u64 = 1024 * 1024 * 1024;

@@ -3,9 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use tooldock_workers::builder::{BuilderError, BuilderErrorCode};
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
-use tooldock_workers::builder::{BuilderError, BuilderErrorCode};
 
 /// Some packages have thousands of versions.
 const DOCUMENT_MAX: u64 = 32 * 1024 * 1024;

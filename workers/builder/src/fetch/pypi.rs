@@ -5,10 +5,10 @@
 use std::cmp::Ordering;
 
 use serde_json::Value;
+use tooldock_workers::builder::{BuilderError, BuilderErrorCode};
 use url::Url;
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
-use tooldock_workers::builder::{BuilderError, BuilderErrorCode};
 
 const PAGE_MAX: u64 = 32 * 1024 * 1024;
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";

@@ -9,10 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
+use tooldock_workers::builder::BuilderErrorCode;
 use zip::write::SimpleFileOptions;
 
 use super::*;
-use tooldock_workers::builder::BuilderErrorCode;
 
 /// A registry that answers GET requests from a table until the test ends.
 fn serve(make: impl FnOnce(SocketAddr) -> BTreeMap<String, Vec<u8>>) -> SocketAddr {
@@ -211,16 +211,16 @@ fn the_mcp_registry_is_searched_and_says_where_packages_are() {
         ])
     });
     let (fetch, config) = (fetch(address), config(address));
-    let rows = registry::search(&fetch, &config, "github").unwrap();
+    let rows = registry::search(fetch.client(), &config, "github").unwrap();
     assert_eq!(
         (rows[0].name.as_str(), rows[0].package.as_deref()),
         ("a/github", Some("mcp-github"))
     );
     assert_eq!(
-        registry::kind_of(&fetch, &config, "mcp-github").as_deref(),
+        registry::kind_of(fetch.client(), &config, "mcp-github").as_deref(),
         Some("pypi")
     );
-    let odd = registry::search(&fetch, &config, "odd").unwrap_err();
+    let odd = registry::search(fetch.client(), &config, "odd").unwrap_err();
     assert!(
         odd.message.contains("does not answer as an MCP registry"),
         "{odd}"
@@ -234,7 +234,7 @@ fn the_mcp_registry_is_searched_and_says_where_packages_are() {
         ..config
     };
     let fetch = Fetch::with(&away, Registries::from(|_| None).unwrap()).unwrap();
-    let error = registry::search(&fetch, &away, "github").unwrap_err();
+    let error = registry::search(fetch.client(), &away, "github").unwrap_err();
     assert_eq!(error.code, BuilderErrorCode::Unavailable);
     assert!(error.message.contains("MCP_REGISTRY_URL"), "{error}");
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use tooldock_workers::address::is_public;
+use tooldock_workers::builder::{BuilderConfig, BuilderError};
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::Uri;
@@ -19,8 +21,6 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use url::Url;
 
 use crate::reach::{Reach, refused};
-use tooldock_workers::address::is_public;
-use tooldock_workers::builder::{BuilderConfig, BuilderError};
 
 /// Maximum time of one request.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
@@ -30,16 +30,16 @@ const REDIRECTS_MAX: u32 = 5;
 
 /// Registries of packages, by the variables that npm, pip and uv read. May hold credentials: never shown.
 pub(crate) struct Registries {
-    pub(super) npm: Url,
-    pub(super) pypi: Url,
+    pub(crate) npm: Url,
+    pub(crate) pypi: Url,
 }
 
 impl Registries {
-    pub(super) fn of_process() -> Result<Self, BuilderError> {
+    pub(crate) fn of_process() -> Result<Self, BuilderError> {
         Self::from(|name| std::env::var(name).ok())
     }
 
-    pub(super) fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Self, BuilderError> {
+    pub(crate) fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Self, BuilderError> {
         let url = |names: &[&str], default: &str| {
             let said = names
                 .iter()
@@ -75,7 +75,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &BuilderConfig,
         registries: &Registries,
     ) -> Result<Self, BuilderError> {

@@ -1,0 +1,12 @@
+//! Progress of a job, as it goes to the gateway.
+
+use tooldock_workers::builder::Progress;
+
+/// Callback for progress of a job.
+pub(crate) type Show<'a> = &'a dyn Fn(Progress);
+
+/// Reports the begin of a step.
+pub(crate) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
+    let message = message.into();
+    show(Progress { message, percent });
+}
