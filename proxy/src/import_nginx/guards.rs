@@ -243,11 +243,7 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
         )
     };
     for (text, name, at) in &let_in.texts {
-        let token = match header {
-            AUTHORIZATION => bearer(text),
-            _ => Some(*text),
-        };
-        match token.and_then(|token| config_digest(token).ok()) {
+        match token_digest(text, header) {
             Some(digest) => {
                 let value = at.first();
                 let names = (is_name(value) || is_number(value)) && !is_flag(value);
@@ -286,7 +282,7 @@ fn is_number(value: &str) -> bool {
     !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// True if a value says no more of a client than that it is let in: 0 or 1, the same for all clients.
+/// True if a map gives its clients no names: the value is 0 or 1, and equal for all clients.
 fn is_flag<'v>(value: &str, mut of_all: impl Iterator<Item = &'v str>) -> bool {
     matches!(value, "0" | "1") && of_all.all(|other| other == value)
 }
@@ -311,6 +307,15 @@ fn may_be_shown(name: &str, texts: &[String]) -> bool {
 }
 
 /// The token of `Bearer TOKEN`.
+/// Digest of the token in a text of this header; `None` if the text has no token that the gateway takes.
+pub(super) fn token_digest(text: &str, header: &str) -> Option<String> {
+    let token = match header {
+        AUTHORIZATION => bearer(text)?,
+        _ => text,
+    };
+    config_digest(token).ok()
+}
+
 fn bearer(text: &str) -> Option<&str> {
     let (scheme, token) = text.split_once(' ')?;
     scheme

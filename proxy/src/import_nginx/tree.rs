@@ -44,12 +44,12 @@ pub(super) struct Directive {
     name: Word,
     args: Vec<Word>,
     block: Option<Vec<Directive>>,
-    /// The kind of table, where this is a line of one and no directive.
+    /// The directive that has this line in its table, such as `map`; `None` for a line that is a directive.
     pub(super) table: Option<&'static str>,
     pub(super) place: Place,
 }
 
-/// Directives whose block is a table: what stands at the beginning of its lines is no name of a directive.
+/// Directives whose block is a table: the first word of a line is a key, and not the name of a directive.
 const TABLES: [&str; 4] = ["map", "geo", "split_clients", "types"];
 
 impl Directive {

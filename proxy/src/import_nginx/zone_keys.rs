@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::guards::token_digest;
 use super::principals::cleaned;
+use super::rules::Rules;
 use super::tree::Directive;
 use super::values::{Piece, is_literal, only_variable, pieces};
 use super::variables::Key as MapKey;
@@ -66,10 +68,11 @@ impl Key {
             return None;
         }
         let map = view.variables.map(name)?;
-        let of_principals =
-            only_variable(map.source).and_then(Self::of_variable) == Some(Self::Principal);
+        let header = only_variable(map.source);
+        let of_principals = header.and_then(Self::of_variable) == Some(Self::Principal);
         let mut keys = BTreeSet::new();
         let mut clients: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut credentials = BTreeSet::new();
         let mut has_strangers = false;
         let entries = map.entries.iter().map(|it| (Some(it.key), it.value));
         for (key, value) in entries.chain([(None, map.default)]) {
@@ -78,8 +81,9 @@ impl Key {
                 _ if value.is_empty() => {}
                 Some(MapKey::Text(credential)) if is_literal && !credential.is_empty() => {
                     *clients.entry(value).or_default() += 1;
+                    credentials.insert(credential);
                 }
-                // Counted together in nginx.
+                // nginx counts the clients of this line together.
                 _ if is_literal => has_strangers = true,
                 _ => drop(keys.insert(Self::of_variable(only_variable(value)?)?)),
             }
@@ -88,7 +92,8 @@ impl Key {
             let are_principals = clients.iter().all(|(name, credentials)| {
                 *credentials == 1 || is_principal(name, *credentials, view)
             });
-            if !are_principals || has_strangers && !lets_in_these_alone(&clients, view) {
+            let header = header.unwrap_or_default();
+            if !are_principals || has_strangers && !lets_in_alone(&credentials, header, view) {
                 return None;
             }
             keys.insert(Self::Principal);
@@ -107,17 +112,17 @@ fn is_principal(name: &str, credentials: usize, view: &View<'_>) -> bool {
     cleaned(name).is_some() && digests.len() >= credentials
 }
 
-/// Returns true if all clients that are let in have one of these names, so that no other client is counted.
-fn lets_in_these_alone(clients: &BTreeMap<&str, usize>, view: &View<'_>) -> bool {
-    let is_one = |name: &str| clients.contains_key(name);
-    let tokens = view.tokens();
-    let tokens = tokens.map(|it| it.is_hidden || it.name.is_some_and(is_one));
-    let subjects = view.rules.iter().filter_map(|it| it.subjects.as_ref());
-    let subjects = subjects.flat_map(|(subjects, _)| subjects);
-    let mut let_in = tokens
-        .chain(subjects.map(|(name, _)| is_one(name)))
-        .peekable();
-    let_in.peek().is_some() && let_in.all(|is_one| is_one)
+/// Returns true if every client that is let in shows one of these credentials in this header, so that no other client is
+/// counted.
+fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) -> bool {
+    let digests = credentials.iter().filter_map(|it| token_digest(it, header));
+    let digests: BTreeSet<_> = digests.collect();
+    let is_alone = |rules: &Rules<'_>| match (&rules.tokens, &rules.subjects) {
+        (Some((tokens, _)), _) => tokens.iter().all(|it| digests.contains(&it.digest)),
+        (None, Some((subjects, _))) => subjects.iter().all(|(_, it)| credentials.contains(it)),
+        (None, None) => false,
+    };
+    !view.rules.is_empty() && view.rules.iter().all(is_alone)
 }
 
 /// The name of a zone.

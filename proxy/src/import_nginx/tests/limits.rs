@@ -124,6 +124,23 @@ fn a_rate_by_the_names_that_a_map_gives_to_tokens_counts_by_principal() {
             outcome.lines
         );
     }
+    // Their names in another map do not change that, whether they may be shown or not.
+    for sent in ["", "proxy_set_header X-Role $role;"] {
+        let outcome = front(
+            &format!(
+                "map $http_authorization $client {{ default others; {tokens} }}
+                 map $http_authorization $role {{ default ''; 'Bearer 0d4b31aa77f0' worker; 'Bearer 91cc55d0e2' admin; 'Bearer 3c9909afec' desk; }}
+                 limit_req_zone $client zone=z:1m rate=5r/s;"
+            ),
+            "if ($role = '') { return 401; } limit_req zone=z;",
+            sent,
+        );
+        assert!(
+            outcome.says(&["limit_req_zone: security: ", "counts by is none"]),
+            "{sent}: {:#?}",
+            outcome.lines
+        );
+    }
 }
 
 #[test]
