@@ -161,15 +161,9 @@ impl Backends for Handle {
     }
 
     fn states(&self) -> Vec<BackendState> {
-        let states = self.0.backends.iter().map(|it| BackendState {
-            id: it.id.clone(),
-            healthy: it.is_healthy(),
-            draining: false,
-            backup: false,
-            in_flight: 0,
-            problem: None,
-        });
-        states.collect()
+        let all = self.0.backends.iter();
+        all.map(|it| BackendState::idle(it.id.clone(), it.is_healthy()))
+            .collect()
     }
 }
 

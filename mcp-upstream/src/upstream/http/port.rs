@@ -374,3 +374,18 @@ pub struct BackendState {
     /// Reason why the backend is not healthy, without secrets.
     pub problem: Option<String>,
 }
+
+#[cfg(test)]
+impl BackendState {
+    /// State of a backend without requests.
+    pub(crate) fn idle(id: BackendId, healthy: bool) -> Self {
+        Self {
+            id,
+            healthy,
+            draining: false,
+            backup: false,
+            in_flight: 0,
+            problem: None,
+        }
+    }
+}

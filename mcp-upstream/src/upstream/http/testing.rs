@@ -155,15 +155,9 @@ impl Backends for Pool {
     }
 
     fn states(&self) -> Vec<BackendState> {
-        let states = self.backends.iter().map(|it| BackendState {
-            id: it.id.clone(),
-            healthy: it.is_healthy(),
-            draining: false,
-            backup: false,
-            in_flight: 0,
-            problem: None,
-        });
-        states.collect()
+        let all = self.backends.iter();
+        all.map(|it| BackendState::idle(it.id.clone(), it.is_healthy()))
+            .collect()
     }
 }
 
