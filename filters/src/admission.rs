@@ -338,8 +338,8 @@ impl<C: Clock + Clone> Admission<C> {
                     self.tokens.oauth.challenge(request, &mut rejection);
                 }
                 let path = request.parts.uri.path();
-                // A client without credentials does not learn from the shape of an error which paths are aliases: each path that
-                // may be one has the shape of an endpoint.
+                // A client without credentials does not learn from the shape of an error which paths are aliases: every path that may
+                // be an alias gets errors in the shape of an endpoint.
                 let may_be_alias = || {
                     let listener = request.listener;
                     known.principal.is_none() && listener.aliases.may_have(path, listener.routes)

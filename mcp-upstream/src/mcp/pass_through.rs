@@ -307,7 +307,8 @@ async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, None));
-    // A server that takes a notification twice knows nothing new, and a second answer to its question is to no question.
+    // Harmless: a notification that arrives twice tells the server nothing new, and the server has no open request for a second
+    // response.
     deliver(up, cx, Era::Legacy, None, (None, stay), &|| true).await
 }
 

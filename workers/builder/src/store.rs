@@ -1,6 +1,6 @@
 //! Writes `$DATA/repos`, whose layout and readers are [`tooldock_workers::builder::store`].
 //!
-//! There are at most [`REPOS_MAX`] trees with [`BYTES_MAX`] bytes in all; the tree that was used longest ago is removed first.
+//! A new tree removes the least recently used trees beyond [`REPOS_MAX`] trees and [`BYTES_MAX`] bytes.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use tooldock_workers::builder::store::{BUILDING, FILES, SOURCE, TreeSource, TreeStore};
 
-/// The most trees that are kept.
+/// Maximum number of trees that are kept.
 const REPOS_MAX: usize = 32;
-/// The most bytes of all trees. A single tree may have more.
+/// Maximum size of all trees together, in bytes. A single new tree may be larger.
 const BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Puts trees into the folder of kept trees.
@@ -71,7 +71,7 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// A name for a tree that is incomplete, or not wanted any more.
+    /// New path for a tree that is incomplete or about to be removed.
     fn aside(&self) -> PathBuf {
         self.store
             .root()
@@ -121,12 +121,12 @@ impl TreeWriter {
 }
 
 impl UnfinishedTree {
-    /// Its folder, where other files may be written while the tree is built.
+    /// Folder of the tree, where other files may be written while the tree is built.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder of its files.
+    /// Folder of the repository's files.
     pub(crate) fn files(&self) -> PathBuf {
         self.path.join(FILES)
     }

@@ -36,11 +36,11 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// Pause between two attempts.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
-/// How the names of incomplete trees begin, and of those that are being removed.
+/// Prefix of the names of trees that are incomplete or being removed.
 pub const BUILDING: &str = ".building-";
-/// The name of a tree's [`TreeSource`].
+/// File name of a tree's [`TreeSource`].
 pub const SOURCE: &str = "source.json";
-/// The name of the folder of a tree's files.
+/// Name of the folder in a tree that holds the repository's files.
 pub const FILES: &str = "files";
 
 /// The folder of all trees.
@@ -63,7 +63,7 @@ pub struct TreeSource {
 }
 
 impl TreeSource {
-    /// Reads the `source.json` of a tree; `None` if it is missing or damaged.
+    /// Reads the `source.json` of a tree; `None` if that file is missing or damaged.
     pub fn of(tree: &Path) -> Option<Self> {
         let text = read_at_most(&tree.join(SOURCE), SOURCE_MAX).ok()?;
         serde_json::from_slice(&text).ok()

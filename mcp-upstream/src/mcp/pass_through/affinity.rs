@@ -204,7 +204,8 @@ impl Up<'_> {
             streams: false,
             id: None,
             departure: None,
-            // A session that a backend opened without telling its id is used by nobody, and expires there.
+            // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection, and
+            // the unused session expires there.
             harmless: &|| true,
         };
         // Successive sessions go to different backends, even for the same client; a session then stays at its backend.

@@ -642,7 +642,7 @@ impl PoolStateMachine {
         Some(Arc::clone(&self.replica(slot)?.replay_state))
     }
 
-    /// Backends whose shared connection has failed lately: the longer ago, the more often it has failed.
+    /// Backends whose shared connection has failed lately. The more failures in a row, the longer a backend is among them.
     pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
         let failing = self.slots.iter().filter(|(_, slot)| slot.is_failing(now));
         failing
@@ -802,7 +802,7 @@ impl PoolSlot {
         self.not_before.filter(|at| *at > now)
     }
 
-    /// Returns true if the slot waits for its next attempt after a failure. A request may come first.
+    /// Returns true if the slot waits, after a failure, until it is filled without a request. A request fills it earlier.
     fn is_failing(&self, now: Instant) -> bool {
         self.not_filled_before.is_some_and(|at| at > now)
     }

@@ -386,8 +386,8 @@ impl Session {
         }
     }
 
-    /// Sends a message without a response. A connection that was kept may end under the message, which is then sent again:
-    /// taken twice, it changes nothing more.
+    /// Sends a message that gets no JSON-RPC response: a notification, or a response to the server. If the connection ends
+    /// under the message, the message is sent once more: a repetition tells the server nothing new.
     async fn post_unanswered(
         &self,
         outgoing: &Outgoing<'_>,
