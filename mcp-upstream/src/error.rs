@@ -82,12 +82,26 @@ impl RequestError {
 
     /// The answer to a whole request that failed.
     pub(crate) fn reply(&self, id: Option<&str>) -> Reply {
-        self.headed(Reply::json(self.status(), self.body(id)))
+        let reply = self.headed(Reply::json(self.status(), self.body(id)));
+        match self {
+            Self::Elsewhere(replica) => {
+                elsewhere(ReplicaId(*replica), reply, Self::ReplicaLost.reply(id))
+            }
+            _ => reply,
+        }
     }
 
     /// The answer to a whole request of 2026-07-28 that failed.
     pub(crate) fn modern_reply(&self, id: Option<&str>) -> Reply {
-        self.headed(Reply::json(self.modern_status(), self.modern_body(id)))
+        let reply = self.headed(Reply::json(self.modern_status(), self.modern_body(id)));
+        match self {
+            Self::Elsewhere(replica) => elsewhere(
+                ReplicaId(*replica),
+                reply,
+                Self::ReplicaLost.modern_reply(id),
+            ),
+            _ => reply,
+        }
     }
 
     fn headed(&self, mut reply: Reply) -> Reply {
@@ -108,7 +122,7 @@ impl RequestError {
             {
                 with_header(reply, RETRY_AFTER, again_in(error))
             }
-            Self::Elsewhere(replica) => elsewhere(reply, ReplicaId(*replica)),
+            Self::Elsewhere(_) => with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY)),
             Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
             Self::InsufficientScope { wanted, .. } => challenged(reply, wanted),
             _ => reply,
@@ -117,13 +131,23 @@ impl RequestError {
 }
 
 /// The reply that makes the edge forward the request to another replica.
-fn elsewhere(reply: Reply, replica: ReplicaId) -> Reply {
-    match with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY)) {
-        Reply::Full { head, body } => Reply::Elsewhere {
+fn elsewhere(replica: ReplicaId, unreachable: Reply, lost: Reply) -> Reply {
+    match (unreachable, lost) {
+        (
+            Reply::Full { head, body },
+            Reply::Full {
+                head: lost,
+                body: lost_body,
+            },
+        ) => Reply::Elsewhere {
             replica,
             unreachable: Refusal { head, body },
+            lost: Box::new(Refusal {
+                head: lost,
+                body: lost_body,
+            }),
         },
-        other => other,
+        (other, _) => other,
     }
 }
 

@@ -47,6 +47,8 @@ metric_table! {
             "Sessions whose record in the session store is behind, because the store could not be written";
         pub(crate) replicas_up: IntGauge = "tooldock_replicas_up",
             "Replicas that share the session store and are up, this one included; 0 without such a store";
+        pub(crate) replicas_unreachable: IntGauge = "tooldock_replicas_unreachable",
+            "Replicas that are up and to which this one cannot forward requests";
         pub(crate) sessions_created: IntCounter = "tooldock_sessions_created_total", "Sessions opened";
         pub(crate) sessions_expired: IntCounter = "tooldock_sessions_expired_total", "Sessions ended by time";
         pub(crate) sessions_evicted: IntCounter = "tooldock_sessions_evicted_total",

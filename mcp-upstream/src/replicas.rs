@@ -13,6 +13,7 @@
 //! asked for them. A process that was stopped for longer (SIGSTOP, a suspended machine) learns it from its own clock and
 //! checks each session against its record before the next use ([`Replicas::lapses`]).
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,12 +31,14 @@ use self::news::Outbox;
 use self::peers::Peers;
 pub use self::reloads::{AnnouncedReload, OtherReload, OtherReloadOutcome};
 pub use self::routing::{RoutedRequest, Unanswered, Unrouted};
+use self::unreachable::UnreachableReplicas;
 use crate::stream::StoreError;
 
 mod news;
 mod peers;
 mod reloads;
 mod routing;
+mod unreachable;
 
 /// The time between two beats.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
@@ -196,6 +199,7 @@ pub struct Replicas {
     behind: AtomicBool,
     outbox: Outbox,
     peers: Peers,
+    unreachable: UnreachableReplicas,
     /// Last reload that another replica requested and this replica has made.
     reloaded: Mutex<Option<AnnouncedReload>>,
     /// Number of the last reload that this replica requested of all replicas; `None` if the others were not told.
@@ -211,7 +215,10 @@ pub struct Replicas {
 struct Known {
     others: Arc<HashMap<ReplicaId, Announcement>>,
     settled: bool,
-    rival: bool,
+    /// Start of the first beat that found another process with this replica's name.
+    rival: Option<Instant>,
+    /// True if the log names the rival.
+    rival_told: bool,
     reloads: Option<u64>,
     /// Number of the newest news item that was heard.
     seen: Option<u64>,
@@ -257,7 +264,7 @@ pub struct OtherReplica {
     pub name: Arc<str>,
     /// Reason why requests cannot be forwarded to the replica.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<&'static str>,
+    pub problem: Option<Cow<'static, str>>,
     /// `differ` if the replica serves other namespaces than this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sources: Option<&'static str>,
@@ -298,7 +305,8 @@ impl Replicas {
         let known = Known {
             others: Arc::default(),
             settled: directory.is_none(),
-            rival: false,
+            rival: None,
+            rival_told: false,
             reloads: None,
             seen: None,
             sources: None,
@@ -318,6 +326,7 @@ impl Replicas {
             behind: AtomicBool::new(false),
             outbox: Outbox::default(),
             peers: Peers::default(),
+            unreachable: UnreachableReplicas::default(),
             reloaded: Mutex::default(),
             asked: Mutex::default(),
             due: Notify::new(),
@@ -361,8 +370,8 @@ impl Replicas {
         if id == self.own.id {
             // Sessions under this number may live in the rival process, and a claim would take them away from it.
             return match known.rival {
-                true => Standing::Unclear,
-                false => Standing::Own,
+                Some(_) => Standing::Unclear,
+                None => Standing::Own,
             };
         }
         match known.others.get(&id) {
@@ -634,8 +643,14 @@ impl Replicas {
         if std::mem::replace(&mut known.fails, false) {
             tracing::info!("the replicas can be heard again");
         }
-        if heard.rival != known.rival {
-            self.tell_rival(heard.rival);
+        known.rival = heard.rival.then(|| known.rival.unwrap_or(began));
+        // A replica that was killed and started again meets its own last beat, and that is no other process.
+        let lasts = known
+            .rival
+            .is_some_and(|since| now - since > BEAT_LIFE + BEAT_EVERY);
+        if lasts != known.rival_told {
+            known.rival_told = lasts;
+            self.tell_rival(lasts);
         }
         self.tell_changes(known, &heard);
         // Measured from the start of the last accepted beat to the end of this one: never shorter than the pause that the
@@ -649,12 +664,12 @@ impl Replicas {
         }
         self.count_reloads_from(heard.reloads);
         known.settled = heard.settled;
-        known.rival = heard.rival;
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
             - i64::try_from(local_millis()).unwrap_or(i64::MAX);
         known.taken = Some(began);
         let others = heard.others.into_iter();
         known.others = Arc::new(others.map(|other| (other.id, other)).collect());
+        self.unreachable.retain(|id| known.others.contains_key(&id));
         known.seen = Some(heard.newest);
         let before = known.reloads.replace(heard.reloads);
         Beat {
@@ -742,6 +757,61 @@ impl Replicas {
         None
     }
 
+    /// Replicas that are up and to which requests are forwarded when they have the session.
+    pub fn forwarded_to(&self) -> Vec<Announcement> {
+        let known = self.known.borrow();
+        let others = known.others.values().filter(|other| !other.leaving);
+        let others = others.filter(|other| self.obstacle(other).is_none());
+        others.cloned().collect()
+    }
+
+    /// Names of this replica's listeners for clients.
+    pub fn listeners(&self) -> &BTreeSet<Arc<str>> {
+        &self.own.listeners
+    }
+
+    /// Notes the reason why a replica that is up does not answer at its address; `None` once it answers. Logs each change.
+    pub fn note_unreachable(&self, other: &Announcement, reason: Option<String>) {
+        let reason = reason.map(Arc::from);
+        if !self.unreachable.note(other.id, reason.clone()) {
+            return;
+        }
+        let (name, address) = (&*other.name, other.address.as_deref().unwrap_or_default());
+        match reason {
+            Some(reason) => tracing::error!(
+                replica = name,
+                address,
+                "replica {name} is up and does not answer at {address}: {reason}; until it does, requests that come here for \
+                 its sessions get 503 replica_unavailable"
+            ),
+            None => tracing::info!(
+                replica = name,
+                address,
+                "replica {name} answers at {address} again"
+            ),
+        }
+    }
+
+    fn problem(&self, other: &Announcement) -> Option<Cow<'static, str>> {
+        if let Some(obstacle) = self.obstacle(other) {
+            return Some(Cow::Borrowed(obstacle));
+        }
+        let reason = self.unreachable.reason(other.id)?;
+        let address = other.address.as_deref().unwrap_or_default();
+        Some(format!("it does not answer at {address}: {reason}").into())
+    }
+
+    /// Number of replicas that are up and to which this replica cannot forward requests.
+    pub fn unreachable(&self) -> usize {
+        // A gateway that is alone on its data directory forwards nothing to its predecessor or successor during an upgrade.
+        if self.is_local() && self.own.address.is_none() {
+            return 0;
+        }
+        let known = self.known.borrow();
+        let others = known.others.values().filter(|other| !other.leaving);
+        others.filter(|other| self.problem(other).is_some()).count()
+    }
+
     /// State of the replicas; `None` for a gateway without replicas.
     pub fn state(&self) -> Option<Replication> {
         self.directory.as_ref()?;
@@ -750,7 +820,7 @@ impl Replicas {
         let mut others: Vec<_> = others
             .map(|other| OtherReplica {
                 name: Arc::clone(&other.name),
-                problem: self.obstacle(other),
+                problem: self.problem(other),
                 sources: (known.sources.is_some()
                     && other.sources.is_some()
                     && known.sources != other.sources)
@@ -761,7 +831,7 @@ impl Replicas {
         Some(Replication {
             name: Arc::clone(&self.own.name),
             store: if self.is_stale(&known) { "away" } else { "up" },
-            rival: known.rival,
+            rival: known.rival.is_some(),
             others,
         })
     }

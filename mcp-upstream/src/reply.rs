@@ -104,6 +104,8 @@ pub enum Reply {
         replica: ReplicaId,
         /// The answer if the request cannot be forwarded.
         unreachable: Refusal,
+        /// The answer if the other replica may have carried out the request, and ends before its answer.
+        lost: Box<Refusal>,
     },
 }
 

@@ -534,11 +534,6 @@ impl Service {
         }
     }
 
-    /// The answer to a request that was forwarded to a replica which ended before its answer.
-    pub fn replica_lost(&self) -> Reply {
-        RequestError::ReplicaLost.reply(None)
-    }
-
     /// Tells the clients of this replica of a change that was announced at another replica.
     pub fn hear(&self, news: &str) {
         self.core.audience.hear(news);
@@ -620,6 +615,8 @@ impl Service {
         let replicas = self.core.sessions.replicas().state();
         let up = replicas.map_or(0, |it| it.others.len() + 1);
         self.core.metrics.replicas_up.set(gauge(up));
+        let unreachable = gauge(self.core.sessions.replicas().unreachable());
+        self.core.metrics.replicas_unreachable.set(unreachable);
         let bytes = gauge(self.core.sessions.bytes());
         self.core.metrics.session_bytes.set(bytes);
     }

@@ -70,7 +70,7 @@ pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, Observabili
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
 pub(crate) use self::relay::RelayConfig;
-pub(crate) use self::replica_tls::ReplicaTls;
+pub(crate) use self::replica_tls::{ReplicaCertificate, ReplicaTls};
 use self::replicas::ReplicasConfig;
 pub(crate) use self::replicas::{GRACE_MAX, Peers};
 pub(crate) use self::secrets::{KEY as SECRETS_KEY, SecretsSettings};
@@ -311,6 +311,12 @@ impl Effective {
     pub(crate) fn replica_tls(&self) -> Option<TlsConfig> {
         self.replica_address()?;
         self.config.replicas.tls.listener()
+    }
+
+    /// The certificate of this replica as other replicas check it; `None` without replicas, or without TLS.
+    pub(crate) fn replica_certificate(&self) -> Option<ReplicaCertificate<'_>> {
+        let (address, _) = self.replica_address()?;
+        self.config.replicas.tls.certificate(address)
     }
 
     /// The name of this replica, where several replicas may share the data directory and the sessions in it.

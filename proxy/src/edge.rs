@@ -49,6 +49,7 @@ use self::wire::Carrier;
 pub(crate) use self::wire::Wire;
 use crate::access_log::AccessLog;
 use crate::gateway::{self, Gateway, Rules};
+use crate::logging::LogLimit;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond;
@@ -134,6 +135,9 @@ pub(crate) struct Edge {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) access_log: Option<AccessLog>,
+    /// Limit of warnings about TLS handshakes that fail at the address for other replicas; `None` for the edge of clients, whose
+    /// handshakes fail all the time.
+    pub(crate) handshake_warnings: Option<LogLimit>,
 }
 
 /// Requests of HTTP/2 connections, handed back by Pingora. Requests of HTTP/1 do not come this way.
@@ -270,7 +274,15 @@ impl Listening {
             Ok(tls) => tls,
             Err(error) => {
                 self.edge.metrics.refused("tls_handshake");
-                tracing::debug!(%error, "a TLS handshake failed");
+                let limit = self.edge.handshake_warnings.as_ref();
+                match limit.is_some_and(LogLimit::allows) {
+                    true => tracing::warn!(
+                        peer = %accepted.peer,
+                        "a TLS handshake at replicas.address failed: {error}; a replica that connects needs a certificate of \
+                         replicas.tls.ca"
+                    ),
+                    false => tracing::debug!(%error, "a TLS handshake failed"),
+                }
                 return;
             }
         };

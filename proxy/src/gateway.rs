@@ -175,6 +175,28 @@ impl Passage {
 }
 
 impl Gateway {
+    /// Answers a health request of another replica: it asks for itself, so nothing is admitted, counted or logged.
+    async fn answer_replica(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
+        passage.route = "health";
+        let request_id = self.request_ids.of(None);
+        let envelope = Envelope {
+            request_id: &request_id,
+            cors: None,
+            write_timeout: passage.rules.write_timeout,
+            newline: false,
+            edits: None,
+            budget: None,
+            answers: None,
+            claim: None,
+        };
+        let head = Head::new(http::StatusCode::NO_CONTENT);
+        // Boxed, as the other answers at the edge are.
+        Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
+            .await
+            .map(|()| true)
+            .map_err(|ClientGone| Error::new(CLIENT_GONE))
+    }
+
     /// The Prometheus text of everything registered.
     fn exposition(&self) -> Reply {
         let mut text = Vec::with_capacity(16 * 1024);
@@ -272,6 +294,9 @@ impl ProxyHttp for Gateway {
             Some(replicas) => arrive(replicas, session, passage),
             None => Ok(()),
         };
+        if passage.arrival.as_ref().is_some_and(|it| it.is_health) {
+            return self.answer_replica(session, passage).await;
+        }
         // A forwarded request was edited at the replica that took it.
         if passage.rules.edits_headers && arrived.is_ok() && passage.arrival.is_none() {
             passage.edit_request(session)?;

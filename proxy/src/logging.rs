@@ -3,6 +3,7 @@
 //! Audit lines are not written here.
 
 mod indented;
+mod limit;
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -18,6 +19,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use self::indented::IndentingWriter;
+pub(crate) use self::limit::LogLimit;
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
 /// Lines per second that Pingora may write; see [`calm`].

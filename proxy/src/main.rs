@@ -183,7 +183,13 @@ fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effectiv
     )?;
     match effective.purpose() {
         Purpose::Serve => effective.check_certificates(tls::check_usable)?,
-        Purpose::Check | Purpose::Command => effective.check_certificates(tls::check_good)?,
+        Purpose::Check | Purpose::Command => {
+            effective.check_certificates(tls::check_good)?;
+            if let Some(certificate) = effective.replica_certificate() {
+                let checked = tls::mutual::check(&certificate);
+                checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
+            }
+        }
     }
     Ok(effective)
 }

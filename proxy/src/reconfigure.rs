@@ -27,7 +27,7 @@ use crate::logging;
 use crate::metrics::StateMetrics;
 use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
-use crate::tls::{PreparedTls, TlsListener};
+use crate::tls::{PreparedTls, TlsListener, mutual};
 
 /// The state that a reload of the configuration may swap.
 pub(crate) struct Reconfigure {
@@ -136,6 +136,8 @@ impl Reconfigure {
         };
         let read = || -> Result<_, String> {
             let prepared = listener.prepare(&files, &[])?;
+            let certificate = config.replica_certificate();
+            certificate.map_or(Ok(()), |it| mutual::check(&it))?;
             let client = ClientTls::read(&config.config.replicas.tls);
             Ok((prepared, client.map_err(|error| error.to_string())?))
         };

@@ -13,15 +13,15 @@
 mod forward;
 mod passport;
 pub(crate) mod peers;
+pub(crate) mod reach;
 mod silence;
 mod tls;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use pingora_core::protocols::l4::socket::SocketAddr as LocalAddress;
 use pingora_http::RequestHeader;
 use tokio::sync::watch;
@@ -41,6 +41,7 @@ use self::passport::{HOPS_MAX, Passport, UsedPassports};
 pub(crate) use self::tls::ClientTls;
 use crate::config::ListenAddress;
 use crate::gateway::GatewayListener;
+use crate::logging::LogLimit;
 use crate::tls::ShownCertificate;
 
 /// Link of this gateway to the other replicas: forwards requests to them, and checks the requests that they forward here.
@@ -53,8 +54,8 @@ pub(crate) struct ReplicaLink {
     /// Ends the long streams that are forwarded when this gateway drains.
     ended: watch::Sender<bool>,
     used: UsedPassports,
-    /// Time of the last warning of a refused request.
-    told: Mutex<Option<Instant>>,
+    /// Limit of warnings about refused requests.
+    refusals: LogLimit,
 }
 
 /// Request in the form in which it is forwarded.
@@ -81,7 +82,7 @@ impl ReplicaLink {
             address: address.map(LocalAddress::from),
             ended: watch::Sender::new(false),
             used: UsedPassports::default(),
-            told: Mutex::default(),
+            refusals: LogLimit::default(),
         }
     }
 
@@ -126,12 +127,8 @@ impl ReplicaLink {
         })
     }
 
-    /// Warns of a refused request, at most every 10 s: every client that reaches the address can cause refusals.
     fn tell_refusal(&self, why: &str) {
-        const EVERY: Duration = Duration::from_secs(10);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() >= EVERY) {
-            *told = Some(Instant::now());
+        if self.refusals.allows() {
             tracing::warn!("a request at replicas.address was refused: {why}");
         } else {
             tracing::debug!("a request at replicas.address was refused: {why}");
@@ -178,20 +175,21 @@ impl ReplicaLink {
             caller,
             request,
             forwarded,
-            unreachable: None,
+            refusals: None,
         };
-        match self.replicas.route(&mut request).await {
-            Ok(reply) => reply,
-            Err(Unrouted::Lost) => service.replica_lost(),
-            Err(Unrouted::Unreachable) => match request.unreachable {
-                Some(refusal) => refusal.into(),
-                None => service.replica_lost(),
-            },
+        let routed = self.replicas.route(&mut request).await;
+        match (routed, request.refusals) {
+            (Ok(reply), _) => reply,
+            (Err(Unrouted::Lost), Some((_, lost))) => (*lost).into(),
+            (Err(Unrouted::Unreachable), Some((unreachable, _))) => unreachable.into(),
+            // Routing fails only after `here` has named another replica, and set the refusals.
+            (Err(_), None) => Reply::empty(StatusCode::BAD_GATEWAY),
         }
     }
 
-    /// Builds a health request that shows whether a replica still answers, at the listener of the forwarded request.
-    fn question(&self, other: &Announcement, passport: Passport) -> Result<Forwarded, String> {
+    /// Builds a health request, which shows whether a replica answers.
+    fn question(&self, other: &Announcement) -> Result<Forwarded, String> {
+        let passport = Passport::of_health(&self.replicas);
         let (method, target) = (Method::GET, "/health");
         let line = (method.as_str(), target);
         let sealed = passport.seal(&self.key, &self.replicas, other.id, line)?;
@@ -216,11 +214,12 @@ impl ReplicaLink {
     ) -> Result<Reply, Failure> {
         loop {
             let line = (forwarded.method.as_str(), &*forwarded.target);
-            let passport = &forwarded.passport;
-            let sealed = passport.seal(&self.key, &self.replicas, other.id, line);
+            let sealed = forwarded
+                .passport
+                .seal(&self.key, &self.replicas, other.id, line);
             let sealed = sealed.map_err(Failure::Unsent)?;
             forwarded.headers.insert(HEADER, sealed);
-            let question = || self.question(other, passport.clone());
+            let question = || self.question(other);
             let sending = self.forwarder.send(
                 other,
                 forwarded,
@@ -245,8 +244,8 @@ struct HttpRequest<'a> {
     caller: Caller,
     request: AdmittedRequest,
     forwarded: Forwarded,
-    /// Answer to the client if the replica cannot be reached.
-    unreachable: Option<Refusal>,
+    /// Answers to the client if the replica that has the session cannot be reached, and if it ends before its answer.
+    refusals: Option<(Refusal, Box<Refusal>)>,
 }
 
 impl RoutedRequest for HttpRequest<'_> {
@@ -258,8 +257,9 @@ impl RoutedRequest for HttpRequest<'_> {
             Reply::Elsewhere {
                 replica,
                 unreachable,
+                lost,
             } => {
-                self.unreachable = Some(unreachable);
+                self.refusals = Some((unreachable, lost));
                 Err(replica)
             }
             reply => Ok(reply),

@@ -49,18 +49,19 @@ use crate::edge::{self, Edge, EdgeService, Endpoint, Listening, RuntimeCollector
 use crate::gateway::{Gateway, Rules};
 use crate::hub::{Hub, Succession};
 use crate::issuers::{IssuerMetrics, Issuers};
+use crate::logging::LogLimit;
 use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelaySocket;
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
-use crate::replicas::{ClientTls, ForwardMetrics, ReplicaLink, peers};
+use crate::replicas::{ClientTls, ForwardMetrics, ReplicaLink, peers, reach};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
 use crate::sockets::{BoundSocket, PassedSockets, Sockets};
-use crate::tls::{ExpectedNames, TlsListener};
+use crate::tls::{ExpectedNames, TlsListener, mutual};
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, WatchTarget};
 
@@ -86,6 +87,8 @@ const CONTROL_THREADS: usize = 2;
 
 /// Grace beyond the drain's own deadline, in case the control loop is gone: Pingora then ends the process.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
+/// Name of the services at `replicas.address`.
+const REPLICAS: &str = "replicas";
 
 /// Runs the gateway until it is told to stop. With `upgrade` it takes over from the gateway that runs on the data directory.
 ///
@@ -480,6 +483,9 @@ impl Parts {
             let (rules, replicas) = (Arc::clone(rules), Arc::clone(&replicas));
             control.spawn(shared_limits::share(rules, replicas, metrics));
         }
+        if let Some(link) = &link {
+            control.spawn(reach::follow(Arc::clone(link)));
+        }
         let follow = ports::follow_replicas(
             Arc::clone(&replicas),
             Arc::clone(&reloader),
@@ -591,7 +597,7 @@ impl Assembly<'_> {
         let traffic = self.endpoints(layout, |profile| profile != ProfileName::Metrics)?;
         let traffic = self.services("edge", layout, cap, &conf, traffic)?;
         let door = self.door(layout)?;
-        let door = self.services("replicas", layout, cap, &conf, door)?;
+        let door = self.services(REPLICAS, layout, cap, &conf, door)?;
         let announced = traffic.len() + door.len();
         let announced = RuntimeCollector::new(announced, Arc::clone(&self.parts.runtimes));
         let announced = Arc::new(announced);
@@ -632,6 +638,7 @@ impl Assembly<'_> {
             metrics: Arc::clone(&self.parts.metrics),
             request_ids,
             access_log: self.access_log.cloned(),
+            handshake_warnings: (name == REPLICAS).then(LogLimit::default),
         };
         let listening = Listening::new(edge, max_connections, self.handed_over.clone());
         let service = |own| {
@@ -774,7 +781,15 @@ fn open_replica_certificate(effective: &Effective) -> anyhow::Result<Option<Arc<
         .replica_tls()
         .map(|tls| TlsListener::open("replicas.address", &tls, ExpectedNames::ANY));
     let opened = opened.transpose();
-    opened.map_err(|error| anyhow!("replicas.tls: {error}"))
+    let opened = opened.map_err(|error| anyhow!("replicas.tls: {error}"))?;
+    if let Some(certificate) = effective.replica_certificate()
+        && let Err(error) = mutual::check(&certificate)
+    {
+        tracing::error!(
+            "replicas.tls: {error}; requests are forwarded neither to them nor from them"
+        );
+    }
+    Ok(opened)
 }
 
 /// Logs panics: a panic ends only the request that it happens in.

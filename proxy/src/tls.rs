@@ -8,6 +8,7 @@
 mod by_name;
 mod client;
 mod facts;
+pub(crate) mod mutual;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -273,12 +274,10 @@ fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, 
         None => None,
     };
     let verifier = match (&config.client_ca, &authorities) {
-        (Some(file), Some(authorities)) => Some(client::verifier(
-            file,
-            authorities,
-            config.client_auth,
-            &provider,
-        )?),
+        (Some(file), Some(authorities)) => {
+            let (_, verifier) = client::verifier(file, authorities, config.client_auth, &provider)?;
+            Some(verifier)
+        }
         _ => None,
     };
     let trust = match before {

@@ -192,3 +192,28 @@ async fn a_call_goes_on_when_its_client_leaves_the_replica_that_forwards_it() {
     );
     assert!(!gate.with_extension("cancelled").exists());
 }
+
+#[tokio::test]
+async fn a_call_whose_replica_is_killed_is_answered_under_its_own_id() {
+    let redis = Redis::start().await;
+    let (mut one, two) = two(&redis).await;
+    let session = Session::start(&one, "talk", LATEST).await.at(&two);
+    let arguments = json!({"gate": one.data.path().join("never")});
+    let running = async {
+        let mut answer = session.call(5, "quiet", arguments).await;
+        (answer.status, answer.json().await)
+    };
+    let killed = async {
+        eventually("the call runs", || async {
+            let metrics = one.metrics_text().await;
+            let running = "tooldock_tool_calls_in_flight{namespace=\"talk\"} 1\n";
+            metrics.contains(running).then_some(())
+        })
+        .await;
+        one.kill();
+    };
+    let ((status, told), ()) = tokio::join!(running, killed);
+    assert_eq!(status, 502, "{told}");
+    assert_eq!(told["id"], 5, "{told}");
+    assert_eq!(told["error"]["data"]["code"], "replica_lost", "{told}");
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{LATEST, both_up, member, ping};
@@ -134,4 +134,88 @@ async fn certificates_between_replicas_are_renewed_by_a_reload() {
     })
     .await;
     assert_eq!(ping(&there).await, 200);
+}
+
+/// The `problem` of the other replica in `/ready`.
+async fn problem(gateway: &Gateway) -> String {
+    let url = format!("http://{}/ready", gateway.metrics);
+    let ready = reqwest::get(url).await.expect("answered");
+    let ready: Value = ready.json().await.expect("JSON");
+    let problem = &ready["replicas"]["others"][0]["problem"];
+    problem.as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_replica_that_refuses_the_certificate_of_another_is_named_by_both_until_it_accepts_it() {
+    let redis = Redis::start().await;
+    let (authority, stranger) = (Authority::new("replicas"), Authority::new("another"));
+    let (first, second) = (signed(&authority), signed(&stranger));
+    // The first accepts the certificate of the second, and not the reverse: TLS 1.3 tells it after the handshake.
+    let both_authorities = format!("{}{}", authority.pem, stranger.pem);
+    fs::write(first.path().join("ca.pem"), both_authorities).unwrap();
+    let both = tokio::join!(
+        replica(&redis, "one", first.path()),
+        replica(&redis, "two", second.path())
+    );
+    let (one, two) = both_up(both).await;
+    let there = Session::start(&two, "talk", LATEST).await;
+    let here = there.at(&one);
+    for _ in 0..5 {
+        assert_eq!(ping(&here).await, 503);
+    }
+    eventually("the first names what is wrong", || async {
+        let metrics = one.metrics_text().await;
+        let counted = metrics.contains("tooldock_replicas_unreachable 1\n");
+        let named = problem(&one).await.contains("after the TLS handshake");
+        (counted && named).then_some(())
+    })
+    .await;
+    let told = "replica two is up and does not answer at ";
+    assert!(one.log().contains(told), "{}", one.log());
+    let refused = "a TLS handshake at replicas.address failed: ";
+    assert!(two.log().contains(refused), "{}", two.log());
+
+    authority.write_for_both_sides(second.path(), "gateways.example");
+    two.signal(Signal::HUP);
+    eventually("the first sees that the second answers", || async {
+        let metrics = one.metrics_text().await;
+        let counted = metrics.contains("tooldock_replicas_unreachable 0\n");
+        (counted && problem(&one).await.is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(ping(&here).await, 200);
+    assert!(
+        one.log().contains("replica two answers at "),
+        "{}",
+        one.log()
+    );
+}
+
+#[tokio::test]
+async fn a_certificate_that_other_replicas_would_refuse_is_not_put_into_force() {
+    let redis = Redis::start().await;
+    let authority = Authority::new("replicas");
+    let (first, second) = (signed(&authority), signed(&authority));
+    let both = tokio::join!(
+        replica(&redis, "one", first.path()),
+        replica(&redis, "two", second.path())
+    );
+    let (one, two) = both_up(both).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    assert_eq!(ping(&there).await, 200);
+
+    authority.write_for_both_sides(first.path(), "another.example");
+    one.signal(Signal::HUP);
+    eventually("the reload is over", || async {
+        let told = "it is not for gateways.example: set replicas.tls.server_name";
+        one.log().contains(told).then_some(())
+    })
+    .await;
+    assert_eq!(ping(&there).await, 200);
+    assert!(
+        one.log().contains("those read before stay"),
+        "{}",
+        one.log()
+    );
 }

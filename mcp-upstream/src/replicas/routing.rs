@@ -72,6 +72,13 @@ impl Replicas {
             match request.there(&other).await {
                 Ok(answer) => return Ok(answer),
                 Err(Unanswered::Lost) => return Err(Unrouted::Lost),
+                // A network or certificates keep this replica apart from the other: another try would fail as this one did.
+                Err(Unanswered::Repeatable) if self.unreachable.reason(replica).is_some() => {
+                    match self.has_just_ended(replica).await {
+                        true => continue,
+                        false => break,
+                    }
+                }
                 // Sessions of a killed replica can be claimed once its last beat is old enough.
                 Err(Unanswered::Repeatable) => _ = self.departure(replica).await,
             }

@@ -477,3 +477,71 @@ async fn a_replica_answers_for_a_successor_at_its_address_once_it_leaves_and_for
     one.leave().await;
     assert!(one.answers_for(successor.own()) && !one.answers_for(other.own()));
 }
+
+/// Request for a session of another replica that cannot be reached.
+struct UnsentRequest {
+    home: ReplicaId,
+    sent: usize,
+}
+
+impl RoutedRequest for UnsentRequest {
+    type Answer = ();
+
+    async fn here(&mut self) -> Result<(), ReplicaId> {
+        Err(self.home)
+    }
+
+    async fn there(&mut self, _: &Announcement) -> Result<(), Unanswered> {
+        self.sent += 1;
+        Err(Unanswered::Repeatable)
+    }
+
+    fn may_be_forwarded(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_to_a_replica_that_is_known_as_unreachable_waits_for_nothing() {
+    let board = Arc::new(Board::default());
+    let (one, two) = (board.replica("one"), board.replica("two"));
+    let beats = [Arc::clone(&one), Arc::clone(&two)].map(|replica| {
+        tokio::spawn(async move { replica.run(|_| (), |_| (), || "".into()).await })
+    });
+    let mut other = None;
+    while other.is_none() {
+        tokio::time::sleep(BEAT_EVERY).await;
+        other = one.forwarded_to().pop();
+    }
+    let mut request = UnsentRequest {
+        home: two.own(),
+        sent: 0,
+    };
+    let begun = Instant::now();
+    assert_eq!(one.route(&mut request).await, Err(Unrouted::Unreachable));
+    assert!(begun.elapsed() >= WAIT_MAX, "the replica may be gone soon");
+
+    one.note_unreachable(&other.expect("the other"), Some("refused".into()));
+    assert_eq!(one.unreachable(), 1);
+    request.sent = 0;
+    let begun = Instant::now();
+    assert_eq!(one.route(&mut request).await, Err(Unrouted::Unreachable));
+    assert_eq!((request.sent, begun.elapsed()), (1, Duration::ZERO));
+    beats.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rival_is_told_once_it_outlives_the_last_beat_of_a_killed_process() {
+    let board = Arc::new(Board::default());
+    let told = |replica: &Replicas| replica.known.borrow().rival_told;
+    let killed = board.replica("one");
+    beats(&[&killed], BEAT_EVERY).await;
+    let restarted = board.replica("one");
+    for _ in 0..6 {
+        beats(&[&restarted], BEAT_EVERY).await;
+        assert!(!told(&restarted), "the process met its own last beat");
+    }
+    let second = board.replica("one");
+    beats(&[&restarted, &second], 2 * BEAT_LIFE).await;
+    assert_eq!((told(&restarted), told(&second)), (false, true));
+}

@@ -198,7 +198,12 @@ pub(super) fn sealed(answer: Answer) -> Reply {
         | Reply::Opening { head, .. }
         | Reply::Body { head, .. }
         | Reply::Events { head, .. } => add(head),
-        Reply::Elsewhere { unreachable, .. } => add(&mut unreachable.head),
+        Reply::Elsewhere {
+            unreachable, lost, ..
+        } => {
+            add(&mut unreachable.head);
+            add(&mut lost.head);
+        }
     }
     reply
 }

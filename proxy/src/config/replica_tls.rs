@@ -1,6 +1,6 @@
 //! `replicas.tls:` — mutual TLS between replicas.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tooldock_workers::external::InvalidServer;
@@ -27,7 +27,28 @@ pub(crate) struct ReplicaTls {
     pub(crate) server_name: Option<String>,
 }
 
+/// Certificate of this replica as other replicas check it.
+pub(crate) struct ReplicaCertificate<'a> {
+    /// Certificate authority that other replicas demand.
+    pub(crate) ca: &'a Path,
+    /// The certificate chain.
+    pub(crate) cert: &'a Path,
+    /// The name that the certificate must be for.
+    pub(crate) name: &'a str,
+}
+
 impl ReplicaTls {
+    /// The certificate of the replica with this `replicas.address`; `None` without TLS.
+    pub(super) fn certificate<'a>(&'a self, address: &'a str) -> Option<ReplicaCertificate<'a>> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_matches(['[', ']']).trim_end_matches('.');
+        Some(ReplicaCertificate {
+            ca: self.ca.as_deref()?,
+            cert: self.cert.as_deref()?,
+            name: self.server_name.as_deref().unwrap_or(host),
+        })
+    }
+
     /// TLS settings of the listener at `replicas.address`; `None` without TLS. Clients have to show a certificate.
     pub(crate) fn listener(&self) -> Option<TlsConfig> {
         let (ca, cert, key) = (self.ca.clone()?, self.cert.clone()?, self.key.clone()?);
@@ -112,6 +133,25 @@ mod tests {
         assert_eq!(listener.default_certificate().cert, PathBuf::from("c"));
         assert_eq!(parse("{}").listener(), None);
         assert_eq!(parse("{}").check(false), Ok(()));
+    }
+
+    #[test]
+    fn a_certificate_is_checked_by_the_server_name_or_the_host_of_the_address() {
+        let files = "ca: a, cert: c, key: k";
+        for (tls, address, expected) in [
+            (format!("{{ {files} }}"), "gateway-1:7100", "gateway-1"),
+            (format!("{{ {files} }}"), "gateway-1.:7100", "gateway-1"),
+            (format!("{{ {files} }}"), "[::1]:7100", "::1"),
+            (
+                format!("{{ {files}, server_name: all }}"),
+                "10.0.0.7:7100",
+                "all",
+            ),
+        ] {
+            let tls = parse(&tls);
+            assert_eq!(tls.certificate(address).expect("TLS").name, expected);
+        }
+        assert!(parse("{}").certificate("gateway-1:7100").is_none());
     }
 
     #[test]

@@ -34,6 +34,8 @@ use crate::respond::X_REQUEST_ID;
 
 /// Time limit for connecting to a replica. Short, since replicas are near.
 const CONNECT: Duration = Duration::from_secs(1);
+/// Time limit for the answer to a health request.
+const HEALTH: Duration = Duration::from_secs(5);
 /// Time limit for the response head when a stream is opened or a session ended. Calls take as long as their tools do.
 const HEAD: Duration = Duration::from_secs(10);
 /// Maximum number of idle connections that are kept to each replica.
@@ -163,11 +165,21 @@ impl Forwarder {
         let peer = self.peer(other).map_err(Failure::Unsent)?;
         let head = head(forwarded, body.len());
         let mut response = {
-            let (mut stream, reused) =
-                match peer.idle.take(|address| peer.addresses.still_has(address)) {
-                    Some((stream, _)) => (stream, true),
-                    None => (self.connect(&peer, other).await?, false),
-                };
+            let (mut stream, reused) = match peer
+                .idle
+                .take(|address| peer.addresses.still_has(address))
+            {
+                Some((stream, _)) => (stream, true),
+                None => {
+                    let connected = tokio::select! {
+                        connected = self.connect(&peer, other, question) => connected,
+                        () = replicas.gone(other.id) => {
+                            return Err(Failure::Unsent("it ended, or was stopped, before it was connected".into()));
+                        }
+                    };
+                    (connected?, false)
+                }
+            };
             let written = async {
                 stream.write_all(&head).await?;
                 stream.write_all(&body).await?;
@@ -207,41 +219,90 @@ impl Forwarder {
                 peer.note_answer();
                 Ok((response, head, peer))
             }
-            Err(ReadError::Closed) => Err(Failure::Broken(
-                "the connection ended before the response".into(),
-            )),
-            Err(ReadError::Malformed(what)) => Err(Failure::Broken(format!(
-                "the response is not HTTP/1.1: {what}; is replicas.address another program's, or does that replica have replicas.tls?"
-            ))),
+            Err(error) => Err(Failure::Broken(unreadable(error))),
         }
     }
 
-    /// Sends a health request on a separate connection, unless the replica has just answered another request. Any response head
-    /// counts as an answer.
+    /// Checks that a replica answers a health request on a new connection, unless it has just answered another request.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it does not answer.
+    pub(super) async fn check(
+        &self,
+        other: &Announcement,
+        question: impl Fn() -> Result<Forwarded, String> + Sync,
+    ) -> Result<(), String> {
+        let peer = self.peer(other)?;
+        if peer.has_just_answered() {
+            return Ok(());
+        }
+        let asked = self.ask(&peer, other, &question).await;
+        asked.map(drop).map_err(|failure| failure.to_string())
+    }
+
+    /// True if the replica has just answered a request, or answers a health request.
     async fn answers(
         &self,
         peer: &PeerAddress,
         other: &Announcement,
         question: &(impl Fn() -> Result<Forwarded, String> + Sync),
     ) -> bool {
-        if peer.has_just_answered() {
-            return true;
-        }
-        let asked = async {
-            let head = head(&question().ok()?, 0);
-            let mut stream = self.connect(peer, other).await.ok()?;
-            stream.write_all(&head).await.ok()?;
-            stream.flush().await.ok()?;
-            Response::new(stream).read_head().await.ok()
-        };
-        let answered = asked.await.is_some();
-        if answered {
-            peer.note_answer();
-        }
-        answered
+        peer.has_just_answered() || self.ask(peer, other, question).await.is_ok()
     }
 
-    async fn connect(&self, peer: &PeerAddress, other: &Announcement) -> Result<Stream, Failure> {
+    /// Sends a health request on a new connection and reads its response. Any response counts as an answer. Returns the
+    /// connection if the replica keeps it.
+    async fn ask(
+        &self,
+        peer: &PeerAddress,
+        other: &Announcement,
+        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+    ) -> Result<Option<Stream>, Failure> {
+        let head = head(&question().map_err(Failure::Unsent)?, 0);
+        let mut stream = self.open(peer, other).await?;
+        let answer = async {
+            // A failed write is told by the read, too: with an answer, if there is any.
+            let _ = stream.write_all(&head).await;
+            let _ = stream.flush().await;
+            let mut response = Response::new(stream);
+            response.read_head().await?;
+            peer.note_answer();
+            while response.next().await?.is_some() {}
+            Ok(response.into_idle().map(|(stream, _)| stream))
+        };
+        match timeout(HEALTH, answer).await {
+            Ok(Ok(kept)) => Ok(kept),
+            Ok(Err(ReadError::Closed)) if peer.backend.tls => Err(Failure::Unsent(
+                "it closed the connection after the TLS handshake: it may refuse this replica's certificate (replicas.tls; \
+                 its log says why)"
+                    .into(),
+            )),
+            Ok(Err(error)) => Err(Failure::Unsent(unreadable(error))),
+            Err(_) => Err(Failure::Unsent(format!(
+                "a health request was not answered within {} s",
+                HEALTH.as_secs()
+            ))),
+        }
+    }
+
+    /// Connects to a replica. A new TLS connection has answered a health request: a replica that refuses the certificate of
+    /// this one says so after the handshake (TLS 1.3), when a request might be under way.
+    async fn connect(
+        &self,
+        peer: &PeerAddress,
+        other: &Announcement,
+        question: &(impl Fn() -> Result<Forwarded, String> + Sync),
+    ) -> Result<Stream, Failure> {
+        if peer.backend.tls
+            && let Some(kept) = self.ask(peer, other, question).await?
+        {
+            return Ok(kept);
+        }
+        self.open(peer, other).await
+    }
+
+    async fn open(&self, peer: &PeerAddress, other: &Announcement) -> Result<Stream, Failure> {
         if let Host::Unix(path) = &peer.backend.host {
             let opened = timeout(CONNECT, connect_unix(path, other.process.as_deref())).await;
             let opened = opened.unwrap_or_else(|_| Err("its socket does not answer".into()));
@@ -287,6 +348,17 @@ impl Forwarder {
         });
         peers.insert(address, Arc::clone(&peer));
         Ok(peer)
+    }
+}
+
+/// The reason why a response cannot be read.
+fn unreadable(error: ReadError) -> String {
+    match error {
+        ReadError::Closed => "the connection ended before the response".to_owned(),
+        ReadError::Malformed(fault) => format!(
+            "the response is not HTTP/1.1: {fault}; is replicas.address another program's, or does that replica have \
+             replicas.tls?"
+        ),
     }
 }
 

@@ -46,6 +46,9 @@ pub(crate) struct Passport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate: Option<ShownCertificate>,
     request_id: Box<str>,
+    /// True for a health request of the replica itself.
+    #[serde(default)]
+    health: bool,
 }
 
 /// A request that another replica has forwarded.
@@ -58,6 +61,8 @@ pub(crate) struct Arrival {
     pub(crate) certificate: Option<ShownCertificate>,
     /// Id that the request got at that listener.
     pub(crate) request_id: Box<str>,
+    /// True for a health request of the replica itself, which is answered without admission.
+    pub(crate) is_health: bool,
     hops: u8,
 }
 
@@ -77,6 +82,28 @@ impl Passport {
             names_no_client: met.peer.names_no_client,
             certificate: met.certificate,
             request_id: met.request_id.into(),
+            health: false,
+        }
+    }
+
+    /// Creates the passport of a health request. It names a listener and a peer for replicas of earlier versions, which admit
+    /// a health request as a client's.
+    pub(super) fn of_health(replicas: &Replicas) -> Self {
+        let listener = replicas.listeners().first();
+        Self {
+            from: replicas.own(),
+            to: replicas.own(),
+            hops: 0,
+            at: 0,
+            nonce: 0,
+            method: String::new(),
+            target: String::new(),
+            listener: listener.map_or("", |it| it).into(),
+            peer: IpAddr::from([127, 0, 0, 1]),
+            names_no_client: false,
+            certificate: None,
+            request_id: "".into(),
+            health: true,
         }
     }
 
@@ -160,6 +187,7 @@ impl From<Passport> for Arrival {
             listener: passport.listener,
             certificate: passport.certificate,
             request_id: passport.request_id,
+            is_health: passport.health,
             hops: passport.hops,
         }
     }

@@ -35,7 +35,8 @@ pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Author
     }
 }
 
-/// Makes a verifier that accepts certificates signed by one of these authorities.
+/// Makes a verifier that accepts certificates signed by one of these authorities. Returns it with the authorities as it
+/// reads them.
 ///
 /// # Errors
 ///
@@ -45,22 +46,23 @@ pub(super) fn verifier(
     authorities: &Authorities,
     auth: ClientAuth,
     provider: &Arc<CryptoProvider>,
-) -> Result<Verifier, String> {
+) -> Result<(Arc<RootCertStore>, Verifier), String> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
         roots
             .add(authority.clone())
             .map_err(|error| format!("{}: unusable authority: {error}", file.display()))?;
     }
+    let roots = Arc::new(roots);
     let builder =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider));
     let builder = match auth {
         ClientAuth::Optional => builder.allow_unauthenticated(),
         _ => builder,
     };
-    builder
-        .build()
-        .map_err(|error| format!("{}: {error}", file.display()))
+    let verifier = builder.build();
+    let verifier = verifier.map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok((roots, verifier))
 }
 
 /// The names of a certificate that the handshake has verified, and its end, in seconds since 1970. An unreadable name is

@@ -1,0 +1,49 @@
+//! Regular checks that the other replicas answer at their `replicas.address`.
+//!
+//! Beats go through the store, so they do not show that a network, a firewall or a certificate keeps two replicas apart. A
+//! replica that leaves two checks in a row unanswered is noted in [`Replicas`](tooldock_upstream::replicas::Replicas).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{MissedTickBehavior, interval};
+use tooldock_upstream::replicas::{Announcement, ReplicaId};
+
+use super::ReplicaLink;
+
+/// Interval between two checks of each replica.
+const EVERY: Duration = Duration::from_secs(5);
+/// Number of consecutive checks without an answer after which a replica counts as unreachable.
+const UNANSWERED_MAX: u32 = 2;
+
+/// Checks the other replicas until the future is dropped.
+pub(crate) async fn follow(link: Arc<ReplicaLink>) {
+    let mut unanswered: HashMap<ReplicaId, u32> = HashMap::new();
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let others = link.replicas.forwarded_to();
+        let checks = join_all(others.iter().map(|other| link.check(other))).await;
+        unanswered.retain(|id, _| others.iter().any(|other| other.id == *id));
+        for (other, checked) in others.iter().zip(checks) {
+            let failures = unanswered.entry(other.id).or_default();
+            *failures = match &checked {
+                Ok(()) => 0,
+                Err(_) => *failures + 1,
+            };
+            if checked.is_ok() || *failures >= UNANSWERED_MAX {
+                link.replicas.note_unreachable(other, checked.err());
+            }
+        }
+    }
+}
+
+impl ReplicaLink {
+    async fn check(&self, other: &Announcement) -> Result<(), String> {
+        let question = || self.question(other);
+        self.forwarder.check(other, question).await
+    }
+}
