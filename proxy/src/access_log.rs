@@ -9,7 +9,6 @@
 
 mod entry;
 mod lines;
-mod pattern;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -24,8 +23,7 @@ use tooldock_upstream::log_file::{self, LogFile, LogGuard, LogSender, Losses};
 
 pub(crate) use self::entry::AccessEntry;
 use self::lines::AccessLogWriter;
-pub(crate) use self::pattern::Pattern;
-use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError};
+use crate::config::{AccessLogConfig, AccessLogFormat, ConfigError, LogPattern};
 
 /// The sending end of the access log, for requests.
 #[derive(Clone)]
@@ -150,7 +148,7 @@ pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), Con
 }
 
 /// The pattern of the format `combined`: as web servers write it, with the reason of a refusal.
-pub(crate) fn combined() -> Arc<Pattern> {
+pub(crate) fn combined() -> Arc<LogPattern> {
     let pattern = "{address} - {principal} [{time}] \"{request}\" {status} {bytes} \"{referer}\" \"{user_agent}\" \"{reason}\"";
     Arc::new(pattern.parse().expect("a pattern of known fields"))
 }

@@ -14,15 +14,17 @@
 mod access_log;
 mod address;
 mod bounds;
+mod client_secret;
 mod core_url;
 mod data_file;
+pub(crate) mod dev_tokens;
 mod document;
 mod environment;
 mod error;
-mod headers;
 mod keys;
 mod listener;
 mod live;
+mod log_pattern;
 mod observability;
 mod off;
 mod process;
@@ -52,20 +54,19 @@ use tooldock_workers::external::ServersConfig;
 use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secrets::Secret;
 
-use crate::remote::Material;
-use crate::replicas::ClientTls;
-use crate::tls::ExpectedNames;
+pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
+pub(crate) use self::client_secret::introspection_password;
 pub(crate) use self::core_url::{CoreUrl, bare as bare_host};
 use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, port_variable_of};
 pub(crate) use self::error::ConfigError;
-pub(crate) use self::headers::{HeaderEditsConfig, HeadersConfig};
 pub(crate) use self::keys::KeysConfig;
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
+pub(crate) use self::log_pattern::{LogField, LogPattern};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
 pub(crate) use self::process::Threads;
 pub(crate) use self::profile::ProfileSpec;
@@ -401,43 +402,6 @@ impl Effective {
     pub(crate) fn serves_web(&self) -> bool {
         let mut listeners = self.served_listeners();
         listeners.any(|(_, listener)| listener.profile == ProfileName::V1Web)
-    }
-
-    /// Reads every certificate with `check` and names the listener of the first that cannot be used.
-    ///
-    /// # Errors
-    ///
-    /// The key of the listener's `tls`, with the message of `check`.
-    pub(crate) fn check_certificates(
-        &self,
-        check: impl Fn(&TlsConfig, ExpectedNames<'_>) -> Result<(), String>,
-    ) -> Result<(), ConfigError> {
-        for (index, listener) in self.served_listeners() {
-            if let Some(tls) = &listener.tls {
-                let expected = ExpectedNames {
-                    hosts: &self.config.admission.hosts,
-                    loopback: listener.address.is_loopback(),
-                };
-                check(tls, expected).map_err(|reason| {
-                    ConfigError::key(format!("listeners[{index}].tls"), reason)
-                })?;
-            }
-        }
-        if let Some(tls) = self.replica_tls() {
-            let checked = check(&tls, ExpectedNames::ANY);
-            checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
-            ClientTls::read(&self.config.replicas.tls)?;
-        }
-        for (name, server) in &self.config.upstreams.remote {
-            if !server.enabled {
-                continue;
-            }
-            let at = |key: &str| format!("upstreams.remote.{name}.{key}");
-            let spec = server.tls.read();
-            let spec = spec.map_err(|error| ConfigError::key(at(&error.key), error.message))?;
-            Material::new(&spec).map_err(|(key, what)| ConfigError::key(at(key), what))?;
-        }
-        Ok(())
     }
 }
 

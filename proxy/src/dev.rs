@@ -8,21 +8,12 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::secrets::Secret;
 
-use crate::config::{Effective, GeneratedTokens, ListenAddress, ListenerConfig, ProfileName};
-use crate::kept_file;
-
-/// The file of the data directory that keeps the token.
-const TOKEN_FILE: &str = "dev.token";
-
-/// The file of the data directory that keeps the token of the manager, for `POST /reload`.
-const MANAGER_TOKEN_FILE: &str = "dev.manager-token";
-
-/// The file of the data directory that keeps the key of the secrets store.
-const SECRETS_KEY_FILE: &str = "dev.secrets-key";
+use crate::config::dev_tokens::TOKEN_FILE;
+use crate::config::{Effective, ListenAddress, ListenerConfig, ProfileName};
 
 /// The examples that work without a key of another provider: a namespace each, with its files.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
@@ -65,100 +56,6 @@ pub(crate) fn place_examples(data: &DataDir) -> anyhow::Result<()> {
         copy_examples(&data.tools_dir()).context("cannot copy the example tools")?;
     }
     Ok(())
-}
-
-/// The bearer token of earlier runs on this data directory, or a new one for this and later runs.
-///
-/// # Errors
-///
-/// When the file cannot be read or made, or holds something else than such a token.
-pub(crate) fn kept_token(data_dir: &Path) -> anyhow::Result<Secret> {
-    kept(
-        &data_dir.join(TOKEN_FILE),
-        "token",
-        "remove it and a new one is made, or set BEARER_TOKEN",
-    )
-}
-
-/// The token of the manager of earlier runs on this data directory, or a new one for this and later runs.
-///
-/// # Errors
-///
-/// As for [`kept_token`].
-pub(crate) fn kept_manager_token(data_dir: &Path) -> anyhow::Result<Secret> {
-    kept(
-        &data_dir.join(MANAGER_TOKEN_FILE),
-        "token",
-        "remove it and a new one is made, or set MANAGER_INTERNAL_TOKEN",
-    )
-}
-
-/// The key of the secrets store of earlier runs on this data directory, or a new one for this and later runs.
-///
-/// # Errors
-///
-/// When the file cannot be read or made, or holds something else than such a key.
-pub(crate) fn kept_secrets_key(data_dir: &Path) -> anyhow::Result<Secret> {
-    kept(
-        &data_dir.join(SECRETS_KEY_FILE),
-        "key",
-        "restore it, or set SECRETS_KEY to the key that the secrets were written with",
-    )
-}
-
-/// The key of the secrets store that a run of `--dev` on this data directory has kept, if there was one.
-///
-/// # Errors
-///
-/// As for [`kept_secrets_key`].
-pub(crate) fn found_secrets_key(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
-    found(data_dir, SECRETS_KEY_FILE, kept_secrets_key)
-}
-
-/// The bearer token that a run of `--dev` on this data directory has kept, if there was one.
-///
-/// # Errors
-///
-/// As for [`kept_token`].
-pub(crate) fn found_token(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
-    found(data_dir, TOKEN_FILE, kept_token)
-}
-
-/// The token of the manager that a run of `--dev` on this data directory has kept, if there was one.
-///
-/// # Errors
-///
-/// As for [`kept_token`].
-pub(crate) fn found_manager_token(data_dir: &Path) -> anyhow::Result<Option<Secret>> {
-    found(data_dir, MANAGER_TOKEN_FILE, kept_manager_token)
-}
-
-fn found(
-    data_dir: &Path,
-    file: &str,
-    kept: fn(&Path) -> anyhow::Result<Secret>,
-) -> anyhow::Result<Option<Secret>> {
-    match data_dir.join(file).symlink_metadata() {
-        Ok(_) => kept(data_dir).map(Some),
-        Err(_) => Ok(None),
-    }
-}
-
-fn kept(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
-    let length = GeneratedTokens::LENGTH;
-    let made = || Ok(format!("{}\n", GeneratedTokens::one()?.expose()).into_bytes());
-    let bytes = kept_file::read_or_make(file, length + 1, made)?;
-    let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-    match str::from_utf8(token) {
-        // Only such texts are printed into lines for a shell.
-        Ok(text) if token.len() == length && token.iter().all(u8::is_ascii_hexdigit) => {
-            Ok(Secret::new(text))
-        }
-        _ => bail!(
-            "{} holds no {kind} of --dev, which has {length} hexadecimal digits; {remedy}",
-            file.display()
-        ),
-    }
 }
 
 fn copy_examples(tools: &Path) -> io::Result<()> {
@@ -331,27 +228,6 @@ mod tests {
         let text = announce(&effective);
         assert!(!text.contains("hush"), "{text}");
         assert!(text.contains("Bearer ${BEARER_TOKEN}\""), "{text}");
-    }
-
-    #[test]
-    fn a_token_is_made_once_for_its_owner_alone() {
-        use std::os::unix::fs::PermissionsExt;
-        let data = tempfile::tempdir().expect("directory");
-        let made = kept_token(data.path()).expect("made");
-        assert_eq!(made.expose().len(), GeneratedTokens::LENGTH);
-        assert_eq!(kept_token(data.path()).expect("kept"), made);
-        let file = data.path().join(TOKEN_FILE);
-        let mode = fs::metadata(&file).expect("there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-        for wrong in ["", "hush", "$(reboot)", &format!("{}0", made.expose())] {
-            fs::write(&file, wrong).expect("write");
-            let error = kept_token(data.path()).expect_err("no token").to_string();
-            assert!(
-                error.contains("dev.token holds no token of --dev"),
-                "{error}"
-            );
-            assert!(!error.contains("hush"), "{error}");
-        }
     }
 
     #[test]

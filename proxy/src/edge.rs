@@ -10,18 +10,12 @@
 //! So a head of HTTP/1 is gathered here and handed over when it is complete. An HTTP/2 connection is Pingora's from its
 //! handshake on; only the wait for its first request is limited here, and while none is answered it may have to give way.
 
-mod chunks;
-mod connections;
-mod gathered;
 mod head;
 mod proxy_protocol;
 mod service;
-mod socket;
-mod wire;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -39,82 +33,21 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tooldock_filters::{ErrorShape, Rejection};
 
-use self::chunks::Chunks;
-pub(crate) use self::connections::{Connections, MultiplexedRequest, OpenConnection};
 use self::head::{Head, HeadOutcome, HeadRefusal};
 use self::proxy_protocol::NoHeader;
 pub(crate) use self::service::{EdgeService, Endpoint, RuntimeCollector};
-pub(crate) use self::socket::Socket;
-use self::wire::Carrier;
-pub(crate) use self::wire::Wire;
 use crate::access_log::AccessLog;
-use crate::gateway::{self, Gateway, Rules};
+use crate::connection::{
+    Carrier, Chunks, ConnectionLimits, Connections, LINGER, NO_CLIENT_PORT, OpenConnection, Socket,
+    Wire, of_connection, with_rest,
+};
+use crate::gateway::Gateway;
 use crate::logging::LogLimit;
 use crate::metrics::EdgeMetrics;
 use crate::request_id::RequestIds;
 use crate::respond;
+use crate::rules::{self, Rules};
 use crate::tls::TlsConnection;
-
-/// The part of a request that goes on when Pingora has let go of the request.
-type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-tokio::task_local! {
-    static CONNECTION: Arc<OpenConnection>;
-    static REST: Arc<Mutex<Option<Rest>>>;
-}
-
-/// The connection of the current request or handshake, for holders that outlive the request. `None` for a request of HTTP/2,
-/// whose connection outlives it anyway.
-pub(crate) fn open_connection() -> Option<Arc<OpenConnection>> {
-    CONNECTION.try_with(Arc::clone).ok()
-}
-
-/// Notes at the current connection if a credential has admitted its last request. Returns false where the task of the current
-/// request knows no connection, see [`open_connection`].
-pub(crate) fn note_admitted(admitted: bool) -> bool {
-    let noted = CONNECTION.try_with(|open| open.admitted(admitted));
-    noted.is_ok()
-}
-
-/// Runs `rest` in the task of the current HTTP/2 request, after Pingora has dropped everything it held for it.
-///
-/// In that task, because Pingora closes a connection as idle when the tasks of its requests have ended.
-pub(crate) fn afterwards(rest: impl Future<Output = ()> + Send + 'static) {
-    let mut rest: Option<Rest> = Some(Box::pin(rest));
-    let _ = REST.try_with(|slot| {
-        *slot.lock().unwrap_or_else(PoisonError::into_inner) = rest.take();
-    });
-    // Every HTTP/2 request has the slot; without one the stream would merely be cut by the idle time.
-    if let Some(rest) = rest {
-        tokio::spawn(rest);
-    }
-}
-
-/// The port of a proxy that has introduced a connection without its client's address. No connection comes from this port; it
-/// is used as a mark, because Pingora hands on only the address of the peer.
-const NO_CLIENT_PORT: u16 = 0;
-
-/// Returns true if the peer is a proxy that has introduced its connection without an address of its client.
-pub(crate) fn names_no_client(peer: &LocalAddress) -> bool {
-    let peer = peer.as_inet();
-    peer.is_some_and(|peer| peer.port() == NO_CLIENT_PORT)
-}
-
-/// The time in which a kept connection of a gateway that was handed over may still bring a request; the answer closes it.
-pub(crate) const LINGER: Duration = Duration::from_secs(5);
-
-/// Limits of a connection; swapped on reload.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionLimits {
-    /// Limit for a TLS handshake, and from the first byte of a head to its last.
-    pub(crate) header: Duration,
-    /// How long a connection may idle between two requests.
-    pub(crate) keepalive: Duration,
-    /// How long one write may wait for the client. A connection keeps the limit it began with.
-    pub(crate) write: Duration,
-    /// The size of a head, in bytes.
-    pub(crate) header_bytes: usize,
-}
 
 /// A connection that was just accepted.
 pub(crate) struct AcceptedConnection {
@@ -154,18 +87,7 @@ impl HttpServerApp for Edge {
         let connection = digest.and_then(|tls| tls.extension.get::<TlsConnection>());
         // Until the rest of a long stream has ended, too.
         let _running = connection.map(|it| it.request_arrived(&self.limits.load()));
-        let slot = Arc::new(Mutex::new(None));
-        let ended = REST
-            .scope(
-                Arc::clone(&slot),
-                self.proxy.process_new_http(session, shutdown),
-            )
-            .await;
-        let rest = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(rest) = rest {
-            rest.await;
-        }
-        ended
+        with_rest(self.proxy.process_new_http(session, shutdown)).await
     }
 
     fn h2_options(&self) -> Option<H2Options> {
@@ -215,7 +137,7 @@ impl Listening {
         let open = Arc::new(open);
         tokio::spawn(async move {
             let served = self.serve(accepted, tls, &open, &shutdown);
-            let served = CONNECTION.scope(Arc::clone(&open), served);
+            let served = of_connection(Arc::clone(&open), served);
             self.until_it_is_late(&open, served).await;
         });
     }
@@ -374,7 +296,7 @@ impl Listening {
         let rules = self.edge.rules.load_full();
         let socket = stream.get_socket_digest();
         let local = socket.as_ref().and_then(|socket| socket.local_addr());
-        let listener = gateway::listener_at(&rules.listeners, local);
+        let listener = rules::listener_at(&rules.listeners, local);
         let edits = listener.and_then(|listener| listener.headers.as_ref());
         let edits = edits.map(|edits| &edits.response);
         respond::without_a_request(stream, &rejection, &request_id, edits).await;

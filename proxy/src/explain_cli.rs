@@ -13,11 +13,12 @@ use tooldock_workers::explain::{Explanation, Principals, Question, Reach, ReachQ
 use tooldock_workers::process::output::printable_text;
 
 use crate::cli::ExplainArgs;
+use crate::config::dev_tokens;
 use crate::config::{
     self, ClientAuth, CoreUrl, Effective, ListenAddress, ListenerConfig, ProfileName,
 };
 use crate::serve::{CoreAddress, CoreOverHttp, CoreTrust};
-use crate::{dev, print, refuse, tls};
+use crate::{print, refuse, tls};
 
 /// Asks the gateway that this configuration describes.
 pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
@@ -109,10 +110,10 @@ fn with_tokens(
     let found = |token: anyhow::Result<_>| token.map_err(|error| format!("{error:#}"));
     let is_set = effective.bearer.is_some();
     if !is_set {
-        effective.bearer = found(dev::found_token(&data))?;
+        effective.bearer = found(dev_tokens::found_token(&data))?;
     }
     if effective.generated.manager {
-        let kept = found(dev::found_manager_token(&data))?.ok_or_else(|| {
+        let kept = found(dev_tokens::found_manager_token(&data))?.ok_or_else(|| {
             format!(
                 "MANAGER_INTERNAL_TOKEN: not set, nor is MANAGER_INTERNAL_TOKEN_FILE, and {} has no token of serve --dev; \
                  explain shows it to the running gateway, which needs the same one",

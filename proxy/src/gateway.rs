@@ -15,7 +15,7 @@ mod resource;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -27,8 +27,8 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tooldock_filters::{
-    Admission, AdmissionAttempt, AdmittedHead, Auth, ErrorShape, Fields, ListenerRules, Permit,
-    Reason, Rejection, RouteId, Verdict, lists_any_type,
+    Admission, AdmissionAttempt, AdmittedHead, ErrorShape, Fields, Permit, Reason, Rejection,
+    RouteId, Verdict, lists_any_type,
 };
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
@@ -38,20 +38,18 @@ use tooldock_workers::budget::BudgetNote;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::registry::Registry;
 
-pub(crate) use self::admit::listener_at;
 use self::admit::{LeadsTo, tls_of};
 use self::hand_over::{HandOverOutcome, mcp_head};
 use self::in_flight::InFlightRequest;
 use self::lasting::Lasting;
 use crate::access_log::{AccessLog, Pending};
-use crate::body::BodyLimits;
-use crate::config::ListenAddress;
 use crate::header_edits::HeaderEdits;
 use crate::issuers::Issuers;
 use crate::metrics::EdgeMetrics;
 use crate::replicas::{Arrival, HEADER as PASSPORT, ReplicaLink};
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
+use crate::rules::Rules;
 use crate::tls::TlsConnection;
 use crate::web;
 
@@ -65,40 +63,6 @@ const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
 
 /// The status a request without an answer is counted under, as nginx does.
 const STATUS_CLIENT_GONE: u16 = 499;
-
-/// A listener as the gateway sees it.
-pub(crate) struct GatewayListener {
-    /// The listener's name in the configuration.
-    pub(crate) name: Arc<str>,
-    /// The address it is bound to, by which a request finds its listener.
-    pub(crate) address: ListenAddress,
-    /// The listener's changes to headers.
-    pub(crate) headers: Option<Arc<HeaderEdits>>,
-    /// The listener's rules for the filters.
-    pub(crate) rules: ListenerRules,
-    /// The listener's switches for the service.
-    pub(crate) profile: Arc<Profile>,
-}
-
-/// Settings that a reload may change while requests run.
-pub(crate) struct Rules {
-    pub(crate) admission: Admission,
-    pub(crate) listeners: Vec<GatewayListener>,
-    /// True when one of the listeners changes headers.
-    pub(crate) edits_headers: bool,
-    pub(crate) bodies: BodyLimits,
-    pub(crate) write_timeout: Duration,
-    /// Seconds a connection may idle between requests; `None` closes after each answer.
-    pub(crate) keepalive: Option<u64>,
-}
-
-impl Rules {
-    /// Returns true if a listener admits requests without a credential.
-    pub(crate) fn admits_anonymous(&self) -> bool {
-        let mut listeners = self.listeners.iter();
-        listeners.any(|listener| matches!(listener.rules.auth, Auth::None | Auth::Optional))
-    }
-}
 
 /// The gateway: everything a request needs, shared by all of them.
 pub(crate) struct Gateway {

@@ -4,10 +4,12 @@
 //! Headers that the gateway itself relies on cannot be changed here: framing, credentials, the session and the page of a
 //! request. The configuration refuses those names.
 
+mod config;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pingora_http::RequestHeader;
 
-use crate::config::{HeaderEditsConfig, HeadersConfig};
+pub(crate) use self::config::{HeaderEditsConfig, HeadersConfig};
 
 /// Names that no listener changes, in either direction: framing, the connection, the MCP session.
 const PROTECTED: &[&str] = &[

@@ -19,7 +19,7 @@ use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::Reloader;
 
 use crate::access_log::AccessLogGuard;
-use crate::edge::LINGER;
+use crate::connection::LINGER;
 use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelayServer;

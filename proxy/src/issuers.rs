@@ -36,8 +36,8 @@ use self::introspection::ask;
 pub(crate) use self::metrics::IssuerMetrics;
 use self::places::{Claim, Patience, Places};
 use self::schedule::Schedule;
-use crate::gateway::Rules;
 use crate::remote::{Fetcher, SystemNames};
+use crate::rules::Rules;
 
 /// Interval of looking for keys that are due.
 const TICK: Duration = Duration::from_secs(1);

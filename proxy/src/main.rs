@@ -5,9 +5,11 @@
 mod access_log;
 mod allocator;
 mod body;
+mod certificates;
 mod check;
 mod cli;
 mod config;
+mod connection;
 mod descriptors;
 mod dev;
 mod edge;
@@ -20,6 +22,7 @@ mod issuers;
 mod kept_file;
 mod keys_cli;
 mod logging;
+mod management;
 mod metrics;
 mod reconfigure;
 mod relay;
@@ -181,16 +184,7 @@ fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effectiv
         &effective.config.observability.access_log,
         &effective.data_dir,
     )?;
-    match effective.purpose() {
-        Purpose::Serve => effective.check_certificates(tls::check_usable)?,
-        Purpose::Check | Purpose::Command => {
-            effective.check_certificates(tls::check_good)?;
-            if let Some(certificate) = effective.replica_certificate() {
-                let checked = tls::mutual::check(&certificate);
-                checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
-            }
-        }
-    }
+    certificates::check(&effective)?;
     Ok(effective)
 }
 

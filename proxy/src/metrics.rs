@@ -2,6 +2,7 @@
 //!
 //! Label values come from fixed lists, so the number of series is bounded whatever clients send (REQUIREMENTS Q-21).
 
+mod ending;
 mod process;
 mod state;
 
@@ -13,8 +14,7 @@ use prometheus::{Histogram, IntCounter, IntGauge};
 use tooldock_filters::Reason;
 use tooldock_workers::metric_table;
 
-use crate::stream::Ending;
-
+pub(crate) use self::ending::Ending;
 use self::process::ProcessMetrics;
 pub(crate) use self::state::StateMetrics;
 

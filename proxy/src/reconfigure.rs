@@ -21,12 +21,12 @@ use tooldock_workers::secrets::SecretStore;
 
 use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};
-use crate::edge::ConnectionLimits;
-use crate::gateway::Rules;
+use crate::connection::ConnectionLimits;
 use crate::logging;
 use crate::metrics::StateMetrics;
 use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
+use crate::rules::Rules;
 use crate::tls::{PreparedTls, TlsListener, mutual};
 
 /// The state that a reload of the configuration may swap.
@@ -233,7 +233,7 @@ impl Reconfigure {
         if let Some(management) = &self.management {
             let (servers, aggregates) = (&next.config.upstreams, &next.config.toolman);
             management.workspace.set_configured(servers, aggregates);
-            management.set_facts(crate::serve::management::facts(&next));
+            management.set_facts(crate::management::facts(&next));
             management.builder.reconfigure(next.config.builder.clone());
         }
         if !admit_alike(&self.current, &next) {

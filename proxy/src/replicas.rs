@@ -40,8 +40,8 @@ pub(crate) use self::passport::{Arrival, HEADER};
 use self::passport::{HOPS_MAX, Passport, UsedPassports};
 pub(crate) use self::tls::ClientTls;
 use crate::config::ListenAddress;
-use crate::gateway::GatewayListener;
 use crate::logging::LogLimit;
+use crate::rules::GatewayListener;
 use crate::tls::ShownCertificate;
 
 /// Link of this gateway to the other replicas: forwards requests to them, and checks the requests that they forward here.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
+
+/// The header every answer carries, so that a client can name its request to the operator (OBS-07).
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest id taken from a client, in bytes. It appears in every log and audit line of the request.
 const MAX_LENGTH: usize = 128;

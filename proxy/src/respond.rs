@@ -24,10 +24,8 @@ use tooldock_workers::budget::BudgetNote;
 
 use crate::body;
 use crate::header_edits::Edits;
+use crate::request_id::X_REQUEST_ID;
 use crate::unread::{self, NotTaken};
-
-/// The header every answer carries, so that a client can name its request to the operator (OBS-07).
-pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How long an unread request body may take to arrive when the connection is to be kept.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -430,7 +428,7 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // Not needed here: Pingora writes this answer, and the connection (`edge/wire.rs`) limits each of its writes.
+        // Not needed here: Pingora writes this answer, and the connection (`connection/wire.rs`) limits each of its writes.
         write_timeout: Duration::MAX,
         // The client's Accept was not read.
         newline: false,

@@ -1,21 +1,78 @@
 //! Rules for requests, made from a configuration: at the start, and again on every SIGHUP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytesize::ByteSize;
+use pingora_core::protocols::l4::socket::SocketAddr;
 use tooldock_filters::{
-    AcceptRule, Admission, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup, SecretToken,
+    AcceptRule, Admission, Auth, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup,
+    SecretToken,
 };
-use tooldock_upstream::profile;
+use tooldock_upstream::profile::{self, Profile};
 use tooldock_upstream::session::config::StoreConfig;
 use tooldock_workers::keys::KeyTables;
 use tooldock_workers::secrets::Secret;
 
 use crate::body::BodyLimits;
-use crate::config::{self, Effective, ListenerConfig, ProfileName, ProfileSpec};
-use crate::edge::ConnectionLimits;
-use crate::gateway::{GatewayListener, Rules};
+use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName, ProfileSpec};
+use crate::connection::ConnectionLimits;
 use crate::header_edits::HeaderEdits;
+
+/// A listener as the gateway sees it.
+pub(crate) struct GatewayListener {
+    /// The listener's name in the configuration.
+    pub(crate) name: Arc<str>,
+    /// The address it is bound to, by which a request finds its listener.
+    pub(crate) address: ListenAddress,
+    /// The listener's changes to headers.
+    pub(crate) headers: Option<Arc<HeaderEdits>>,
+    /// The listener's rules for the filters.
+    pub(crate) rules: ListenerRules,
+    /// The listener's switches for the service.
+    pub(crate) profile: Arc<Profile>,
+}
+
+/// Settings that a reload may change while requests run.
+pub(crate) struct Rules {
+    pub(crate) admission: Admission,
+    pub(crate) listeners: Vec<GatewayListener>,
+    /// True when one of the listeners changes headers.
+    pub(crate) edits_headers: bool,
+    pub(crate) bodies: BodyLimits,
+    pub(crate) write_timeout: Duration,
+    /// Seconds a connection may idle between requests; `None` closes after each answer.
+    pub(crate) keepalive: Option<u64>,
+}
+
+impl Rules {
+    /// Returns true if a listener admits requests without a credential.
+    pub(crate) fn admits_anonymous(&self) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|listener| matches!(listener.rules.auth, Auth::None | Auth::Optional))
+    }
+}
+
+/// The listener of a connection, by the address it was accepted at.
+pub(crate) fn listener_at<'a>(
+    listeners: &'a [GatewayListener],
+    local: Option<&SocketAddr>,
+) -> Option<&'a GatewayListener> {
+    let local = local?;
+    listeners.iter().find(|it| is_bound_to(&it.address, local))
+}
+
+/// Returns true if a connection that was accepted at `local` belongs to this address. Connections carry the address of their
+/// listener, see `edge`.
+fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
+    match (address, local) {
+        (ListenAddress::Tcp(address), SocketAddr::Inet(local)) => address == local,
+        (ListenAddress::Unix(path), SocketAddr::Unix(local)) => {
+            local.as_pathname() == Some(path.as_path())
+        }
+        _ => false,
+    }
+}
 
 /// The admission list of a configuration, with the API keys of each moment.
 ///

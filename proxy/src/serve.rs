@@ -42,14 +42,17 @@ use tooldock_workers::worker::WorkerHost;
 
 use crate::access_log::AccessLog;
 use crate::check;
+use crate::config::dev_tokens;
 use crate::config::{Effective, ListenAddress, ProfileName, Role};
+use crate::connection::ConnectionLimits;
 use crate::descriptors::Connections;
 use crate::dev;
-use crate::edge::{self, Edge, EdgeService, Endpoint, Listening, RuntimeCollector};
-use crate::gateway::{Gateway, Rules};
+use crate::edge::{Edge, EdgeService, Endpoint, Listening, RuntimeCollector};
+use crate::gateway::Gateway;
 use crate::hub::{Hub, Succession};
 use crate::issuers::{IssuerMetrics, Issuers};
 use crate::logging::LogLimit;
+use crate::management;
 use crate::metrics::{EdgeMetrics, StateMetrics};
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelaySocket;
@@ -57,6 +60,7 @@ use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::replicas::{ClientTls, ForwardMetrics, ReplicaLink, peers, reach};
 use crate::request_id::RequestIds;
 use crate::rules;
+use crate::rules::Rules;
 use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
@@ -70,8 +74,7 @@ mod core_trust;
 mod credentials;
 mod keys;
 mod layout;
-pub(crate) mod management;
-mod ports;
+pub(crate) mod ports;
 mod relay;
 mod shared_limits;
 
@@ -135,10 +138,10 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
         Role::Manager => DataDir::beside(&effective.data_dir)?,
     };
     if effective.generated.bearer {
-        effective.keep_bearer(dev::kept_token(&effective.data_dir)?);
+        effective.keep_bearer(dev_tokens::kept_token(&effective.data_dir)?);
     }
     if effective.dev {
-        effective.keep_manager(dev::kept_manager_token(&effective.data_dir)?);
+        effective.keep_manager(dev_tokens::kept_manager_token(&effective.data_dir)?);
         effective.secrets.make_dev_key(&effective.data_dir)?;
     }
     let control = control_runtime()?;
@@ -561,7 +564,7 @@ struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
     rules: &'a Arc<ArcSwap<Rules>>,
-    connection_limits: &'a Arc<ArcSwap<edge::ConnectionLimits>>,
+    connection_limits: &'a Arc<ArcSwap<ConnectionLimits>>,
     certificates: &'a [Option<Arc<TlsListener>>],
     /// The certificate shown at `replicas.address`; `None` without TLS.
     replica_certificate: Option<&'a Arc<TlsListener>>,

@@ -6,7 +6,7 @@
 //! ```text
 //! HTTP/1, plain ── the socket ────────────── a task of its own   (about 1 KiB)
 //! HTTP/1, TLS ──── the TLS connection ────── a task of its own
-//! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `edge::afterwards`)
+//! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `connection::afterwards`)
 //! ```
 //!
 //! All counts of a stream stay until it ends: the service's guards, the connection under the cap, the gauge that the drain
@@ -25,11 +25,10 @@ use pingora_proxy::Session;
 use tooldock_upstream::reply::{Guards, Head, Subscription};
 
 use self::detach::DetachedConnection;
-pub(crate) use self::writer::Ending;
 use self::writer::{Events, Framing};
 use crate::access_log::Pending;
-use crate::edge::{self, OpenConnection};
-use crate::metrics::{EdgeMetrics, OpenStream, StreamTransport};
+use crate::connection::{self, OpenConnection};
+use crate::metrics::{EdgeMetrics, Ending, OpenStream, StreamTransport};
 use crate::respond::{self, ClientGone, Envelope};
 use crate::unread::WriteLimits;
 
@@ -109,7 +108,7 @@ impl LongStream {
                 logged: logged.take(),
                 started: Instant::now(),
                 _guards: self.guards,
-                _connection: edge::open_connection(),
+                _connection: connection::open_connection(),
             },
         };
         match detached {
@@ -118,7 +117,9 @@ impl LongStream {
             DetachedConnection::Tls(connection) => {
                 drop(tokio::spawn(running.on_connection(connection)))
             }
-            DetachedConnection::Session(session) => edge::afterwards(running.on_session(session)),
+            DetachedConnection::Session(session) => {
+                connection::afterwards(running.on_session(session))
+            }
         }
         Ok(())
     }
@@ -210,7 +211,7 @@ impl StreamGuards {
 
 #[cfg(test)]
 mod tests {
-    use crate::edge::Socket;
+    use crate::connection::Socket;
 
     use super::*;
 

@@ -38,7 +38,7 @@ use self::client::Authorities;
 use self::facts::CertificateFacts;
 pub(crate) use self::facts::ExpectedNames;
 use crate::config::{KeyPairFiles, TlsConfig, TlsVersion};
-use crate::edge::{self, ConnectionLimits, MultiplexedRequest, OpenConnection};
+use crate::connection::{self, ConnectionLimits, MultiplexedRequest, OpenConnection};
 
 /// The TLS of a listener.
 pub(crate) struct TlsListener {
@@ -484,7 +484,7 @@ impl TlsAccept for MarkConnections {
         &self,
         tls: &TlsRef,
     ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
-        let open = edge::open_connection()?;
+        let open = connection::open_connection()?;
         let shown = tls.peer_certificate_der().map(client::certificate);
         let client = shown.map(|(certificate, not_after)| Shows {
             shown: ShownCertificate {

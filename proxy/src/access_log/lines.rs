@@ -11,8 +11,7 @@ use tooldock_upstream::log_file::{Clock, LogFile, Sink};
 use tooldock_upstream::{Subject, session};
 
 use super::entry::AccessEntry;
-use super::pattern::{Field, Pattern};
-use crate::config::AccessLogFormat;
+use crate::config::{AccessLogFormat, LogField, LogPattern};
 
 /// The text in place of a query.
 const QUERY: &[u8] = b"?***MASKED***";
@@ -21,7 +20,7 @@ const QUERY: &[u8] = b"?***MASKED***";
 pub(super) struct AccessLogWriter {
     file: LogFile,
     /// The pattern of the lines; `None` for JSON.
-    pattern: Option<Arc<Pattern>>,
+    pattern: Option<Arc<LogPattern>>,
     clock: Clock,
     line: Vec<u8>,
 }
@@ -48,7 +47,7 @@ impl Sink for AccessLogWriter {
         self.line.clear();
         let mut values = Values::new(&entry, &mut self.clock);
         match &self.pattern {
-            Some(pattern) => pattern.write(&mut values, &mut self.line),
+            Some(pattern) => pattern.write(|field| values.of(field), &mut self.line),
             None => json(&mut values, &mut self.line),
         }
         self.file.append(&self.line);
@@ -85,56 +84,56 @@ impl<'a> Values<'a> {
     }
 
     /// The value of a field as it is, empty where there is none.
-    pub(super) fn of(&mut self, field: Field) -> Cow<'a, [u8]> {
+    pub(super) fn of(&mut self, field: LogField) -> Cow<'a, [u8]> {
         let entry = self.entry;
         let text = |text: Option<&'a str>| Cow::Borrowed(text.unwrap_or_default().as_bytes());
         let bytes =
             |value: &'a Option<Box<[u8]>>| Cow::Borrowed(value.as_deref().unwrap_or_default());
         match field {
-            Field::Time => {
+            LogField::Time => {
                 let mut time = Vec::with_capacity(32);
                 self.clock.common_log(entry.ended, &mut time);
                 time.into()
             }
-            Field::Timestamp => {
+            LogField::Timestamp => {
                 let mut time = Vec::with_capacity(32);
                 self.clock.rfc3339(entry.ended, &mut time);
                 time.into()
             }
-            Field::Address => network::shown(entry.address).into_bytes().into(),
-            Field::Principal => text(entry.principal.as_deref()),
-            Field::Namespace => text(entry.namespace.as_ref().map(|name| name.as_str())),
-            Field::Request => {
+            LogField::Address => network::shown(entry.address).into_bytes().into(),
+            LogField::Principal => text(entry.principal.as_deref()),
+            LogField::Namespace => text(entry.namespace.as_ref().map(|name| name.as_str())),
+            LogField::Request => {
                 let protocol = protocol(entry.version).as_bytes();
                 let parts = [entry.method.as_str().as_bytes(), &path(entry), protocol];
                 parts.join(&b' ').into()
             }
-            Field::Method => text(Some(entry.method.as_str())),
-            Field::Path => path(entry),
-            Field::Protocol => text(Some(protocol(entry.version))),
-            Field::Status => entry.status.to_string().into_bytes().into(),
-            Field::Bytes => entry.bytes.to_string().into_bytes().into(),
-            Field::Duration => seconds(entry.duration).into(),
-            Field::Outcome => text(entry.call.map(|call| call.outcome)),
-            Field::UpstreamTime => entry
+            LogField::Method => text(Some(entry.method.as_str())),
+            LogField::Path => path(entry),
+            LogField::Protocol => text(Some(protocol(entry.version))),
+            LogField::Status => entry.status.to_string().into_bytes().into(),
+            LogField::Bytes => entry.bytes.to_string().into_bytes().into(),
+            LogField::Duration => seconds(entry.duration).into(),
+            LogField::Outcome => text(entry.call.map(|call| call.outcome)),
+            LogField::UpstreamTime => entry
                 .call
                 .map_or_else(Vec::new, |it| seconds(it.time))
                 .into(),
-            Field::UpstreamAddress => Cow::Borrowed(entry.backends.as_bytes()),
-            Field::Reason => text(entry.reason),
-            Field::RequestId => text(Some(&entry.request_id)),
-            Field::UserAgent => bytes(&entry.user_agent),
-            Field::Referer => bytes(&entry.referer),
-            Field::McpMethod => {
+            LogField::UpstreamAddress => Cow::Borrowed(entry.backends.as_bytes()),
+            LogField::Reason => text(entry.reason),
+            LogField::RequestId => text(Some(&entry.request_id)),
+            LogField::UserAgent => bytes(&entry.user_agent),
+            LogField::Referer => bytes(&entry.referer),
+            LogField::McpMethod => {
                 let method = self.subject.as_ref().map(|it| it.method.clone());
                 method.unwrap_or_default().into_bytes().into()
             }
-            Field::Tool => {
+            LogField::Tool => {
                 let named = self.subject.as_ref().and_then(|it| it.name.clone());
                 let tool = entry.tool.clone().or(named).unwrap_or_default();
                 tool.into_bytes().into()
             }
-            Field::Session => {
+            LogField::Session => {
                 let tag = entry.session.as_deref().map(session::tag);
                 tag.unwrap_or_default().into_bytes().into()
             }
@@ -165,14 +164,14 @@ fn protocol(version: Version) -> &'static str {
 /// Appends a line with all fields that have a value.
 fn json(values: &mut Values<'_>, line: &mut Vec<u8>) {
     let mut object = Map::new();
-    for field in Field::ALL {
+    for field in LogField::ALL {
         let value = match field {
             // Both are written as separate fields.
-            Field::Time | Field::Request => continue,
-            Field::Status => values.entry.status.into(),
-            Field::Bytes => values.entry.bytes.into(),
-            Field::Duration => values.entry.duration.as_secs_f64().into(),
-            Field::UpstreamTime => match values.entry.call {
+            LogField::Time | LogField::Request => continue,
+            LogField::Status => values.entry.status.into(),
+            LogField::Bytes => values.entry.bytes.into(),
+            LogField::Duration => values.entry.duration.as_secs_f64().into(),
+            LogField::UpstreamTime => match values.entry.call {
                 Some(call) => call.time.as_secs_f64().into(),
                 None => continue,
             },
@@ -212,9 +211,11 @@ mod tests {
     }
 
     fn line(entry: &AccessEntry, format: &str) -> String {
-        let pattern: Pattern = format.parse().expect("a pattern");
+        let pattern: LogPattern = format.parse().expect("a pattern");
         let mut line = Vec::new();
-        pattern.write(&mut Values::new(entry, &mut Clock::default()), &mut line);
+        let mut clock = Clock::default();
+        let mut values = Values::new(entry, &mut clock);
+        pattern.write(|field| values.of(field), &mut line);
         String::from_utf8(line).expect("ASCII")
     }
 

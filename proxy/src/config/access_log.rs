@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_upstream::log_file::LogTarget;
 use tooldock_workers::off_or;
 
-use crate::access_log::Pattern;
+use super::log_pattern::LogPattern;
 
 /// The path that stands for standard output.
 const STDOUT: &str = "stdout";
@@ -64,11 +64,11 @@ pub(crate) enum AccessLogFormat {
     /// A JSON object.
     Json,
     /// A pattern of the operator.
-    Pattern(Arc<Pattern>),
+    Pattern(Arc<LogPattern>),
 }
 
 impl TryFrom<String> for AccessLogFormat {
-    type Error = <Pattern as FromStr>::Err;
+    type Error = <LogPattern as FromStr>::Err;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         Ok(match text.as_str() {

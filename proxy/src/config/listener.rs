@@ -12,9 +12,9 @@ use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
 use super::address::{ListenAddress, SocketMode};
-use super::headers::HeadersConfig;
 use super::profile::ProfileSpec;
 use super::tls::{ClientAuth, TlsConfig};
+use crate::header_edits::HeadersConfig;
 
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

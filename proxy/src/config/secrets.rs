@@ -4,8 +4,8 @@ use std::path::Path;
 
 use tooldock_workers::secrets::{Protection, Secret, SecretStore};
 
+use super::dev_tokens;
 use super::{ConfigError, Purpose, Role};
-use crate::dev;
 
 /// The key's variable.
 pub(crate) const KEY: &str = "SECRETS_KEY";
@@ -36,7 +36,7 @@ impl SecretsSettings {
     /// The kept key cannot be used.
     pub(crate) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
         if self.key.is_none() && !self.allow_insecure {
-            let found = dev::found_secrets_key(data_dir);
+            let found = dev_tokens::found_secrets_key(data_dir);
             self.key = found.map_err(|error| ConfigError::variable(KEY, format!("{error:#}")))?;
         }
         Ok(())
@@ -50,7 +50,7 @@ impl SecretsSettings {
     pub(crate) fn make_dev_key(&mut self, data_dir: &Path) -> anyhow::Result<()> {
         let holds_values = || SecretStore::new(data_dir, Protection::Unset).has_values();
         if self.key.is_none() && !self.allow_insecure && !holds_values() {
-            self.key = Some(dev::kept_secrets_key(data_dir)?);
+            self.key = Some(dev_tokens::kept_secrets_key(data_dir)?);
         }
         Ok(())
     }

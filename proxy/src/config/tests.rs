@@ -516,23 +516,6 @@ fn the_data_directory_is_absolute() {
 }
 
 #[test]
-fn a_certificate_that_cannot_be_used_names_its_listener() {
-    let yaml = "listeners: [{ name: a, address: '127.0.0.1:1', profile: core, tls: { cert: c.pem, key: k.pem } }]";
-    let (_dir, file) = write(yaml);
-    let effective = checked(&file, &[]).expect("valid so far");
-    let error = effective.check_certificates(|tls, _| {
-        Err(format!(
-            "{}: no such file",
-            tls.default_certificate().cert.display()
-        ))
-    });
-    assert_eq!(
-        error.expect_err("refused").to_string(),
-        "listeners[0].tls: c.pem: no such file"
-    );
-}
-
-#[test]
 fn the_shipped_file_shows_a_remote_server_with_every_key_at_its_default() {
     let from = SHIPPED.find("  # search:").expect("the example is there");
     let lines = SHIPPED[from..]

@@ -19,11 +19,11 @@ use tooldock_workers::remote::Mode;
 use tooldock_workers::scope::ScopeTable;
 
 use super::address::ListenAddress;
+use super::client_secret::introspection_password;
 use super::listener::{ListenerConfig, ProfileName};
 use super::replicas::ReplicasConfig;
 use super::{Config, ConfigError, Role, bounds};
 use crate::header_edits::HeaderEdits;
-use crate::issuers::introspection;
 
 /// Checks the values of a configuration whose keys are all supported.
 pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> {
@@ -188,7 +188,7 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     }
     for (index, issuer) in config.admission.oauth.iter().enumerate() {
         if let Introspection::At(at) = &issuer.introspection
-            && let Err(error) = introspection::password(&at.client_secret)
+            && let Err(error) = introspection_password(&at.client_secret)
         {
             warnings.push(format!(
                 "admission.oauth[{index}].{error}: no opaque token is let in"

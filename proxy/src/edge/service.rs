@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tooldock_workers::runtimes::Runtimes;
 
-use super::socket::ListeningSocket;
 use super::{AcceptedConnection, Listening};
+use crate::connection::ListeningSocket;
 use crate::sockets::BoundSocket;
 use crate::tls::TlsListener;
 

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use tooldock_filters::{
@@ -16,10 +15,10 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::scan;
 
 use super::lasting::Lasting;
-use super::{Gateway, GatewayListener, Passage, Rules};
-use crate::config::ListenAddress;
-use crate::edge;
+use super::{Gateway, Passage};
+use crate::connection;
 use crate::replicas::Arrival;
+use crate::rules::{GatewayListener, Rules, listener_at};
 use crate::tls::{ShownCertificate, TlsConnection};
 
 /// The kind of server behind the granted namespace, as far as it counts here.
@@ -144,7 +143,7 @@ impl Gateway {
         // A public path admits every client.
         let is_let_in = matches!(&verdict, Verdict::Admitted(admitted)
             if admitted.principal.is_some() || admitted.namespace.is_some());
-        let noted = edge::note_admitted(is_let_in);
+        let noted = connection::note_admitted(is_let_in);
         if let (false, Some(tls)) = (noted, tls_of(session)) {
             tls.note_admitted(is_let_in);
         }
@@ -280,7 +279,9 @@ fn peer_of(session: &Session) -> Peer {
     let address = address.map_or(network::UNIX, |address| address.ip());
     Peer {
         address,
-        names_no_client: session.client_addr().is_some_and(edge::names_no_client),
+        names_no_client: session
+            .client_addr()
+            .is_some_and(connection::names_no_client),
     }
 }
 
@@ -362,25 +363,4 @@ fn listener_of<'a>(
             "a connection that belongs to no listener",
         )
     })
-}
-
-/// The listener of a connection, by the address it was accepted at.
-pub(crate) fn listener_at<'a>(
-    listeners: &'a [GatewayListener],
-    local: Option<&SocketAddr>,
-) -> Option<&'a GatewayListener> {
-    let local = local?;
-    listeners.iter().find(|it| is_bound_to(&it.address, local))
-}
-
-/// Returns true if a connection that was accepted at `local` belongs to this address. Connections carry the address of their
-/// listener, see `edge`.
-fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
-    match (address, local) {
-        (ListenAddress::Tcp(address), SocketAddr::Inet(local)) => address == local,
-        (ListenAddress::Unix(path), SocketAddr::Unix(local)) => {
-            local.as_pathname() == Some(path.as_path())
-        }
-        _ => false,
-    }
 }

@@ -1,6 +1,6 @@
 //! `observability.access_log`.
 
-use crate::access_log::Pattern;
+use crate::config::LogPattern as Pattern;
 
 use super::report::Report;
 use super::tree::Directive;

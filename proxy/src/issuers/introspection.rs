@@ -6,9 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::StatusCode;
-use tooldock_filters::config::ClientSecret;
 use tooldock_filters::oauth::Issuer;
 
+use crate::config::introspection_password;
 use crate::remote::{Fetch, Fetcher};
 
 /// The largest answer.
@@ -28,7 +28,7 @@ pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Resu
         .ok_or("the issuer has no introspection endpoint")?;
     let from = issuer.config().endpoint(&at.url)?;
     let form = format!("token={}&token_type_hint=access_token", encoded(token));
-    let secret = password(&at.client_secret)?;
+    let secret = introspection_password(&at.client_secret)?;
     let credentials = format!("{}:{}", encoded(&at.client_id), encoded(&secret));
     let authorization = format!("Basic {}", STANDARD.encode(credentials));
     let fetched = fetcher.fetch(Fetch {
@@ -46,17 +46,6 @@ pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Resu
             from.id()
         )),
         (status, _) => Err(format!("{}: answered {status}", from.id())),
-    }
-}
-
-/// The password itself, read from the environment where it is a variable.
-pub(crate) fn password(secret: &ClientSecret) -> Result<String, String> {
-    match secret.variable() {
-        None => Ok(secret.written().expose().to_owned()),
-        Some(name) => std::env::var(name)
-            .ok()
-            .filter(|value| !value.is_empty())
-            .ok_or_else(|| format!("introspection.client_secret: the variable {name} is not set")),
     }
 }
 

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tooldock_workers::remote::{HeaderRules, is_hop_by_hop};
 use tooldock_workers::secrets::Secret;
 
-use crate::respond::X_REQUEST_ID;
+use crate::request_id::X_REQUEST_ID;
 
 /// Headers of the protocol and of the message. All others go up only where the configuration passes them.
 const OF_THE_MESSAGE: [&str; 6] = [

@@ -30,7 +30,7 @@ use crate::remote::headers::down;
 use crate::remote::idle::Idle;
 use crate::remote::names::Addresses;
 use crate::remote::response::{ReadError, Response, ResponseHead};
-use crate::respond::X_REQUEST_ID;
+use crate::request_id::X_REQUEST_ID;
 
 /// Time limit for connecting to a replica. Short, since replicas are near.
 const CONNECT: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
 use tooldock_workers::keys::{self, ApiKey, KeyId, KeyState, KeyTables};
 use tooldock_workers::names::ANONYMOUS;
 
-use crate::gateway::Rules;
+use crate::rules::Rules;
 
 /// The rules and keys that are searched.
 pub(super) struct CredentialLookup {

@@ -13,7 +13,7 @@ use tooldock_workers::budget::Budget;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::reload::{ReloadReport, Reloader};
 
-use crate::gateway::Rules;
+use crate::rules::Rules;
 
 /// The reloader, as a port of the service.
 pub(super) struct Reload {

@@ -8,7 +8,7 @@ use tokio::time::MissedTickBehavior;
 use tooldock_upstream::replicas::Replicas;
 use tooldock_workers::metric_table;
 
-use crate::gateway::Rules;
+use crate::rules::Rules;
 
 /// The interval of exchanges. Only requests within one interval can pass beyond a limit.
 const EVERY: Duration = Duration::from_millis(100);

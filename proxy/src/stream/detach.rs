@@ -15,7 +15,7 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v1::server::HttpSession;
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::edge::{Socket, Wire};
+use crate::connection::{Socket, Wire};
 use crate::respond::ClientGone;
 
 /// A connection, or the part of it that carries the stream.

@@ -5,7 +5,8 @@ use std::pin::pin;
 use bytes::Bytes;
 use pingora_core::protocols::http::ServerSession;
 
-use super::writer::{Ending, Events};
+use super::writer::Events;
+use crate::metrics::Ending;
 use crate::respond::WRITE_STEP;
 use crate::unread::{NotTaken, WriteLimits};
 

@@ -10,6 +10,7 @@ use std::pin::{Pin, pin};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use crate::metrics::Ending;
 use crate::unread::{NotTaken, WriteLimits};
 
 /// Ends a chunked body.
@@ -33,39 +34,6 @@ pub(super) enum Framing {
     Chunked,
     /// The end of the connection, for HTTP/1.0.
     UntilClose,
-}
-
-/// The reason why a stream is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// There are no more events, and the client has received a regular end.
-    Complete,
-    /// The client closed its side, or sent bytes where none may come.
-    ClientLeft,
-    /// The client read nothing for the time limit of a write.
-    SlowReader,
-    /// The server behind the stream broke it off, and the gateway did so, too.
-    ServerLeft,
-}
-
-impl Ending {
-    /// Every ending.
-    pub(crate) const ALL: [Self; 4] = [
-        Self::Complete,
-        Self::ClientLeft,
-        Self::SlowReader,
-        Self::ServerLeft,
-    ];
-
-    /// The ending's label in metrics.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::ClientLeft => "client_left",
-            Self::SlowReader => "slow_reader",
-            Self::ServerLeft => "server_left",
-        }
-    }
 }
 
 impl From<io::Error> for Ending {

@@ -16,7 +16,7 @@ const UNIX_CLIENT: SocketAddr = SocketAddr::new(UNIX, 1);
 use crate::sockets::BoundSocket;
 
 /// A listening socket in its runtime.
-pub(super) enum ListeningSocket {
+pub(crate) enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -27,7 +27,7 @@ impl ListeningSocket {
     /// # Errors
     ///
     /// Errors of the operating system.
-    pub(super) fn new(socket: BoundSocket) -> io::Result<Self> {
+    pub(crate) fn new(socket: BoundSocket) -> io::Result<Self> {
         Ok(match socket {
             BoundSocket::Tcp(socket) => Self::Tcp(TcpListener::from_std(socket)?),
             BoundSocket::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
@@ -39,7 +39,7 @@ impl ListeningSocket {
     /// # Errors
     ///
     /// Errors of the operating system.
-    pub(super) async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+    pub(crate) async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         match self {
             Self::Tcp(socket) => {
                 let (socket, peer) = socket.accept().await?;
@@ -63,7 +63,7 @@ pub(crate) enum Socket {
 impl Socket {
     /// Sends written bytes at once: a complete answer must not wait for the acknowledgement of the one before. A
     /// failure is harmless.
-    pub(super) fn without_delay(&self) {
+    pub(crate) fn without_delay(&self) {
         if let Self::Tcp(socket) = self {
             let _ = socket.set_nodelay(true);
         }

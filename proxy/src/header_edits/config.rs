@@ -28,7 +28,8 @@ pub(crate) struct HeaderEditsConfig {
 }
 
 impl HeadersConfig {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns true if no header is changed.
+    pub(crate) fn is_empty(&self) -> bool {
         self.request.is_empty() && self.response.is_empty()
     }
 }

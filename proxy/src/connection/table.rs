@@ -69,7 +69,7 @@ impl From<IpAddr> for ClientNetwork {
 
 /// A counted connection. Dropping it ends the count.
 pub(crate) struct OpenConnection {
-    pub(super) waiting: Arc<ClientWait>,
+    pub(crate) waiting: Arc<ClientWait>,
     connections: Arc<Connections>,
     key: usize,
 }
@@ -85,7 +85,7 @@ impl Connections {
     }
 
     /// Counts a new connection from an address, unless there are too many. Its time to send a request begins now.
-    pub(super) fn admit(
+    pub(crate) fn admit(
         self: &Arc<Self>,
         limits: &ConnectionLimits,
         address: IpAddr,
@@ -112,7 +112,7 @@ impl Connections {
     }
 
     /// Waits a little while so many connections are about to close that the next one would be refused.
-    pub(super) async fn way_out(&self) {
+    pub(crate) async fn way_out(&self) {
         let most = self.max + LEAVING_MAX;
         let leaving = async {
             loop {
@@ -128,7 +128,7 @@ impl Connections {
     }
 
     /// Waits until no connection is open.
-    pub(super) async fn emptied(&self) {
+    pub(crate) async fn emptied(&self) {
         loop {
             let mut left = std::pin::pin!(self.left.notified());
             left.as_mut().enable();
@@ -140,18 +140,18 @@ impl Connections {
     }
 
     /// Returns true if the next connection is admitted only if another gives way.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.table().open.len() >= self.max
     }
 
     /// Closes a connection that waits for a request. Returns false if there is none.
-    pub(super) fn make_room(&self) -> bool {
+    pub(crate) fn make_room(&self) -> bool {
         self.table().make_room()
     }
 
     /// Closes all connections that wait for a request, but for those of HTTP/2 that were used: Pingora closes them in
     /// order.
-    pub(super) fn dismiss_waiting(&self) {
+    pub(crate) fn dismiss_waiting(&self) {
         for (_, connection) in &self.table().open {
             if !connection.multiplexed.load(Ordering::Relaxed) {
                 connection.dismiss();
@@ -217,7 +217,7 @@ impl OpenConnection {
     }
 
     /// Sets the address of the client, which a proxy has named.
-    pub(super) fn comes_from(&self, address: IpAddr) {
+    pub(crate) fn comes_from(&self, address: IpAddr) {
         let client = ClientNetwork::from(address);
         let mut table = self.connections.table();
         let before = self.waiting.client.swap(client.0, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Drop for OpenConnection {
 
 /// The wait of a connection for its client, with its deadline. Written by the connection's own task and those of its
 /// requests; all others read.
-pub(super) struct ClientWait {
+pub(crate) struct ClientWait {
     opened: Instant,
     /// Deadline for the client's next bytes, in milliseconds after `opened`; [`ClientWait::NOTHING`] while a request is
     /// answered.
@@ -320,7 +320,7 @@ impl ClientWait {
     }
 
     /// Sets the deadline for the next head: short for the first head, idle time for later ones.
-    pub(super) fn awaited(&self, limits: &ConnectionLimits, now: Instant) {
+    pub(crate) fn awaited(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(true, Ordering::Relaxed);
         self.until(if self.is_first() {
             now + limits.header
@@ -330,7 +330,7 @@ impl ClientWait {
     }
 
     /// Notes that a part of the head has arrived. The rest has its own time, which for the first head runs already.
-    pub(super) fn begun(&self, limits: &ConnectionLimits, now: Instant) {
+    pub(crate) fn begun(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(false, Ordering::Relaxed);
         if !self.is_first() {
             self.until(now + limits.header);
@@ -338,7 +338,7 @@ impl ClientWait {
     }
 
     /// Notes that the head is complete: a request is answered from now on.
-    pub(super) fn seen(&self) {
+    pub(crate) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);
     }
@@ -358,16 +358,16 @@ impl ClientWait {
     }
 
     /// Returns true if the connection has had no request yet.
-    pub(super) fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         self.first.load(Ordering::Relaxed)
     }
 
     /// Returns true if a late client has left a request unfinished, or sent none at all.
-    pub(super) fn is_overdue_request(&self) -> bool {
+    pub(crate) fn is_overdue_request(&self) -> bool {
         self.is_first() || !self.idle.load(Ordering::Relaxed)
     }
 
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let due = self.due.load(Ordering::Relaxed);
         (due != Self::NOTHING).then(|| self.opened + Duration::from_millis(due))
     }
@@ -386,7 +386,7 @@ impl ClientWait {
     }
 
     /// Resolves when the connection was asked to end and waits for a request.
-    pub(super) async fn dismissal(&self) {
+    pub(crate) async fn dismissal(&self) {
         poll_fn(|context| {
             self.task.register(context.waker());
             let leaves = self.dismissed.load(Ordering::Acquire) && self.due().is_some();

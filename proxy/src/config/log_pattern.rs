@@ -4,14 +4,13 @@
 //! A value that a client chose must not pass for another field or another line. Control characters, quotes, backslashes
 //! and whatever is not ASCII are written as `\xHH`, and so are spaces outside quotes.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use super::lines::Values;
-
 /// The pattern of a line: texts and fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub(crate) struct LogPattern {
     text: String,
     parts: Vec<Part>,
 }
@@ -19,7 +18,7 @@ pub(crate) struct Pattern {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(String),
-    Field { field: Field, quoted: bool },
+    Field { field: LogField, quoted: bool },
 }
 
 /// Declares the fields with the names they have in patterns and in JSON.
@@ -27,16 +26,16 @@ macro_rules! fields {
     ($($(#[$docs:meta])* $variant:ident = $name:literal),+ $(,)?) => {
         /// A field of a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(super) enum Field {
+        pub(crate) enum LogField {
             $($(#[$docs])* $variant),+
         }
 
-        impl Field {
+        impl LogField {
             /// All fields.
-            pub(super) const ALL: &[Self] = &[$(Self::$variant),+];
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The field's name.
-            pub(super) fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+
                 }
@@ -93,29 +92,29 @@ fields! {
 }
 
 /// The names of fields in nginx, and in formats made for it.
-const NGINX_NAMES: &[(&str, Field)] = &[
-    ("remote_addr", Field::Address),
-    ("remote_user", Field::Principal),
-    ("key_id", Field::Principal),
-    ("time_local", Field::Time),
-    ("time_iso8601", Field::Timestamp),
-    ("request_method", Field::Method),
-    ("uri", Field::Path),
-    ("request_uri", Field::Path),
-    ("server_protocol", Field::Protocol),
-    ("body_bytes_sent", Field::Bytes),
-    ("request_time", Field::Duration),
-    ("http_user_agent", Field::UserAgent),
-    ("http_referer", Field::Referer),
-    ("upstream_response_time", Field::UpstreamTime),
-    ("upstream_addr", Field::UpstreamAddress),
-    ("mcp_tool", Field::Tool),
-    ("mcp_namespace", Field::Namespace),
-    ("mcp_session", Field::Session),
-    ("mcp_outcome", Field::Outcome),
+const NGINX_NAMES: &[(&str, LogField)] = &[
+    ("remote_addr", LogField::Address),
+    ("remote_user", LogField::Principal),
+    ("key_id", LogField::Principal),
+    ("time_local", LogField::Time),
+    ("time_iso8601", LogField::Timestamp),
+    ("request_method", LogField::Method),
+    ("uri", LogField::Path),
+    ("request_uri", LogField::Path),
+    ("server_protocol", LogField::Protocol),
+    ("body_bytes_sent", LogField::Bytes),
+    ("request_time", LogField::Duration),
+    ("http_user_agent", LogField::UserAgent),
+    ("http_referer", LogField::Referer),
+    ("upstream_response_time", LogField::UpstreamTime),
+    ("upstream_addr", LogField::UpstreamAddress),
+    ("mcp_tool", LogField::Tool),
+    ("mcp_namespace", LogField::Namespace),
+    ("mcp_session", LogField::Session),
+    ("mcp_outcome", LogField::Outcome),
 ];
 
-impl Field {
+impl LogField {
     fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|field| field.name() == name)
     }
@@ -126,32 +125,39 @@ impl Field {
     }
 }
 
-impl Pattern {
+impl LogPattern {
     /// Returns true if a line contains the outcome of a call.
-    pub(super) fn notes_calls(&self) -> bool {
-        self.has(&[Field::Outcome, Field::UpstreamTime, Field::UpstreamAddress])
+    pub(crate) fn notes_calls(&self) -> bool {
+        self.has(&[
+            LogField::Outcome,
+            LogField::UpstreamTime,
+            LogField::UpstreamAddress,
+        ])
     }
 
     /// Returns true if a line contains values from a body.
-    pub(super) fn reads_bodies(&self) -> bool {
-        self.has(&[Field::McpMethod, Field::Tool])
+    pub(crate) fn reads_bodies(&self) -> bool {
+        self.has(&[LogField::McpMethod, LogField::Tool])
     }
 
-    fn has(&self, fields: &[Field]) -> bool {
+    fn has(&self, fields: &[LogField]) -> bool {
         let found =
             |part: &Part| matches!(part, Part::Field { field, .. } if fields.contains(field));
         self.parts.iter().any(found)
     }
 
-    /// Appends a line, its line feed included. A value that is not there is `-`.
-    pub(super) fn write(&self, values: &mut Values<'_>, line: &mut Vec<u8>) {
+    /// Appends a line, its line feed included. `value` returns the value of a field; an empty one is written as `-`.
+    pub(crate) fn write<'a>(
+        &self,
+        mut value: impl FnMut(LogField) -> Cow<'a, [u8]>,
+        line: &mut Vec<u8>,
+    ) {
         for part in &self.parts {
             match part {
                 Part::Text(text) => line.extend_from_slice(text.as_bytes()),
                 Part::Field { field, quoted } => {
                     let from = line.len();
-                    let value = values.of(*field);
-                    escape(&value, *quoted, line);
+                    escape(&value(*field), *quoted, line);
                     if line.len() == from {
                         line.push(b'-');
                     }
@@ -202,7 +208,7 @@ pub(crate) enum InvalidPattern {
 }
 
 fn known() -> String {
-    let names: Vec<_> = Field::ALL.iter().map(|field| field.name()).collect();
+    let names: Vec<_> = LogField::ALL.iter().map(|field| field.name()).collect();
     names.join(", ")
 }
 
@@ -212,14 +218,14 @@ fn known_of_nginx() -> String {
 }
 
 /// The field at the beginning of `rest`, if there is one, and the text behind it.
-fn field_at(rest: &str, dollars: bool) -> Result<Option<(Field, &str)>, InvalidPattern> {
+fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, InvalidPattern> {
     if !dollars {
         let Some(after) = rest.strip_prefix('{') else {
             return Ok(None);
         };
         let (name, after) = after.split_once('}').ok_or(InvalidPattern::StrayBrace)?;
         let unknown = || InvalidPattern::UnknownField(name.to_owned());
-        return Ok(Some((Field::named(name).ok_or_else(unknown)?, after)));
+        return Ok(Some((LogField::named(name).ok_or_else(unknown)?, after)));
     }
     let Some(after) = rest.strip_prefix('$') else {
         return Ok(None);
@@ -235,7 +241,10 @@ fn field_at(rest: &str, dollars: bool) -> Result<Option<(Field, &str)>, InvalidP
         return Err(InvalidPattern::StrayDollar);
     }
     let unknown = || InvalidPattern::UnknownVariable(name.to_owned());
-    Ok(Some((Field::of_variable(name).ok_or_else(unknown)?, after)))
+    Ok(Some((
+        LogField::of_variable(name).ok_or_else(unknown)?,
+        after,
+    )))
 }
 
 /// The character that a doubled character at the beginning of `rest` stands for.
@@ -247,7 +256,7 @@ fn doubled(rest: &str, dollars: bool) -> Option<(char, &str)> {
     })
 }
 
-impl FromStr for Pattern {
+impl FromStr for LogPattern {
     type Err = InvalidPattern;
 
     fn from_str(pattern: &str) -> Result<Self, InvalidPattern> {
@@ -267,7 +276,7 @@ impl FromStr for Pattern {
                     parts.push(Part::Text(std::mem::take(&mut text)));
                 }
                 // A request contains spaces, and brackets keep a time together.
-                let quoted = quoted || field == Field::Time;
+                let quoted = quoted || field == LogField::Time;
                 parts.push(Part::Field { field, quoted });
                 rest = after;
             } else if next == '}' && !dollars {
@@ -291,7 +300,7 @@ impl FromStr for Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for LogPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -302,7 +311,10 @@ mod tests {
     use super::*;
 
     fn wrong(pattern: &str) -> String {
-        pattern.parse::<Pattern>().expect_err(pattern).to_string()
+        pattern
+            .parse::<LogPattern>()
+            .expect_err(pattern)
+            .to_string()
     }
 
     #[test]
@@ -323,13 +335,13 @@ mod tests {
     #[test]
     fn a_pattern_is_shown_as_it_was_written() {
         let text = "{{{status}}} \"{user_agent}\"";
-        let pattern: Pattern = text.parse().expect("a pattern");
+        let pattern: LogPattern = text.parse().expect("a pattern");
         assert_eq!(pattern.to_string(), text);
     }
 
     #[test]
     fn formats_of_nginx_are_read_as_they_are() {
-        let parts = |text: &str| text.parse::<Pattern>().expect("a pattern").parts;
+        let parts = |text: &str| text.parse::<LogPattern>().expect("a pattern").parts;
         let nginx = "$remote_addr - $remote_user [$time_local] \"$request\" $status ${body_bytes_sent}b $mcp_tool";
         let ours = "{address} - {principal} [{time}] \"{request}\" {status} {bytes}b {tool}";
         assert_eq!(parts(nginx), parts(ours));
@@ -351,7 +363,11 @@ mod tests {
 
     #[test]
     fn bodies_are_read_only_for_what_is_in_them() {
-        let reads = |text: &str| text.parse::<Pattern>().expect("a pattern").reads_bodies();
+        let reads = |text: &str| {
+            text.parse::<LogPattern>()
+                .expect("a pattern")
+                .reads_bodies()
+        };
         assert!(reads("{address} {tool}") && reads("{mcp_method}"));
         assert!(!reads("{address} {session}"));
     }

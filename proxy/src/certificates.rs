@@ -1,0 +1,85 @@
+//! Check of every certificate that a configuration names: of listeners, of replicas, and for remote servers.
+
+use crate::config::{ConfigError, Effective, Purpose, TlsConfig};
+use crate::remote::Material;
+use crate::replicas::ClientTls;
+use crate::tls::{self, ExpectedNames, mutual};
+
+/// Reads every certificate that a configuration names. A check by the operator also refuses certificates that clients or other
+/// replicas would refuse; a start reports these, and serves other clients meanwhile.
+///
+/// # Errors
+///
+/// The key of the first certificate that cannot be used.
+pub(crate) fn check(effective: &Effective) -> Result<(), ConfigError> {
+    match effective.purpose() {
+        Purpose::Serve => check_each(effective, tls::check_usable),
+        Purpose::Check | Purpose::Command => {
+            check_each(effective, tls::check_good)?;
+            let Some(certificate) = effective.replica_certificate() else {
+                return Ok(());
+            };
+            mutual::check(&certificate).map_err(|reason| ConfigError::key("replicas.tls", reason))
+        }
+    }
+}
+
+/// Reads every certificate, those of listeners with `check`.
+///
+/// # Errors
+///
+/// The key of the first certificate that cannot be used, with the message of `check`.
+fn check_each(
+    effective: &Effective,
+    check: impl Fn(&TlsConfig, ExpectedNames<'_>) -> Result<(), String>,
+) -> Result<(), ConfigError> {
+    for (index, listener) in effective.served_listeners() {
+        if let Some(tls) = &listener.tls {
+            let expected = ExpectedNames {
+                hosts: &effective.config.admission.hosts,
+                loopback: listener.address.is_loopback(),
+            };
+            check(tls, expected)
+                .map_err(|reason| ConfigError::key(format!("listeners[{index}].tls"), reason))?;
+        }
+    }
+    if let Some(tls) = effective.replica_tls() {
+        let checked = check(&tls, ExpectedNames::ANY);
+        checked.map_err(|reason| ConfigError::key("replicas.tls", reason))?;
+        ClientTls::read(&effective.config.replicas.tls)?;
+    }
+    for (name, server) in &effective.config.upstreams.remote {
+        if !server.enabled {
+            continue;
+        }
+        let at = |key: &str| format!("upstreams.remote.{name}.{key}");
+        let spec = server.tls.read();
+        let spec = spec.map_err(|error| ConfigError::key(at(&error.key), error.message))?;
+        Material::new(&spec).map_err(|(key, what)| ConfigError::key(at(key), what))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests_support::{checked, write};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_cannot_be_used_names_its_listener() {
+        let yaml = "listeners: [{ name: a, address: '127.0.0.1:1', profile: core, tls: { cert: c.pem, key: k.pem } }]";
+        let (_dir, file) = write(yaml);
+        let effective = checked(&file, &[]).expect("valid so far");
+        let error = check_each(&effective, |tls, _| {
+            Err(format!(
+                "{}: no such file",
+                tls.default_certificate().cert.display()
+            ))
+        });
+        assert_eq!(
+            error.expect_err("refused").to_string(),
+            "listeners[0].tls: c.pem: no such file"
+        );
+    }
+}
