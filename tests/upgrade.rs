@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use reqwest::header::CONNECTION;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
@@ -230,6 +230,67 @@ async fn no_request_fails_and_no_session_or_stream_is_lost_when_a_gateway_is_rep
         heard.iter().map(|it| it.load(Ordering::Acquire)).max(),
         Some(3)
     );
+}
+
+#[tokio::test]
+async fn a_client_with_a_stream_and_a_running_call_is_answered_throughout_an_upgrade() {
+    let mut gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)])
+        .config(json!({"sessions": {"store": "disk"}}))
+        .start()
+        .await;
+    let session = Session::start(&gateway, "talk", LATEST).await;
+    let mut streams = JoinSet::new();
+    follow(session.clone(), Arc::default(), &mut streams);
+    eventually("the stream is open", || async {
+        let metrics = gateway.metrics_text().await;
+        let open = metrics.contains("tooldock_streams{kind=\"general\"} 1");
+        open.then_some(())
+    })
+    .await;
+    // Connections are kept, as clients of SDKs keep theirs.
+    let kept = reqwest::Client::new();
+    let post = |message: Value| {
+        let request = kept
+            .post(gateway.url("/mcp/talk"))
+            .bearer_auth(TOKEN)
+            .header("Accept", "application/json, text/event-stream")
+            .header("MCP-Protocol-Version", LATEST)
+            .header("Mcp-Session-Id", &session.id)
+            .json(&message);
+        async { request.send().await.expect("answered") }
+    };
+    let gate = gateway.data.path().join("gate");
+    let slow = post(json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": {"name": "quiet", "arguments": {"gate": gate}}}));
+    let slow = tokio::spawn(slow);
+    eventually("the call runs", || async {
+        let metrics = gateway.metrics_text().await;
+        let running = "tooldock_tool_calls_in_flight{namespace=\"talk\"} 1\n";
+        metrics.contains(running).then_some(())
+    })
+    .await;
+    let successor = gateway.successor();
+    eventually("the successor accepts connections", || async {
+        let told = "this gateway accepts connections in place of the one before";
+        gateway.log().contains(told).then_some(())
+    })
+    .await;
+    fs::write(&gate, "").unwrap();
+    let answer = slow.await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["connection"], "close");
+    drop(answer.text().await.unwrap());
+    while gateway.exited().is_none() {
+        let answer = post(json!({"jsonrpc": "2.0", "id": 3, "method": "ping"})).await;
+        assert_eq!(answer.status(), 200, "{}", answer.text().await.unwrap());
+        drop(answer.text().await.unwrap());
+    }
+    let answer = post(json!({"jsonrpc": "2.0", "id": 4, "method": "ping"})).await;
+    assert_eq!(answer.status(), 200);
+    let status = gateway.replaced_by(successor).await;
+    assert!(status.success(), "{status}");
+    assert!(streams.try_join_next().is_none(), "the stream was refused");
+    streams.shutdown().await;
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
+use tokio::sync::watch;
 use tooldock_filters::{
     Admission, AdmissionAttempt, AdmittedHead, ErrorShape, Fields, Permit, Reason, Rejection,
     RouteId, Verdict, lists_any_type,
@@ -82,6 +83,8 @@ pub(crate) struct Gateway {
     pub(crate) access_log: Option<AccessLog>,
     /// The other replicas; `None` for a gateway without any.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
+    /// True once the process has been told to stop.
+    pub(crate) stops: watch::Receiver<bool>,
 }
 
 /// A request on its way through the phases.

@@ -170,6 +170,12 @@ impl Hub {
             successor.go();
         }
         self.succession.offer.close();
+        let deadline = Instant::now() + self.grace;
+        // A client that opens its stream at the successor takes its session along. Where no request can be forwarded there, the
+        // streams stay as long as requests on kept connections may come here.
+        if linger.is_some() && self.service.replicas().forwarded_to().is_empty() {
+            tokio::time::sleep(LINGER.min(self.grace)).await;
+        }
         self.service.end_streams();
         if let Some(replicas) = &self.replicas {
             replicas.end_streams();
@@ -178,7 +184,6 @@ impl Hub {
             relay.stop();
         }
         let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
-        let deadline = Instant::now() + self.grace;
         // The others forward requests here until their next beat.
         let heard = match self.service.replicas().has_others() {
             true => SETTLE + BEAT_EVERY,

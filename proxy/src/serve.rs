@@ -186,6 +186,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
         connections,
         gate: &opened,
         handed_over: &signals.handed_over(),
+        stops: &signals.stop_requested(),
     }
     .server()?;
     let mut offered = sockets.handles()?;
@@ -575,6 +576,7 @@ struct Assembly<'a> {
     gate: &'a watch::Receiver<bool>,
     /// True when a successor accepts connections in place of this process.
     handed_over: &'a watch::Receiver<bool>,
+    stops: &'a watch::Receiver<bool>,
 }
 
 impl Assembly<'_> {
@@ -719,6 +721,7 @@ impl Assembly<'_> {
             keys: Arc::clone(&self.parts.keys),
             access_log: self.access_log.cloned(),
             replicas: self.parts.replicas.clone(),
+            stops: self.stops.clone(),
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();

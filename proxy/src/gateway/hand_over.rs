@@ -184,6 +184,10 @@ impl Gateway {
         reply: Reply,
         envelope: &Envelope<'_>,
     ) -> Result<HandOverOutcome, ClientGone> {
+        // Pingora does this for requests that come after the order to stop, not for those that ran before.
+        if *self.stops.borrow() {
+            session.set_keepalive(None);
+        }
         let unread = !session.is_body_done();
         let reply = resource::with_metadata_url(session, passage, reply);
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {
