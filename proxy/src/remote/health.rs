@@ -30,6 +30,8 @@ pub(super) struct Health {
     ejected: Option<(Instant, String)>,
     /// The result of the last check, if it failed.
     down: Option<String>,
+    /// True if the last check had no answer in time.
+    silent: bool,
     recovered: Option<Instant>,
     tried: Option<Instant>,
     has_answered: bool,
@@ -46,6 +48,8 @@ pub(super) enum HealthEvent {
     CheckPassed,
     /// A check did not pass.
     CheckFailed(String),
+    /// A check had no answer in time.
+    CheckTimedOut(String),
 }
 
 /// The effect of an event.
@@ -84,6 +88,11 @@ impl Health {
         self.has_answered
     }
 
+    /// Returns true if the backend is left out because the last check had no answer in time, and for nothing else.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent && self.ejected.is_none()
+    }
+
     /// Returns true if a backend that is not healthy was not tried within the last second.
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         self.tried
@@ -119,8 +128,9 @@ impl Health {
                     return Change::Ejected;
                 }
             }
-            HealthEvent::CheckPassed => self.down = None,
-            HealthEvent::CheckFailed(problem) => self.down = Some(problem),
+            HealthEvent::CheckPassed => (self.down, self.silent) = (None, false),
+            HealthEvent::CheckFailed(problem) => (self.down, self.silent) = (Some(problem), false),
+            HealthEvent::CheckTimedOut(problem) => (self.down, self.silent) = (Some(problem), true),
         }
         match (before, self.is_healthy(now)) {
             (false, true) => {

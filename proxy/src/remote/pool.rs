@@ -145,10 +145,20 @@ impl Pool {
     }
 
     /// A backend that was not tried within the last second, for the time in which none is healthy. So a server that is
-    /// back is found by the next request, and a server that is down delays few requests.
+    /// back is found by the next request, and a server that is down delays few requests. The only backend is tried by each
+    /// request while its checks are not answered in time: a tool may keep it busy.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
         let mut left = self.ailing(avoid, now);
-        left.find(|member| lock(&member.core.health).may_be_tried(now))
+        left.find(|member| {
+            let mut health = lock(&member.core.health);
+            (health.is_silent() && self.is_only(member)) || health.may_be_tried(now)
+        })
+    }
+
+    /// Returns true if the pool has no other backend that takes requests.
+    fn is_only(&self, member: &PoolMember) -> bool {
+        let mut others = self.members.iter();
+        !others.any(|it| it.spec.id != member.spec.id && it.spec.weight > 0)
     }
 }
 
@@ -175,7 +185,10 @@ impl Backends for Pool {
 
     fn can_pick(&self, avoid: &[BackendId]) -> bool {
         let now = Instant::now();
-        let is_due = |member: &Arc<PoolMember>| lock(&member.core.health).is_trial_due(now);
+        let is_due = |member: &Arc<PoolMember>| {
+            let health = lock(&member.core.health);
+            (health.is_silent() && self.is_only(member)) || health.is_trial_due(now)
+        };
         [false, true]
             .into_iter()
             .any(|backup| self.is_left(backup, avoid, now))
@@ -277,22 +290,24 @@ impl PoolMember {
         }
     }
 
-    /// Applies a failed request to the health. A missing answer may be the tool's doing: the last remaining backend is
-    /// not ejected for that, and checks find out if it answers at all.
+    /// Applies a failed request to the health.
     fn note_error(&self, error: &SendError) {
-        let failed = || self.note(HealthEvent::Failed(error.message.clone()));
         match error.kind {
             SendErrorKind::Request | SendErrorKind::Authorization | SendErrorKind::GivenUp => {}
-            SendErrorKind::HeadTimeout => {
-                let Some(pool) = lock(&self.core.served_in).upgrade() else {
-                    return;
-                };
-                let _alone = lock(&pool.slow);
-                if pool.stands_in_for(self, Instant::now()) {
-                    failed();
-                }
-            }
-            _ => failed(),
+            SendErrorKind::HeadTimeout => self.note_bad_answer(error.message.clone()),
+            _ => self.note(HealthEvent::Failed(error.message.clone())),
+        }
+    }
+
+    /// Applies a bad or missing answer to a request to the health. It may be the doing of a tool, and so of a client: the last
+    /// remaining backend is not ejected for that, and checks find out if it answers at all.
+    fn note_bad_answer(&self, problem: String) {
+        let Some(pool) = lock(&self.core.served_in).upgrade() else {
+            return;
+        };
+        let _alone = lock(&pool.slow);
+        if pool.stands_in_for(self, Instant::now()) {
+            self.note(HealthEvent::Failed(problem));
         }
     }
 
@@ -357,10 +372,7 @@ impl Backend for MemberBackend {
         }
         match &sent {
             Ok(response) if response.status.is_server_error() => {
-                member.note(HealthEvent::Failed(format!(
-                    "it answered {}",
-                    response.status
-                )));
+                member.note_bad_answer(format!("it answered {}", response.status));
             }
             Ok(_) => member.note(HealthEvent::Answered),
             Err(error) => {
@@ -414,11 +426,9 @@ impl BackendInFlight {
         member.core.series.count(label);
         match outcome {
             Outcome::Status(_) => {}
-            Outcome::Cut => member.note(HealthEvent::Failed("it cut a response".into())),
+            Outcome::Cut => member.note_bad_answer("it cut a response".into()),
             Outcome::BodyTimeout => {
-                member.note(HealthEvent::Failed(
-                    "a response did not come in time".into(),
-                ));
+                member.note_bad_answer("a response did not come in time".into());
             }
         }
     }

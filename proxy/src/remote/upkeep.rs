@@ -129,7 +129,8 @@ pub(super) async fn checked(member: &Arc<PoolMember>) -> HealthEvent {
         (Ok(Err(error)), _) => error.message,
         (Err(_), _) => {
             let limit = settings.timeout.as_secs_f32();
-            format!("no answer within {limit} s (health.active.timeout)")
+            let problem = format!("no answer within {limit} s (health.active.timeout)");
+            return HealthEvent::CheckTimedOut(problem);
         }
     };
     HealthEvent::CheckFailed(failed)

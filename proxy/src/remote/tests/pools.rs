@@ -265,6 +265,37 @@ async fn slow_answers_leave_out_no_backend_that_nothing_stands_in_for() {
 }
 
 #[tokio::test]
+async fn bad_answers_leave_out_no_backend_that_nothing_stands_in_for() {
+    const BAD: &str = "HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n";
+    let scripted = ScriptedBackend::start(&[Answer::Say(BAD)]).await;
+    let server = server(&[scripted.url()], QUIET);
+    let (backend, pool) = only(&server);
+    for _ in 0..5 {
+        send(&backend).await.expect("an answer");
+    }
+    assert!(backend.is_healthy() && pool.pick(&[], 0).is_some());
+}
+
+#[tokio::test]
+async fn the_only_backend_is_sent_each_request_while_its_checks_time_out() {
+    let keys = "health: { active: { every: 1h, timeout: 20ms } }";
+    let (one, other) = (
+        ScriptedBackend::with_checks(&[Answer::Silence]).await,
+        ScriptedBackend::with_checks(&[Answer::Silence]).await,
+    );
+    let client = client_with(SystemNames);
+    for (backends, trials) in [(vec![one.url()], 3), (vec![one.url(), other.url()], 2)] {
+        let pool = client.serve(&server(&backends, keys));
+        eventually("the checks are over", || {
+            pool.states().iter().all(|it| !it.healthy)
+        })
+        .await;
+        let picked = (0..3).filter(|_| pool.can_pick(&[]) && pool.pick(&[], 0).is_some());
+        assert_eq!(picked.count(), trials, "{backends:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_backend_of_weight_0_takes_nothing_new_and_serves_what_it_has() {
     let (drained, other) = (
         ScriptedBackend::start(&[Answer::Say(OK)]).await,
