@@ -152,6 +152,30 @@ async fn a_reload_is_counted_by_the_worst_of_its_parts() {
 }
 
 #[tokio::test]
+async fn a_store_that_cannot_be_read_makes_a_reload_unsuccessful() {
+    let gateway = Gateway::empty().start().await;
+    let successful = async || {
+        hang_up(&gateway).await;
+        let text = gateway.metrics_text().await;
+        metric(&text, "tooldock_config_last_reload_successful ")
+    };
+    assert_eq!(successful().await, Some(1.0));
+    for (file, damaged) in [("keys.json", "{"), ("secrets.enc", "damaged")] {
+        let path = gateway.data.path().join(file);
+        let before = fs::read(&path).ok();
+        fs::write(&path, damaged).unwrap();
+        assert_eq!(successful().await, Some(0.0), "{file}");
+        let told = "values read before stay, and a restart would fail";
+        assert!(gateway.log().contains(told), "{file}: {}", gateway.log());
+        match before {
+            Some(before) => fs::write(&path, before).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        assert_eq!(successful().await, Some(1.0), "{file}");
+    }
+}
+
+#[tokio::test]
 async fn the_build_and_the_process_are_in_the_metrics() {
     let gateway = Gateway::empty().start().await;
     let text = gateway.metrics_text().await;

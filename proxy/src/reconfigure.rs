@@ -17,7 +17,7 @@ use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
-use tooldock_workers::secrets::SecretStore;
+use tooldock_workers::secrets::{SecretSource as _, SecretStore};
 
 use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};
@@ -89,7 +89,11 @@ impl Reconfigure {
             }
         }
         let replicas_usable = self.read_replica_certificate();
-        let usable = certificates.unusable.is_empty() && replicas_usable && (whole || !configured);
+        let stores_readable = self.are_stores_readable();
+        let usable = certificates.unusable.is_empty()
+            && replicas_usable
+            && stores_readable
+            && (whole || !configured);
         self.put_certificates_into_force(certificates, other_authorities);
         self.metrics.reloaded(configured && usable);
         match (configured, usable) {
@@ -124,6 +128,21 @@ impl Reconfigure {
             }
         }
         certificates
+    }
+
+    /// Returns true if the stores of secrets and of API keys can be read. The gateway goes on with the values read before, and
+    /// would not start again.
+    fn are_stores_readable(&self) -> bool {
+        let secrets = self.secrets.read().map(drop);
+        let keys = self.keys.list().map(drop);
+        let failed = [
+            secrets.err().map(|error| error.to_string()),
+            keys.err().map(|error| error.to_string()),
+        ];
+        for error in failed.iter().flatten() {
+            tracing::error!("{error}; values read before stay, and a restart would fail");
+        }
+        failed.iter().all(Option::is_none)
     }
 
     /// Reads the files of `replicas.tls` again, and uses them for new connections of other replicas and to them. False if
