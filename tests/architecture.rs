@@ -1,6 +1,7 @@
-//! The shape of the house: which crate may know which, and what may not stand in the source.
+//! The shape of the house: which crates and modules may know each other, and what may not stand in the source.
 
 mod language;
+mod layers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

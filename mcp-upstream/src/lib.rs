@@ -63,8 +63,6 @@ pub use upstream::system as management;
 #[cfg(test)]
 mod cost;
 #[cfg(test)]
-mod layers;
-#[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod testing;

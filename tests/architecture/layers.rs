@@ -1,0 +1,280 @@
+//! Layers of the modules of each crate: a module uses only modules that stand before it in the list of its crate.
+//!
+//! The test reads the source: `crate::…` and `super::…`, in imports and in the code. Tests do not belong to the layers. An edge
+//! that points the other way is an error unless it stands in [`EXCEPTIONS`], and so is an exception that no longer occurs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use crate::support::programs;
+
+/// Roots of the crates with their modules from the bottom to the top. A name with a slash is a part of a module that has a
+/// layer of its own.
+const CRATES: &[(&str, &[&str])] = &[
+    ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
+    ("workers/builder/src/lib.rs", BUILDER),
+];
+
+/// Implementations of upstreams are listed apart from the trait.
+const MCP_UPSTREAM: &[&str] = &[
+    // Protocol terms, messages, keys.
+    "protocol",
+    "jsonrpc",
+    "seal",
+    "profile",
+    "caller",
+    "scopes",
+    "call_error",
+    "supervise",
+    "reload",
+    "credentials",
+    "health",
+    "heavy_work",
+    "log_file",
+    // Modules that know no upstream.
+    "audit",
+    "format",
+    "bridge",
+    "stream",
+    "replicas",
+    "interaction",
+    "session",
+    "stores",
+    "broadcast",
+    "catalogue",
+    // Connections, the engine, and the upstreams of namespaces.
+    "stdio",
+    "metrics",
+    "engine",
+    "upstream",
+    "upstream/http",
+    "upstream/worker",
+    "upstream/aggregate",
+    "upstream/system",
+    "upstream/client",
+    "upstream/global",
+    // Surfaces.
+    "reply",
+    "error",
+    "pages",
+    "mcp",
+    "legacy",
+    "rest",
+    "web",
+    "surface",
+    "service",
+];
+
+const BUILDER: &[&str] = &[
+    "progress", "tree", "analysis", "source", "clone", "reach", "http", "registry", "fetch",
+    "store", "job",
+];
+
+/// Edges against the layers: root, module and used module, each with the change that will remove it.
+const EXCEPTIONS: &[(&str, &str, &str, &str)] = &[];
+
+#[test]
+fn modules_use_only_modules_below_them() {
+    let mut found = BTreeSet::new();
+    for (root, layers) in CRATES {
+        let mut edges = BTreeSet::new();
+        for (module, text) in modules(root) {
+            let Some(from) = layer(layers, &module) else {
+                continue;
+            };
+            let used = uses(&module, &text);
+            let to = used.iter().filter_map(|used| layer(layers, used));
+            edges.extend(to.filter(|to| *to != from).map(|to| (from, to)));
+        }
+        assert!(
+            edges.len() >= layers.len(),
+            "{root}: the modules were not read"
+        );
+        let height = |module: &str| layers.iter().position(|it| *it == module);
+        let upward = edges
+            .into_iter()
+            .filter(|(from, to)| height(from) < height(to));
+        found.extend(upward.map(|(from, to)| (*root, from, to)));
+    }
+    let known: BTreeSet<_> = EXCEPTIONS.iter().map(|it| (it.0, it.1, it.2)).collect();
+    let new: Vec<_> = found.difference(&known).collect();
+    assert!(new.is_empty(), "these modules use one above them: {new:?}");
+    let gone: Vec<_> = known.difference(&found).collect();
+    assert!(
+        gone.is_empty(),
+        "these exceptions are not needed any more: {gone:?}"
+    );
+}
+
+#[test]
+fn every_module_has_a_layer() {
+    for (root, layers) in CRATES {
+        let names: BTreeSet<_> = modules(root).into_iter().map(|it| it.0).collect();
+        for name in &names {
+            assert!(layer(layers, name).is_some(), "{root}: {name} has no layer");
+        }
+        for layer in *layers {
+            assert!(names.contains(*layer), "{root} has no module {layer}");
+        }
+    }
+}
+
+#[test]
+fn imports_are_found_however_they_are_written() {
+    let text = "use crate::mcp::{self, exchange::{body, Up}, head::McpHead};\n\
+                // crate::rest is only spoken of\n\
+                use super::frame::Frame;\n\
+                fn f() { crate::stdio::x(); super::super::super::engine::run(); }\n\
+                #[cfg(test)]\nmod tests { use crate::service::Service; }\n";
+    let found: BTreeSet<_> = uses("upstream/http/call", text).into_iter().collect();
+    let expected = [
+        "engine/run",
+        "mcp/exchange/Up",
+        "mcp/exchange/body",
+        "mcp/head/McpHead",
+        "mcp/self",
+        "stdio/x",
+        "upstream/http/frame/Frame",
+    ];
+    assert_eq!(found, expected.map(str::to_owned).into());
+}
+
+#[test]
+fn modules_of_tests_are_not_read() {
+    let text = "mod link;\n#[cfg(test)]\npub(crate) mod testing;\npub(super) mod wire;\n\
+                #[cfg(test)]\n#[path = \"counted.rs\"]\nmod counted;\n#[cfg(test)]\nmod tests {}\n";
+    assert_eq!(declared(text), ["link", "wire"]);
+}
+
+/// The layer that a path belongs to; the parts of the path are separated by slashes.
+fn layer(layers: &[&'static str], path: &str) -> Option<&'static str> {
+    let within = |layer: &&&str| {
+        let rest = path.strip_prefix(**layer);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let found = layers.iter().filter(within);
+    found.max_by_key(|it| it.len()).copied()
+}
+
+/// Names and texts of all modules of a crate, by the path of its root.
+fn modules(root: &str) -> Vec<(String, String)> {
+    let root = programs::root().join(root);
+    let mut found = Vec::new();
+    read_modules(root.parent().unwrap(), "", &root, &mut found);
+    found
+}
+
+/// Reads the modules that a file declares, and theirs.
+fn read_modules(source: &Path, parent: &str, file: &Path, found: &mut Vec<(String, String)>) {
+    let text = fs::read_to_string(file).unwrap();
+    for name in declared(&text) {
+        let name = format!("{parent}{name}");
+        let file = source.join(format!("{name}.rs"));
+        read_modules(source, &format!("{name}/"), &file, found);
+        found.push((name, fs::read_to_string(file).unwrap()));
+    }
+}
+
+/// The modules that a file declares, except those of tests.
+fn declared(text: &str) -> Vec<&str> {
+    let (mut found, mut of_tests) = (Vec::new(), false);
+    for line in text.lines() {
+        let (visible, rest) = line.split_once("mod ").unwrap_or_default();
+        if let Some(name) = rest.strip_suffix(';')
+            && !of_tests
+            && ["", "pub ", "pub(crate) ", "pub(super) "].contains(&visible)
+        {
+            found.push(name);
+        }
+        of_tests = line == "#[cfg(test)]" || (of_tests && line.starts_with('#'));
+    }
+    found
+}
+
+/// The modules of the crate that a module uses, its tests excluded.
+fn uses(module: &str, text: &str) -> Vec<String> {
+    let tests = ["mod tests {", "pub(crate) mod tests {"];
+    let tests = tests.map(|it| text.find(&format!("#[cfg(test)]\n{it}")));
+    let end = tests.into_iter().flatten().min().unwrap_or(text.len());
+    let production = &text[..end];
+    let code: Vec<&str> = production
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect();
+    let code = code.join("\n");
+    // Skips `$crate` of a macro, and names that end in `crate`.
+    let starts = |at: &usize| {
+        let inside = |before: char| before.is_alphanumeric() || "_$:".contains(before);
+        !code[..*at].ends_with(inside)
+    };
+    let mut found = Vec::new();
+    for (at, root) in code.match_indices("crate::") {
+        if starts(&at) {
+            let rest = &code[at + root.len()..];
+            expand("", &rest[..end_of_path(rest)], &mut found);
+        }
+    }
+    for (at, _) in code.match_indices("super::") {
+        if starts(&at) {
+            let (mut rest, mut parent) = (&code[at..], module);
+            while let Some(above) = rest.strip_prefix("super::") {
+                parent = parent.rsplit_once('/').map_or("", |it| it.0);
+                rest = above;
+            }
+            let before = match parent {
+                "" => String::new(),
+                parent => format!("{parent}/"),
+            };
+            expand(&before, &rest[..end_of_path(rest)], &mut found);
+        }
+    }
+    found
+}
+
+/// The end of a path, including its braces.
+fn end_of_path(text: &str) -> usize {
+    let mut depth = 0_usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '{' if depth > 0 || text[..at].ends_with("::") || at == 0 => depth += 1,
+            '}' if depth > 1 => depth -= 1,
+            '}' if depth == 1 => return at + 1,
+            _ if depth > 0 => {}
+            ':' | '_' => {}
+            other if other.is_alphanumeric() => {}
+            _ => return at,
+        }
+    }
+    text.len()
+}
+
+/// Expands a path with braces into single paths.
+fn expand(before: &str, path: &str, found: &mut Vec<String>) {
+    let path = path.trim();
+    let Some(open) = path.find('{') else {
+        if !path.is_empty() {
+            let path = path.split(" as ").next().unwrap_or_default();
+            found.push(format!(
+                "{before}{}",
+                path.trim_end_matches(':').replace("::", "/")
+            ));
+        }
+        return;
+    };
+    let before = format!("{before}{}", path[..open].replace("::", "/"));
+    let inner = path[open + 1..].strip_suffix('}').unwrap_or_default();
+    let (mut depth, mut start) = (0_usize, 0);
+    for (at, character) in inner.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                expand(&before, &inner[start..at], found);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    expand(&before, &inner[start..], found);
+}
