@@ -18,7 +18,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
 use tooldock_workers::scope::ScopeTable;
 
-use crate::bearer::{ANONYMOUS, BEARER, BearerTokens, Principal, Unknown};
+use crate::bearer::{BearerTokens, Unknown};
 use crate::certificate::{Certificates, PeerCertificate};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
@@ -33,6 +33,7 @@ use crate::namespace::{Directory, NamespaceRule, RequestNamespace};
 use crate::network::Peer;
 use crate::oauth::{AdmissionAttempt, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
+use crate::principal::{ANONYMOUS, BEARER, Principal};
 use crate::rejection::{ErrorShape, Rejection};
 use crate::route::{
     EndpointAliases, MatchedRoute, RouteAccess, RouteGroups, RouteNamespace, RouteSpec,

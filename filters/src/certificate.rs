@@ -10,9 +10,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tooldock_workers::namespace_scope::NamespaceScope;
 
-use crate::bearer::Principal;
 use crate::config::CertificateConfig;
 use crate::makers;
+use crate::principal::Principal;
 
 /// A name that a certificate gives its owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use std::borrow::Cow;
 use http::request::Parts;
 use tooldock_workers::names::NamespaceName;
 
-use crate::bearer::Principal;
 use crate::fields::{Field, Fields};
 use crate::path;
+use crate::principal::Principal;
 use crate::rejection::{Reason, Rejection, quoted};
 use crate::route::{MatchedRoute, RouteNamespace};
 

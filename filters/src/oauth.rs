@@ -40,9 +40,10 @@ pub use self::resource::ResourcePlace;
 use self::resource::Resources;
 use crate::admission::AdmissionRequest;
 use crate::basic;
-use crate::bearer::{Principal, bearer_token};
+use crate::bearer::bearer_token;
 use crate::config::AdmissionConfig;
 use crate::fields::{Field, Fields};
+use crate::principal::Principal;
 use crate::rejection::{Reason, Rejection};
 use crate::token::TokenDigest;
 

@@ -11,9 +11,9 @@ use tooldock_workers::route::RouteId;
 use tooldock_workers::yaml;
 
 use super::*;
-use crate::bearer::{ANONYMOUS, BEARER};
 use crate::certificate::{CertificateName, ClientCertificate};
 use crate::namespace::Access;
+use crate::principal::{ANONYMOUS, BEARER};
 use crate::rejection::Reason;
 use crate::route::{EndpointAliases, RouteGroup};
 use crate::token::TokenDigest;

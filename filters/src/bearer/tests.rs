@@ -4,6 +4,7 @@ use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
 use tooldock_workers::keys::{KeyStore, NewKey};
+use tooldock_workers::names::NamespaceName;
 use tooldock_workers::scope::ScopeTable;
 
 use super::*;

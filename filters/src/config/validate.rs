@@ -15,8 +15,8 @@ use super::{
     AdmissionConfig, CertificateConfig, ConfigError, FailuresConfig, Flood, LimitKey, LimitUnit,
     RateConfig, RateLimitConfig,
 };
-use crate::bearer::{ANONYMOUS, BEARER};
 use crate::certificate::CertificateName;
+use crate::principal::{ANONYMOUS, BEARER};
 
 impl ConfigError {
     fn new(key: impl Into<String>, message: impl Into<String>) -> Self {

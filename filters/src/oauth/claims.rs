@@ -14,9 +14,9 @@ use tooldock_workers::namespace_scope::NamespaceScope;
 use tooldock_workers::scope::ScopeTable;
 
 use super::jwt::Claims;
-use crate::bearer::Principal;
 use crate::config::{OauthConfig, TokenNamespaces};
 use crate::makers;
+use crate::principal::Principal;
 
 /// The longest name of a subject, in bytes.
 const SUBJECT_MAX: usize = 255;

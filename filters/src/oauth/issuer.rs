@@ -16,8 +16,8 @@ use super::jwt::{Claims, Jwt, SignatureVerdict};
 use super::keys::KeySet;
 use super::renewals::{Renewal, Renewals};
 use super::tokens::{Capacity, JudgedTokens};
-use crate::bearer::Principal;
 use crate::config::{Introspection, IntrospectionConfig, OauthConfig};
+use crate::principal::Principal;
 use crate::token::TokenDigest;
 
 /// How long the answer of an introspection endpoint counts. A revoked token may go on for that time.

@@ -12,8 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tooldock_filters::Fields;
-use tooldock_filters::bearer::Principal;
+use tooldock_filters::{Fields, Principal};
 use tooldock_workers::grant::Grant;
 use tooldock_workers::keys::KeyStore;
 
