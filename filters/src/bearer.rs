@@ -24,7 +24,7 @@ use crate::makers;
 use crate::oauth::{Oauth, Pending, TokenVerdict};
 use crate::principal::{ANONYMOUS, BEARER, Principal};
 use crate::rejection::Rejection;
-use crate::token::{SecretToken, TokenDigest};
+use crate::token::{SecretToken, TokenDigest, bearer_token};
 
 /// Message for every API key that does not count, whatever the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
@@ -234,14 +234,6 @@ impl BearerTokens {
             maker: KeyMaker::Key(key.record().id),
         }))
     }
-}
-
-/// The token of `Bearer <token>`; the scheme's case does not matter.
-pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, rest) = value.trim_ascii().split_at_checked(6)?;
-    let token = rest.trim_ascii_start();
-    let separated = token.len() < rest.len();
-    (scheme.eq_ignore_ascii_case(b"bearer") && separated && !token.is_empty()).then_some(token)
 }
 
 #[cfg(test)]

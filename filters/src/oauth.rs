@@ -40,12 +40,11 @@ pub use self::resource::ResourcePlace;
 use self::resource::Resources;
 use crate::admission::AdmissionRequest;
 use crate::basic;
-use crate::bearer::bearer_token;
 use crate::config::AdmissionConfig;
 use crate::fields::{Field, Fields};
 use crate::principal::Principal;
 use crate::rejection::{Reason, Rejection};
-use crate::token::TokenDigest;
+use crate::token::{TokenDigest, bearer_token};
 
 /// Prefixes of API keys. API keys never come from an issuer, so no issuer receives them.
 const KEY_PREFIXES: [&[u8]; 2] = [b"td_", b"oub_"];

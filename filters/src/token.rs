@@ -127,6 +127,14 @@ pub fn config_digest(token: &str) -> Result<String, InvalidToken> {
     Ok(hex::encode(Sha256::digest(token.as_bytes())))
 }
 
+/// The token of `Bearer <token>`; the scheme's case does not matter.
+pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.trim_ascii().split_at_checked(6)?;
+    let token = rest.trim_ascii_start();
+    let separated = token.len() < rest.len();
+    (scheme.eq_ignore_ascii_case(b"bearer") && separated && !token.is_empty()).then_some(token)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
