@@ -33,6 +33,7 @@
 //! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
 
 pub mod admission;
+pub mod algorithm;
 mod basic;
 pub mod bearer;
 pub mod budget;

@@ -9,7 +9,6 @@
 //! Pure as the other filters: keys and answers of issuers are put into [`Issuer`] from outside. A missing key or answer
 //! makes the token [`TokenVerdict::Pending`]; the caller fetches the part that [`Pending`] names, and asks again.
 
-mod algorithm;
 mod claims;
 mod issuer;
 mod jwt;
@@ -30,7 +29,6 @@ use http::header::WWW_AUTHENTICATE;
 use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secrets::Secret;
 
-pub use self::algorithm::Algorithm;
 use self::issuer::IssuerVerdict;
 pub use self::issuer::{Issuer, IssuerKeys, KeySetChange};
 use self::jwt::{Jwt, TOKEN_BYTES_MAX};

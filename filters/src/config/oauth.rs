@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tooldock_workers::secrets::Secret;
 use tooldock_workers::{off_or, remote};
 
-use crate::oauth::Algorithm;
+use crate::algorithm::Algorithm;
 
 const AUTO: &str = "auto";
 

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::algorithm::Algorithm;
 use super::keys::KeySet;
 use super::signature;
+use crate::algorithm::Algorithm;
 
 /// The longest token that is looked at.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 * 1024;

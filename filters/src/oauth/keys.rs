@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::algorithm::{Algorithm, KeyKind};
+use crate::algorithm::{Algorithm, KeyKind};
 
 /// Keys of one set that are read; no issuer publishes as many.
 const KEYS_MAX: usize = 100;

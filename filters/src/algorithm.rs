@@ -31,7 +31,7 @@ pub enum Algorithm {
 
 /// The kind of key that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeyKind {
+pub(crate) enum KeyKind {
     Rsa,
     P256,
     P384,
@@ -40,7 +40,7 @@ pub(super) enum KeyKind {
 
 impl Algorithm {
     /// The algorithm that a token's header names; None for every other one.
-    pub(super) fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
         Some(match name {
             "RS256" => Self::Rs256,
             "RS384" => Self::Rs384,
@@ -56,7 +56,7 @@ impl Algorithm {
     }
 
     /// The kind of key that the algorithm needs.
-    pub(super) fn key_kind(self) -> KeyKind {
+    pub(crate) fn key_kind(self) -> KeyKind {
         match self {
             Self::Rs256 | Self::Rs384 | Self::Rs512 | Self::Ps256 | Self::Ps384 | Self::Ps512 => {
                 KeyKind::Rsa
@@ -68,7 +68,7 @@ impl Algorithm {
     }
 
     /// The algorithm as the JWT library calls it.
-    pub(super) fn of_library(self) -> jwt::Algorithm {
+    pub(crate) fn of_library(self) -> jwt::Algorithm {
         match self {
             Self::Rs256 => jwt::Algorithm::RS256,
             Self::Rs384 => jwt::Algorithm::RS384,
