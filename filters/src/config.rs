@@ -3,6 +3,7 @@
 //! Networks, hosts, origins and digests are parsed as the file is read; [`AdmissionConfig::validate`] checks what
 //! only shows when values are seen together.
 
+mod certificate_name;
 mod failures;
 mod oauth;
 mod public_url;
@@ -25,6 +26,7 @@ use crate::network::Cidr;
 use crate::origin::OriginPattern;
 use crate::token::TokenDigest;
 
+pub use certificate_name::CertificateName;
 pub use failures::{FailureConfig, FailuresConfig};
 pub use oauth::{
     Audience, ClaimedNamespaces, ClientSecret, Introspection, IntrospectionConfig, JwksSource,

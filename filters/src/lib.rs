@@ -64,9 +64,9 @@ mod shared;
 pub mod token;
 
 pub use admission::{Admission, AdmissionRequest, AdmittedHead, Auth, ListenerRules, Verdict};
-pub use certificate::{CertificateName, ClientCertificate, PeerCertificate};
+pub use certificate::{ClientCertificate, PeerCertificate};
 pub use concurrency::Permit;
-pub use config::{AdmissionConfig, ConfigError};
+pub use config::{AdmissionConfig, CertificateName, ConfigError};
 pub use failures::CredentialFailure;
 pub use fields::Fields;
 pub use limits::{CountedBy, LimitExceeded, Subject};

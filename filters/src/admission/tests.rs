@@ -11,7 +11,8 @@ use tooldock_workers::route::RouteId;
 use tooldock_workers::yaml;
 
 use super::*;
-use crate::certificate::{CertificateName, ClientCertificate};
+use crate::certificate::ClientCertificate;
+use crate::config::CertificateName;
 use crate::namespace::Access;
 use crate::principal::{ANONYMOUS, BEARER};
 use crate::rejection::Reason;

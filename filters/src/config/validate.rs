@@ -12,10 +12,9 @@ use tooldock_workers::bounds::within;
 use tooldock_workers::namespace_scope::NamespaceScope;
 
 use super::{
-    AdmissionConfig, CertificateConfig, ConfigError, FailuresConfig, Flood, LimitKey, LimitUnit,
-    RateConfig, RateLimitConfig,
+    AdmissionConfig, CertificateConfig, CertificateName, ConfigError, FailuresConfig, Flood,
+    LimitKey, LimitUnit, RateConfig, RateLimitConfig,
 };
-use crate::certificate::CertificateName;
 use crate::principal::{ANONYMOUS, BEARER};
 
 impl ConfigError {

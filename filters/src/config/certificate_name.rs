@@ -1,0 +1,89 @@
+//! Names of client certificates, as entries of `admission.certificates` write them.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::CertificateConfig;
+
+/// A name that a certificate gives its owner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CertificateName {
+    /// A host name, in lower case.
+    Host(String),
+    /// An address.
+    Address(IpAddr),
+    /// An e-mail address.
+    Email(String),
+    /// A URI, as a SPIFFE id is.
+    Uri(String),
+    /// The subject, most specific part first: `CN=ci,O=Example`, with special characters escaped by backslashes.
+    Subject(String),
+}
+
+impl CertificateName {
+    /// A host name.
+    pub fn host(name: &str) -> Self {
+        Self::Host(name.to_ascii_lowercase())
+    }
+
+    /// The name that an entry of the configuration matches; an error is the key at fault and the message.
+    pub(crate) fn of_config(
+        certificate: &CertificateConfig,
+    ) -> Result<Self, (&'static str, &'static str)> {
+        match (&certificate.san, &certificate.subject) {
+            (Some(san), None) => Self::alternative(san).map_err(|message| ("san", message)),
+            (None, Some(subject)) => {
+                let subject = normal_subject(subject);
+                subject
+                    .map(Self::Subject)
+                    .ok_or(("subject", "write a subject as CN=ci,O=Example"))
+            }
+            (None, None) => Err(("san", "say which certificate: write san, or subject")),
+            (Some(_), Some(_)) => Err(("subject", "write either san or subject, not both")),
+        }
+    }
+
+    /// A subject alternative name as it is written in the configuration; its form tells its kind.
+    fn alternative(text: &str) -> Result<Self, &'static str> {
+        if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err("write a host name, an address, an e-mail address or a URI");
+        }
+        if text.contains('*') {
+            return Err("names are compared whole: write one entry for each name, without *");
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(Self::Address(address.to_canonical()));
+        }
+        Ok(if text.contains(':') {
+            Self::Uri(text.to_owned())
+        } else if text.contains('@') {
+            Self::Email(text.to_owned())
+        } else {
+            Self::host(text)
+        })
+    }
+}
+
+/// A subject without blanks around its parts and with the names of its attributes in upper case. None where a part is no
+/// `NAME=value`.
+fn normal_subject(text: &str) -> Option<String> {
+    let mut parts = vec![String::new()];
+    let mut escaped = false;
+    for c in text.chars() {
+        if c == ',' && !escaped {
+            parts.push(String::new());
+            continue;
+        }
+        escaped = c == '\\' && !escaped;
+        parts.last_mut()?.push(c);
+    }
+    let parts = parts.iter().map(|part| {
+        let (name, value) = part.trim().split_once('=')?;
+        let (name, value) = (name.trim(), value.trim());
+        let named = !name.is_empty() && !value.is_empty();
+        named.then(|| format!("{}={value}", name.to_ascii_uppercase()))
+    });
+    Some(parts.collect::<Option<Vec<_>>>()?.join(","))
+}
