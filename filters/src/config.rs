@@ -19,10 +19,10 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserializer, IntoDeserializer as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::network::Cidr;
 use tooldock_workers::off_or;
 
 use crate::host::HostPattern;
-use crate::network::Cidr;
 use crate::origin::OriginPattern;
 use crate::token::TokenDigest;
 
