@@ -22,7 +22,7 @@ use crate::bearer::{BearerTokens, Unknown};
 use crate::certificate::{Certificates, PeerCertificate};
 use crate::concurrency::{Concurrency, Permit};
 use crate::config::{AdmissionConfig, ConfigError};
-use crate::failures::{CredentialFailure, Failures};
+use crate::failures::Failures;
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
 use crate::host::HostPattern;
@@ -34,7 +34,7 @@ use crate::network::Peer;
 use crate::oauth::{AdmissionAttempt, Needs, Oauth, Pending};
 use crate::origin::{Answer, CorsHeaders, Openness};
 use crate::principal::{ANONYMOUS, BEARER, Principal};
-use crate::rejection::{ErrorShape, Rejection};
+use crate::rejection::{CredentialFailure, ErrorShape, Rejection};
 use crate::route::{
     EndpointAliases, MatchedRoute, RouteAccess, RouteGroups, RouteNamespace, RouteSpec,
 };

@@ -20,22 +20,10 @@ use crate::basic;
 use crate::config::FailuresConfig;
 use crate::fields::Field;
 use crate::network::network_of;
-use crate::rejection::Rejection;
+use crate::rejection::{CredentialFailure, Rejection};
 
 /// The longest part of a user name that is told apart from others, in bytes.
 const USER_BYTES_MAX: usize = 256;
-
-/// A wrong credential, for the log and the metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CredentialFailure {
-    /// The sender's address.
-    pub client: IpAddr,
-    /// True if the credential came within a delay.
-    pub delayed: bool,
-    /// True if a spell has begun with the credential: from now on, wrong credentials of its address or its user name are
-    /// slowed.
-    pub spell_began: bool,
-}
 
 /// Counts of wrong credentials.
 #[derive(Debug)]

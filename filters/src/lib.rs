@@ -67,7 +67,6 @@ pub use admission::{Admission, AdmissionRequest, AdmittedHead, Auth, ListenerRul
 pub use certificate::{ClientCertificate, PeerCertificate};
 pub use concurrency::Permit;
 pub use config::{AdmissionConfig, CertificateName, ConfigError};
-pub use failures::CredentialFailure;
 pub use fields::Fields;
 pub use limits::{CountedBy, LimitExceeded, Subject};
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};
@@ -77,7 +76,7 @@ pub use oauth::{AdmissionAttempt, Oauth};
 pub use origin::{Answer, CorsHeaders};
 pub use principal::{ANONYMOUS, BEARER, Principal};
 pub use rate::RetryAfter;
-pub use rejection::{ErrorShape, Reason, Rejection};
+pub use rejection::{CredentialFailure, ErrorShape, Reason, Rejection};
 pub use route::{EndpointAliases, RouteGroup, RouteGroups, RouteSpec};
 pub use shared::LimitUse;
 pub use token::{InvalidToken, SecretToken};

@@ -4,6 +4,7 @@
 //! the fault, its place and the remedy; it never names a status.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,8 +13,6 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::startup::TRY_AGAIN;
-
-use crate::failures::CredentialFailure;
 
 /// The reason of a refusal. [`Reason::code`] is its stable name in bodies and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -267,6 +266,18 @@ trait ToBytes: serde::Serialize + Sized {
 }
 impl ToBytes for RestError<'_> {}
 impl ToBytes for McpError<'_> {}
+
+/// A wrong credential, for the log and the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CredentialFailure {
+    /// The sender's address.
+    pub client: IpAddr,
+    /// True if the credential came within a delay.
+    pub delayed: bool,
+    /// True if a spell has begun with the credential: from now on, wrong credentials of its address or its user name are
+    /// slowed.
+    pub spell_began: bool,
+}
 
 /// A refused request, complete with what its answer needs.
 #[derive(Debug, Clone)]
