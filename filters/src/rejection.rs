@@ -267,6 +267,9 @@ trait ToBytes: serde::Serialize + Sized {
 impl ToBytes for RestError<'_> {}
 impl ToBytes for McpError<'_> {}
 
+/// The label of all paths without a route, so that metrics stay bounded whatever is asked for.
+const UNKNOWN_LABEL: &str = "unknown";
+
 /// A wrong credential, for the log and the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CredentialFailure {
@@ -311,7 +314,7 @@ impl Rejection {
             cause: None,
             failure: None,
             principal: None,
-            route: crate::route::UNKNOWN_LABEL,
+            route: UNKNOWN_LABEL,
             shape: ErrorShape::Rest,
             headers: Vec::new(),
             close: reason.closes(),

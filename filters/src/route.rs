@@ -19,9 +19,6 @@ use crate::media;
 use crate::path;
 use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
 
-/// The label of all paths without a route, so that metrics stay bounded whatever is asked for.
-pub(crate) const UNKNOWN_LABEL: &str = "unknown";
-
 /// A row of the table.
 #[derive(Debug)]
 pub struct RouteSpec {
