@@ -62,6 +62,7 @@ pub mod rejection;
 pub mod route;
 mod shared;
 pub mod token;
+mod version;
 
 pub use admission::{Admission, AdmissionRequest, AdmittedHead, Auth, ListenerRules, Verdict};
 pub use certificate::{ClientCertificate, PeerCertificate};

@@ -16,8 +16,8 @@ use crate::fields::{Field, Fields};
 use crate::namespace::Directory;
 use crate::rejection::{Reason, Rejection};
 use crate::route::{RouteBody, RouteSpec};
+use crate::version::{FIRST_MODERN_VERSION, MCP_PROTOCOL_VERSION, modern_version_named};
 
-const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -31,9 +31,6 @@ pub enum AcceptRule {
     /// Strict for the protocol versions that say so, lenient for the others.
     Auto,
 }
-
-/// The first protocol version without a handshake. Versions are dates: they compare as texts.
-const FIRST_MODERN_VERSION: &str = "2026-07-28";
 
 /// The media types that the client accepts, as far as admission and the service ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,23 +219,6 @@ fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// Returns true if the protocol version demands that a client lists both types by name.
 fn demands_both(version: &str) -> bool {
     matches!(version, "2025-06-18" | "2025-11-25" | FIRST_MODERN_VERSION)
-}
-
-/// Returns true for a version without a handshake, future ones included.
-fn is_modern(version: &str) -> bool {
-    version.len() == FIRST_MODERN_VERSION.len()
-        && version >= FIRST_MODERN_VERSION
-        && version.bytes().enumerate().all(|(at, byte)| match at {
-            4 | 7 => byte == b'-',
-            _ => byte.is_ascii_digit(),
-        })
-}
-
-/// Returns true if the version header names a version without a handshake.
-pub(crate) fn modern_version_named(fields: &Fields<'_>) -> bool {
-    fields.any(fields.protocol_version, MCP_PROTOCOL_VERSION, |value| {
-        value.to_str().is_ok_and(is_modern)
-    })
 }
 
 /// Refuses a body of another type than JSON.

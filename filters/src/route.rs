@@ -15,9 +15,9 @@ use tooldock_workers::route::RouteId;
 pub use self::aliases::EndpointAliases;
 use self::pattern::{Pattern, Segments};
 use crate::fields::Fields;
-use crate::media;
 use crate::path;
 use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
+use crate::version::modern_version_named;
 
 /// A row of the table.
 #[derive(Debug)]
@@ -406,7 +406,7 @@ impl RouteSpec {
         fields: &Fields<'_>,
     ) -> Result<(), Rejection> {
         let gone = self.id == RouteId::Mcp && matches!(*method, Method::GET | Method::DELETE);
-        if !gone || !media::modern_version_named(fields) {
+        if !gone || !modern_version_named(fields) {
             return Ok(());
         }
         let message = format!(
