@@ -26,7 +26,7 @@ use crate::failures::Failures;
 use crate::fields::Fields;
 use crate::flood::FloodGuard;
 use crate::host::HostPattern;
-use crate::limits::{CountedBy, LimitExceeded, RateLimits, Subject};
+use crate::limits::{CountedBy, LimitExceeded, LimitUse, RateLimits, Subject};
 use crate::manager::ManagerControls;
 use crate::media::{AcceptFlags, AcceptRule};
 use crate::namespace::{Directory, NamespaceRule, RequestNamespace};
@@ -38,7 +38,6 @@ use crate::rejection::{CredentialFailure, ErrorShape, Rejection};
 use crate::route::{
     EndpointAliases, MatchedRoute, RouteAccess, RouteGroups, RouteNamespace, RouteSpec,
 };
-use crate::shared::LimitUse;
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 

@@ -28,7 +28,7 @@
 //! | announced size | [`media`] | 413, 400 |
 //!
 //! The flood guard and limits do not count requests that another replica has forwarded: they were counted there. Limits may
-//! be shared by replicas: `shared`.
+//! be shared by replicas: `limits/shared.rs`.
 //!
 //! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
 
@@ -60,7 +60,6 @@ pub mod principal;
 pub mod rate;
 pub mod rejection;
 pub mod route;
-mod shared;
 pub mod token;
 mod version;
 
@@ -69,7 +68,7 @@ pub use certificate::{ClientCertificate, PeerCertificate};
 pub use concurrency::Permit;
 pub use config::{AdmissionConfig, CertificateName, ConfigError};
 pub use fields::Fields;
-pub use limits::{CountedBy, LimitExceeded, Subject};
+pub use limits::{CountedBy, LimitExceeded, LimitUse, Subject};
 pub use media::{AcceptFlags, AcceptRule, lists_any_type};
 pub use namespace::{Access, Directory, NamespaceRule};
 pub use network::Peer;
@@ -79,7 +78,6 @@ pub use principal::{ANONYMOUS, BEARER, Principal};
 pub use rate::RetryAfter;
 pub use rejection::{CredentialFailure, ErrorShape, Reason, Rejection};
 pub use route::{EndpointAliases, RouteGroup, RouteGroups, RouteSpec};
-pub use shared::LimitUse;
 pub use token::{InvalidToken, SecretToken};
 pub use tooldock_workers::route::RouteId;
 

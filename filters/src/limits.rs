@@ -9,6 +9,8 @@
 //!
 //! Replicas may share these limits and those of API keys, see `shared`.
 
+mod shared;
+
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -21,12 +23,12 @@ use tooldock_workers::budget::Budget;
 use tooldock_workers::keys::{KeyLimit, KeyLimitUnit};
 use tooldock_workers::names::NamespaceName;
 
+pub use self::shared::LimitUse;
 use crate::budget::header_fields;
 use crate::config::{LimitKey, LimitUnit, RateLimitConfig};
 use crate::network::network_of;
-use crate::rate::{KeyedLimiter, RetryAfter};
+use crate::rate::{KeyedLimiter, RetryAfter, SharedName};
 use crate::rejection::Rejection;
-use crate::shared::{LimitUse, SharedName};
 
 /// Maximum number of different limits of API keys.
 const OF_KEYS_MAX: usize = 4096;

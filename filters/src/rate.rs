@@ -11,7 +11,9 @@
 //! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
 //!
 //! Replicas share a limit that has a `SharedName`: its use here is noted beside the budgets, and `KeyedLimiter::move_on`
-//! counts its use by others (`shared`).
+//! counts its use by others (`limits/shared.rs`).
+
+mod shared_name;
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,8 +26,8 @@ use ahash::RandomState;
 use governor::clock::{Clock, MonotonicClock, Reference};
 use tooldock_workers::budget::BudgetUse;
 
+pub(crate) use self::shared_name::SharedName;
 use crate::fingerprint::Fingerprints;
-use crate::shared::SharedName;
 
 /// Maximum number of keys that one limiter remembers.
 pub const KEYS_MAX: usize = 100_000;

@@ -5,51 +5,14 @@
 //! each budget is whole again, considering the use of all replicas, and the local budgets are moved on to it. So no request
 //! waits for another replica, and requests exceed a limit only until the next answer.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::{Clock, MonotonicClock};
-use sha2::{Digest, Sha256};
 use tooldock_workers::budget::BudgetUse;
 
-use crate::limits::Rule;
+use super::Rule;
 use crate::rate::UsedBudget;
-
-/// Name of a limit that all replicas derive alike; the names of the limit's budgets are derived from it. Names are digests
-/// that reveal no principals, keys or addresses. They are equal in processes of the same build; another build may derive
-/// other names, and then shares no budgets with this one.
-#[derive(Debug, Clone)]
-pub(crate) struct SharedName(Sha256);
-
-impl SharedName {
-    /// Derives the name of the limit that these words describe.
-    pub(crate) fn new(words: &str) -> Self {
-        Self(Sha256::new_with_prefix(words).chain_update([0]))
-    }
-
-    /// Derives the name of the budget of a key.
-    pub(crate) fn of(&self, key: &impl Hash) -> [u8; 16] {
-        let mut digest = Feeding(self.0.clone());
-        key.hash(&mut digest);
-        let digest: [u8; 32] = digest.0.finalize().into();
-        *digest.first_chunk().expect("16 of 32 bytes")
-    }
-}
-
-/// Hasher that feeds its input into a digest.
-struct Feeding(Sha256);
-
-impl Hasher for Feeding {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// Unused: the digest is read from the field.
-    fn finish(&self) -> u64 {
-        0
-    }
-}
 
 /// Budgets that were used since the last report, with their use.
 pub struct LimitUse<C: Clock = MonotonicClock> {
