@@ -10,8 +10,8 @@ use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Method};
 use tooldock_workers::route::RouteId;
 
-use crate::admission::AdmissionRequest;
 use crate::rejection::{Reason, Rejection};
+use crate::request::AdmissionRequest;
 use crate::route::RouteSpec;
 
 const CHALLENGE: HeaderValue =

@@ -15,12 +15,12 @@ use governor::clock::{Clock, MonotonicClock, Reference};
 use http::header::WWW_AUTHENTICATE;
 use tooldock_workers::failures::{FailureOutcome, FailureTable};
 
-use crate::admission::AdmissionRequest;
 use crate::basic;
 use crate::config::FailuresConfig;
 use crate::fields::Field;
 use crate::network::network_of;
 use crate::rejection::{CredentialFailure, Rejection};
+use crate::request::AdmissionRequest;
 
 /// The longest part of a user name that is told apart from others, in bytes.
 const USER_BYTES_MAX: usize = 256;

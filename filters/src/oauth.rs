@@ -36,12 +36,12 @@ pub use self::keys::{InvalidKeys, KeySet};
 pub use self::renewals::Renewal;
 pub use self::resource::ResourcePlace;
 use self::resource::Resources;
-use crate::admission::AdmissionRequest;
 use crate::basic;
 use crate::config::AdmissionConfig;
 use crate::fields::{Field, Fields};
 use crate::principal::Principal;
 use crate::rejection::{Reason, Rejection};
+use crate::request::AdmissionRequest;
 use crate::token::{TokenDigest, bearer_token};
 
 /// Prefixes of API keys. API keys never come from an issuer, so no issuer receives them.
@@ -82,20 +82,6 @@ pub struct Pending {
     pub digest: TokenDigest,
     /// True when the token has counted before: its request to the issuer is not among those for unknown tokens.
     pub counted: bool,
-}
-
-/// How often a request was judged.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AdmissionAttempt {
-    /// The request was not judged before.
-    #[default]
-    First,
-    /// The request was counted, and has waited for an issuer.
-    Again,
-    /// The request no longer waits, and the newest keys of its token's issuer are there: a token by another key is refused.
-    ByNewestKeys,
-    /// The request no longer waits: a token without a verdict cannot be judged now.
-    Last,
 }
 
 /// The data of an issuer that is needed.

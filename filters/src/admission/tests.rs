@@ -13,10 +13,12 @@ use tooldock_workers::yaml;
 use super::*;
 use crate::certificate::ClientCertificate;
 use crate::config::CertificateName;
-use crate::namespace::Access;
+use crate::media::AcceptRule;
+use crate::namespace::{Access, Directory, NamespaceRule};
 use crate::principal::{ANONYMOUS, BEARER};
 use crate::rejection::Reason;
-use crate::route::{EndpointAliases, RouteGroup};
+use crate::request::ListenerRules;
+use crate::route::{EndpointAliases, RouteGroup, RouteGroups};
 use crate::token::TokenDigest;
 
 mod cost;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use tooldock_workers::names::NamespaceName;
 
-use crate::admission::ListenerRules;
+use crate::request::ListenerRules;
 use crate::route::{EndpointAliases, RouteGroups};
 
 /// The path of the metadata of resources.
