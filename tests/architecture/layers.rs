@@ -12,8 +12,46 @@ use crate::support::programs;
 /// Roots of the crates with their modules from the bottom to the top. A name with a slash is a part of a module that has a
 /// layer of its own.
 const CRATES: &[(&str, &[&str])] = &[
+    ("filters/src/lib.rs", FILTERS),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
     ("workers/builder/src/lib.rs", BUILDER),
+];
+
+const FILTERS: &[&str] = &[
+    // Parts of a request, refusals, and the tables of routes and names.
+    "fields",
+    "fingerprint",
+    "token",
+    "algorithm",
+    "rate",
+    "rejection",
+    "version",
+    "path",
+    "host",
+    "principal",
+    "route",
+    "namespace",
+    "origin",
+    "media",
+    // The configuration, and what is made of it.
+    "config",
+    "makers",
+    "network",
+    "certificate",
+    // Checks of a request, and the list that runs them.
+    "request",
+    "basic",
+    "budget",
+    "concurrency",
+    "csrf",
+    "failures",
+    "flood",
+    "head",
+    "limits",
+    "manager",
+    "oauth",
+    "bearer",
+    "admission",
 ];
 
 /// Implementations of upstreams are listed apart from the trait.
