@@ -27,7 +27,7 @@ use std::time::SystemTime;
 use http::HeaderValue;
 use http::header::WWW_AUTHENTICATE;
 use tooldock_workers::scope::ScopeTable;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use self::issuer::IssuerVerdict;
 pub use self::issuer::{Issuer, IssuerKeys, KeySetChange};

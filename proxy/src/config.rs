@@ -52,7 +52,7 @@ use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::external::ServersConfig;
 use tooldock_workers::scope::ScopeTable;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use tooldock_workers::data_dir::DataDir;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use crate::config::dev_tokens::TOKEN_FILE;
 use crate::config::{Effective, ListenAddress, ListenerConfig, ProfileName};

@@ -30,7 +30,7 @@ use tooldock_filters::AdmissionAttempt;
 use tooldock_filters::network::UNIX;
 use tooldock_filters::oauth::{Issuer, KeySetChange, Needs, Pending, Renewal, TokenVerdict};
 use tooldock_filters::token::TokenDigest;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use self::introspection::ask;
 pub(crate) use self::metrics::IssuerMetrics;

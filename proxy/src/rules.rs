@@ -12,7 +12,7 @@ use tooldock_filters::{
 use tooldock_upstream::profile::{self, Profile};
 use tooldock_upstream::session::config::StoreConfig;
 use tooldock_workers::keys::KeyTables;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use crate::body::BodyLimits;
 use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName, ProfileSpec};

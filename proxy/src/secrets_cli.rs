@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use tooldock_workers::precedence::{self, Claim};
 use tooldock_workers::scan;
+use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{
-    AuthorizationStore, Recipients, Scope, Secret, SecretEntry, SecretNames, SecretStore,
-    SecretsError, SecretsKey, Status, check_new_key,
+    AuthorizationStore, Recipients, Scope, SecretEntry, SecretNames, SecretStore, SecretsError,
+    SecretsKey, Status, check_new_key,
 };
 
 use crate::cli::{SecretsArgs, SecretsCommand};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use tooldock_upstream::session::SessionKey;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use crate::kept_file;
 

@@ -13,7 +13,7 @@ use crate::error::CallError;
 use crate::personal::Personal;
 use crate::process::output::Redactor;
 use crate::registry::{Namespace, Registry, UpstreamKind};
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// The values of a namespace that must not show.
 #[derive(Default)]

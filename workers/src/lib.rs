@@ -63,6 +63,7 @@ pub mod route;
 pub mod runtimes;
 pub mod scan;
 pub mod scope;
+pub mod secret;
 pub mod secrets;
 pub mod startup;
 pub(crate) mod template;

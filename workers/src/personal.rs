@@ -20,7 +20,8 @@ use crate::error::{CallError, CallErrorCode};
 use crate::external::InvalidServer;
 use crate::names::{NamespaceName, PrincipalName};
 use crate::process::output::Redactor;
-use crate::secrets::{Authorizer, Scope, Secret, Secrets};
+use crate::secret::Secret;
+use crate::secrets::{Authorizer, Scope, Secrets};
 use crate::template::{NoValue, Parts, Sources, Template, is_variable_name};
 
 /// The most personal values of one server; more is a mistake.

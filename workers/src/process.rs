@@ -36,7 +36,7 @@ use tokio::time::timeout;
 pub use left_behind::GatewayProcess;
 
 use crate::metrics::ProcessMetrics;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// Maximum time for the guard to report that it started the command, or could not.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Secret values: the type that holds one in memory, the values of a namespace, and the store they are kept in.
+//! Secret values: the values of a namespace, and the store they are kept in.
 //!
 //! ```text
 //! $DATA/secrets.enc         values and owners, encrypted secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
@@ -29,10 +29,7 @@ mod transaction;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
-
-use zeroize::Zeroizing;
 
 pub use authorizations::{AUTHORIZATIONS_FILE, Authorization, AuthorizationStore, Authorizer};
 pub use error::SecretsError;
@@ -49,30 +46,9 @@ pub use transaction::Transaction;
 use crate::config::GlobalSecrets;
 use crate::names::NamespaceName;
 use crate::precedence::Origin;
+use crate::secret::Secret;
 use meta::Meta;
 use values::Values;
-
-/// A secret value: never printed, compared only by its holder, and wiped from memory when it is dropped.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<String>);
-
-impl Secret {
-    /// Wraps a value.
-    pub fn new(value: impl Into<String>) -> Self {
-        Self(Zeroizing::new(value.into()))
-    }
-
-    /// The value, for the only place that must pass it on.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[redacted]")
-    }
-}
 
 /// All secrets at one moment. A clone shares them.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::secrets::Secret;
+use crate::secret::Secret;
 use crate::yaml::Value;
 
 /// Variables of the gateway that no server gets, even if its entry names them: they open the gateway itself.

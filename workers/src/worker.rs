@@ -55,7 +55,7 @@ use crate::prompt::Prompt;
 use crate::registry::{Issue, SourceFile};
 use crate::resource::{Resource, ResourceTemplate};
 use crate::runtimes::Runtimes;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 use crate::tool::Tool;
 
 pub use call::{Operation, ToolReply, WorkerCall};

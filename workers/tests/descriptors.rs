@@ -13,7 +13,7 @@ use tooldock_workers::external::{
 };
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 const ROUNDS: usize = 200;
 /// Rounds at once.

@@ -29,7 +29,8 @@ use tooldock_workers::process::{Exit, GatewayProcess};
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::{Secret, SecretSource, Secrets, SecretsError};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::WorkerHost;
 use tooldock_workers::yaml;
 

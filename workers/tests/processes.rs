@@ -22,7 +22,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::{Child, Exit, Priority, ProcessSpec, SpawnError, Stdin};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, ToolReply, Worker, WorkerCall, WorkerHost, WorkerSpec,
     WorkerState,

@@ -23,7 +23,8 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::{Secret, SecretSource, Secrets, SecretsError};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,
 };

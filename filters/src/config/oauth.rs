@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 use tooldock_workers::{off_or, remote};
 
 use crate::algorithm::Algorithm;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use crate::token::TokenDigest;
 

@@ -13,7 +13,7 @@ use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use super::*;
 use crate::audit::Audit;

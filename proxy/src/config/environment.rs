@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_workers::names::InvalidNamespaceName;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use self::parse::{
     boolean, bytes, calls_at_once, choice, container, git_schemes, hours, list, log_level,
@@ -422,7 +422,7 @@ mod tests {
     use bytesize::ByteSize;
     use tooldock_upstream::protocol::ProtocolVersion;
     use tooldock_workers::builder::GitScheme;
-    use tooldock_workers::secrets::Secret;
+    use tooldock_workers::secret::Secret;
 
     use tooldock_workers::yaml;
 

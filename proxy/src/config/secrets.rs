@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use tooldock_workers::secrets::{Protection, Secret, SecretStore};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::{Protection, SecretStore};
 
 use super::dev_tokens;
 use super::{ConfigError, Purpose, Role};

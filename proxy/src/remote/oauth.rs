@@ -27,7 +27,8 @@ use tooldock_upstream::http_client::{SendError, SendErrorKind};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{BackendId, ClientAuth, Grant, Host, OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::{AuthorizationStore, Authorizer, Secret};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
 
 use super::client::RemoteClient;
 use super::lock;

@@ -21,7 +21,8 @@ use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, HttpClient as _, SendError,
 };
 use tooldock_workers::remote::{RemoteServer, RemoteServerConfig};
-use tooldock_workers::secrets::{AuthorizationStore, Secret, Secrets};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::{AuthorizationStore, Secrets};
 use tooldock_workers::yaml;
 
 use super::names::Names;

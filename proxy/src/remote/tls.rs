@@ -90,7 +90,7 @@ fn wrapped(certificate: CertificateDer<'static>) -> WrappedX509 {
 #[cfg(test)]
 mod tests {
     use tooldock_workers::remote::{Pem, TlsIdentity};
-    use tooldock_workers::secrets::Secret;
+    use tooldock_workers::secret::Secret;
 
     use super::*;
 

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tooldock_upstream::management::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use super::core_trust::CoreTrust;
 use crate::config::{self, CoreUrl, Effective};

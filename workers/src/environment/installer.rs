@@ -19,7 +19,7 @@ use super::{EnvironmentError, LOCAL_STEP};
 use crate::metrics::ProcessMetrics;
 use crate::process::output::{RecentLines, Stream, printable_text};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// Bytes at the end of a stream that are kept.
 const TAIL_BYTES: usize = 64 * 1024;

@@ -20,7 +20,7 @@ use super::script::BOUNDS;
 use super::variables::installer_variables;
 use crate::manage::{FileInspection, INSPECT_SCRIPT};
 use crate::scan::NamespaceSource;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// The longest line that is read, in bytes.
 const LINE_MAX: u64 = 16 * 1024 * 1024;

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use crate::registry::Issue;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// Variables that every child inherits unchanged: for finding programs, the home, the network, certificates.
 const COMMON: [&str; 14] = [

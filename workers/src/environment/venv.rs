@@ -22,7 +22,7 @@ use crate::names::NamespaceName;
 use crate::process::Priority;
 use crate::regular_file;
 use crate::scan::{LocalFiles, NamespaceSource, REQUIREMENTS_FILE, Requirements};
-use crate::secrets::Secret;
+use crate::secret::Secret;
 use crate::tree_file;
 
 /// Sorts behind most others, so that paths from `.pth` files of packages come first.

@@ -290,7 +290,7 @@ fn may_be_there(name: &str, spec: &StdioSpec) -> bool {
 mod tests {
     use super::*;
     use crate::external::StdioSettings;
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
 
     fn step(line: &str) -> Option<String> {
         let mut words = line.split(' ');

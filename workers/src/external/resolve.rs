@@ -409,7 +409,7 @@ mod tests {
     use super::super::file::check_entry;
     use super::*;
     use crate::precedence::{self, COLLISION};
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
 
     fn configured(yaml: &str) -> ServersConfig {
         ServersConfig {

@@ -9,7 +9,7 @@ use super::config::StdioSettings;
 use crate::names::NamespaceName;
 use crate::personal::{Personal, PersonalValues};
 use crate::process::output::Redactor;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// An external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of a server that
 /// is in no snapshot any more are to be ended.

@@ -24,7 +24,7 @@ use super::table::{KeyTable, KeyTables};
 use super::text::{self, KeyId};
 use crate::file_lock::FileLock;
 use crate::scope::ScopeTable;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// Maximum wait of a writer for another one.
 const PATIENCE: Duration = Duration::from_secs(10);

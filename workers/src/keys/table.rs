@@ -402,7 +402,7 @@ mod tests {
     use super::super::record::NewKey;
     use super::super::text::{self, KeyKind};
     use super::*;
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::{MANIFEST_FILE, Manifest};
 use crate::names::NamespaceName;
 use crate::registry::Issue;
-use crate::secrets::{NamespaceSecrets, Secret};
+use crate::secret::Secret;
+use crate::secrets::NamespaceSecrets;
 use crate::template::{NoValue, Sources};
 
 /// The code of an [`Issue`] about a variable without a value.

@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn a_text_of_several_lines_is_marked_line_by_line_and_holds_no_secret() {
         let suppressed = IntCounter::new("c", "c").expect("valid");
-        let redactor = Redactor::new(&[crate::secrets::Secret::new("hunter2")]);
+        let redactor = Redactor::new(&[crate::secret::Secret::new("hunter2")]);
         let limit = OutputLimit::new(suppressed.clone()).hiding(redactor);
         let namespace = "n".parse().expect("valid");
         assert_eq!(
@@ -485,7 +485,7 @@ mod tests {
     #[tokio::test]
     async fn the_last_lines_of_a_flood_are_kept_without_secrets_whatever_the_log_admits() {
         let recent = Arc::new(RecentLines::default());
-        let redactor = Redactor::new(&[crate::secrets::Secret::new("hunter2")]);
+        let redactor = Redactor::new(&[crate::secret::Secret::new("hunter2")]);
         let flood = format!("{}the reason: hunter2\x1b[31m\n", "line\n".repeat(5000));
         Pump {
             namespace: "n".parse().expect("valid"),

@@ -17,7 +17,8 @@ use crate::precedence::COLLISION;
 pub(super) use crate::registry::UPDATE;
 use crate::registry::{Attachment, Issue, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
-use crate::secrets::{NamespaceSecrets, Secret};
+use crate::secret::Secret;
+use crate::secrets::NamespaceSecrets;
 use crate::template::Sources;
 use crate::worker::Declarations;
 

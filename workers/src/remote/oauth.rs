@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::backend::Backend;
 use crate::external::InvalidServer;
 use crate::personal::AuthorizedBy;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 use crate::template::Template;
 
 /// The most scopes of one server; more is a mistake.

@@ -12,7 +12,8 @@ use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
 use crate::regular_file;
-use crate::secrets::{Secret, Secrets};
+use crate::secret::Secret;
+use crate::secrets::Secrets;
 use crate::template::{NoValue, Sources, Template};
 
 /// The longest file of certificates.

@@ -14,7 +14,8 @@ use crate::external::{InvalidServer, Isolation, ListMode};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
 use crate::process::output::Redactor;
-use crate::secrets::{Secret, Secrets};
+use crate::secret::Secret;
+use crate::secrets::Secrets;
 
 /// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
     use crate::config::WorkersConfig;
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
 
     #[test]
     fn a_wrong_manifest_is_an_error_and_a_limit_above_its_ceiling_a_warning() {

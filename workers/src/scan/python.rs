@@ -12,7 +12,7 @@ use crate::external::Finding;
 use crate::manifest::Variables;
 use crate::process::output::Redactor;
 use crate::regular_file;
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// The largest file that is parsed, in bytes: the same as for files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;

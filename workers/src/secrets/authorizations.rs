@@ -22,10 +22,11 @@ use zeroize::Zeroizing;
 
 use super::envelope::Salt;
 use super::store::{self, Content, SecretStore};
-use super::{Secret, SecretsError, files};
+use super::{SecretsError, files};
 use crate::file_lock::FileLock;
 use crate::names::{NamespaceName, PrincipalName};
 use crate::personal::PersonalSecrets;
+use crate::secret::Secret;
 
 /// Name of the file.
 pub const AUTHORIZATIONS_FILE: &str = "authorizations.enc";

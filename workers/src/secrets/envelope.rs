@@ -266,7 +266,7 @@ fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
 
     const PLAIN: &str = r#"{"global":{"GITHUB_TOKEN":"ghp_example_value"},"namespaces":{"slack":{"SLACK_BOT_TOKEN":"xoxb-example"}}}"#;
     /// EX-61, made with Python's `cryptography`.

@@ -10,7 +10,7 @@ use pbkdf2::{Algorithm, Params, pbkdf2_hmac, pbkdf2_hmac_with_params};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-use super::Secret;
+use crate::secret::Secret;
 
 /// PBKDF2 iterations of files that this version writes (K-01).
 pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;

@@ -135,7 +135,7 @@ impl Meta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
     use crate::secrets::scoped::EntryOwner;
 
     const EX_60: &str = "global:

@@ -9,9 +9,10 @@ use serde::Serialize;
 use super::meta::{Meta, Status};
 use super::scoped::EntryOwner;
 use super::store::SecretStore;
-use super::{Scope, Secret, SecretsError, check_new_key};
+use super::{Scope, SecretsError, check_new_key};
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
+use crate::secret::Secret;
 
 /// Names and statuses of secrets. No method returns a value. All of them read files and may wait for the lock: call them
 /// where blocking is allowed.

@@ -25,10 +25,11 @@ use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
 use super::store::{self, Content, SecretStore, StoreContent};
-use super::{Protection, Secret, Secrets, SecretsError, files};
+use super::{Protection, Secrets, SecretsError, files};
 use crate::names::NamespaceName;
 use crate::precedence::{Names, Origin, Source};
 use crate::registry::Issue;
+use crate::secret::Secret;
 
 /// Name of the file.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";

@@ -159,7 +159,8 @@ mod tests {
 
     use super::*;
     use crate::precedence::configured;
-    use crate::secrets::{Protection, Secret, SecretStore, SecretsKey};
+    use crate::secret::Secret;
+    use crate::secrets::{Protection, SecretStore, SecretsKey};
     use crate::yaml;
 
     #[test]

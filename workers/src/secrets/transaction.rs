@@ -14,10 +14,11 @@ use super::meta::{Meta, Status};
 use super::scoped::EntryOwner;
 use super::store::{SecretStore, StoreContent};
 use super::values::{Document, Values};
-use super::{Owners, Scope, Secret, SecretsError};
+use super::{Owners, Scope, SecretsError};
 use crate::file_lock::FileLock;
 use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
+use crate::secret::Secret;
 use crate::yaml;
 
 /// First lines of an edited document.

@@ -10,8 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
 use super::scoped::{EntryOwner, ScopedEntries};
-use super::{Owners, Scope, Secret, SecretsError, check_key};
+use super::{Owners, Scope, SecretsError, check_key};
 use crate::names::PrincipalName;
+use crate::secret::Secret;
 use crate::yaml;
 
 /// The largest document.

@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn secrets_that_an_import_quotes_are_hidden_in_issues_and_failures() {
         let mut spec = super::super::tests::spec();
-        spec.hidden = vec![crate::secrets::Secret::new("hunter2")];
+        spec.hidden = vec![crate::secret::Secret::new("hunter2")];
         let line = r#"{"op":"ready","namespace":"demo","generation":7,"issues":[
             {"code":"import_error","subject":"a.py","message":"ValueError: hunter2"}]}"#;
         let Some(Announcement::Ready { declared, .. }) = read(line.as_bytes(), &spec) else {
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_blocked_loop_is_told_with_its_call_and_fit_for_a_log_line() {
         let mut spec = super::super::tests::spec();
-        spec.hidden = vec![crate::secrets::Secret::new("hunter2")];
+        spec.hidden = vec![crate::secret::Secret::new("hunter2")];
         let read = |line: &str| read(line.as_bytes(), &spec);
         let line = r#"{"op":"blocked","subject":"spin\n","request":"r-1","place":"hunter2.py:3 in spin","id":65536,
             "running_ms":2100}"#;

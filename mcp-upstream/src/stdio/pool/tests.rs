@@ -112,7 +112,7 @@ impl House {
             program: program.into(),
             args,
             personal: Default::default(),
-            env: vec![("PATH".into(), tooldock_workers::secrets::Secret::new(path))],
+            env: vec![("PATH".into(), tooldock_workers::secret::Secret::new(path))],
             secrets: Vec::new(),
             cwd: "/".into(),
             settings,

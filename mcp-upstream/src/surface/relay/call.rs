@@ -9,7 +9,7 @@ use tooldock_workers::keys::{ApiKey, KeyMaker, KeyRefusal};
 use tooldock_workers::network::UNIX;
 use tooldock_workers::poll_watch::{self, PollSubject};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use super::frame::{FrameError, ToolCall};
 use super::memory::FrameMemory;

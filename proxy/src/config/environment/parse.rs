@@ -9,7 +9,7 @@ use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_upstream::session::config::PollAfter;
 use tooldock_workers::builder::GitScheme;
 use tooldock_workers::config::Concurrency;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use crate::config::LogLevel;
 

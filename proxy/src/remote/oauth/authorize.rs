@@ -14,7 +14,8 @@ use rmcp::transport::auth::{
     InMemoryCredentialStore,
 };
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::{Authorization, Secret};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::Authorization;
 
 use super::binding::Binding;
 use super::endpoints::{Endpoints, manager};

@@ -19,7 +19,7 @@ use tooldock_workers::address::is_public;
 use tooldock_workers::remote::{
     Backend, BackendSpec, HeaderRules, Host, RemoteServer, RemoteSpec, TlsSpec,
 };
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use super::token_endpoint;
 use super::words::{Reason, one_line};

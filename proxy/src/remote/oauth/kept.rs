@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::{Authorization, AuthorizationStore, Authorizer, Secret};
+use tooldock_workers::secret::Secret;
+use tooldock_workers::secrets::{Authorization, AuthorizationStore, Authorizer};
 
 use super::binding::Binding;
 use super::endpoints::{configured, issuers_of};

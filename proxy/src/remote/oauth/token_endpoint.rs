@@ -17,7 +17,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tooldock_workers::remote::ClientAuth;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 /// Larger numbers of seconds count as this one: some thirty million years.
 const SECONDS_MAX: f64 = 1e15;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tooldock_workers::address::is_public;
 use tooldock_workers::remote::RemoteServer;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 /// The longest reason that is passed on, in characters.
 const REASON_MAX: usize = 300;

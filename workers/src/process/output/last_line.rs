@@ -82,7 +82,7 @@ impl fmt::Debug for LastLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secrets::Secret;
+    use crate::secret::Secret;
 
     fn last(lines: &str) -> Option<String> {
         let last = LastLine::default();

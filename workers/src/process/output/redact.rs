@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use memchr::memmem::Finder;
 
-use crate::secrets::Secret;
+use crate::secret::Secret;
 
 /// Replacement for a secret.
 const MARK: &[u8] = b"[redacted]";

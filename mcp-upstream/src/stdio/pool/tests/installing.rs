@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use futures_util::FutureExt as _;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use super::*;
 
