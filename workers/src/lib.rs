@@ -35,6 +35,7 @@ pub mod file_lock;
 pub mod gate;
 pub mod grant;
 pub mod hidden;
+pub mod issue;
 pub mod json;
 pub mod keys;
 pub mod listening;

@@ -9,8 +9,8 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::config::{GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
+use crate::issue::Issue;
 use crate::names::NamespaceName;
-use crate::registry::Issue;
 use crate::template::Template;
 use crate::yaml::{Mapping, Value};
 use crate::{tree_file, yaml};

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::aggregate::AggregatesConfig;
 use crate::external::{EXTERNAL_FILE, ServersConfig};
+use crate::issue::Issue;
 use crate::names::NamespaceName;
-use crate::registry::Issue;
 
 /// The code of an [`Issue`] about a name that several places claim.
 pub const COLLISION: &str = "name_collision";

@@ -17,6 +17,7 @@ use crate::config::{Limits, ToolLimits};
 use crate::error::CallError;
 use crate::external::ExternalServer;
 use crate::gate::Gate;
+use crate::issue::Issue;
 use crate::names::NamespaceName;
 use crate::parking::Parking;
 use crate::personal::PersonalSecrets;
@@ -125,49 +126,6 @@ pub struct SourceFile {
     /// Reason why it was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-}
-
-/// An issue of a namespace that keeps serving.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issue {
-    /// Stable code: `import_error`, `limit_clamped`, `dependency_error`, `duplicate_tool`, …
-    pub code: &'static str,
-    /// The file or key with the issue.
-    pub subject: String,
-    /// Description of the problem, in one line.
-    pub message: String,
-}
-
-/// Subject of an [`Issue`] that tells why the last update of a namespace did not happen.
-pub(crate) const UPDATE: &str = "reload";
-
-impl Issue {
-    /// Returns true if the issue may keep a tool of this name from being served: a Python file was not loaded, whatever is in
-    /// it, the tool itself was refused, or the last change of the namespace is not served.
-    pub fn may_hide(&self, tool: &str) -> bool {
-        if self.is_about_update() {
-            return true;
-        }
-        // Files in folders below, and files that define no tools, are reported by the files that import them.
-        let is_tool_file = !self.subject.starts_with('_') && !self.subject.contains('/');
-        let Some(module) = self.subject.strip_suffix(".py").filter(|_| is_tool_file) else {
-            return false;
-        };
-        match self.code {
-            "invalid_tool" => {
-                let told = self.message.strip_prefix(tool);
-                module == tool || told.is_some_and(|rest| rest.starts_with(": "))
-            }
-            "dependency_error" | "exit_at_import" | "import_error" | "import_timeout"
-            | "not_a_file" | "symlink_outside" | "unreadable" => true,
-            _ => false,
-        }
-    }
-
-    /// Returns true if the issue concerns the last update of the namespace, and not a file or key.
-    pub fn is_about_update(&self) -> bool {
-        self.subject == UPDATE
-    }
 }
 
 /// Status of the secrets that a namespace declares (MGR-03).
@@ -501,45 +459,6 @@ mod tests {
         assert_eq!(*attached.get::<String>().unwrap(), "first");
         assert!(attached.get::<u8>().is_none());
         assert!(attached.clone().get::<String>().is_none());
-    }
-
-    #[test]
-    fn a_tool_may_be_hidden_by_a_file_that_was_not_loaded_by_its_own_refusal_and_by_a_failed_update()
-     {
-        let issue = |code, subject: &str, message: &str| Issue {
-            code,
-            subject: subject.into(),
-            message: message.into(),
-        };
-        for hiding in [
-            issue("import_error", "repeat.py", "SyntaxError: invalid syntax"),
-            issue("dependency_error", "other.py", "No module named 'x'"),
-            issue("unreadable", "other.py", "cannot be read"),
-            issue(
-                "invalid_tool",
-                "tools.py",
-                "repeat: *args cannot be given by name",
-            ),
-            issue("invalid_tool", "repeat.py", "a needs an annotation"),
-            issue(
-                "worker_unavailable",
-                UPDATE,
-                "the last change is not served: no",
-            ),
-        ] {
-            assert!(hiding.may_hide("repeat"), "{hiding:?}");
-        }
-        for other in [
-            issue("invalid_tool", "tools.py", "repeated: no"),
-            issue("invalid_tool", "tools.py", "repeat"),
-            issue("duplicate_tool", "tools.py", "repeat: no"),
-            issue("import_error", "requirements.txt", "no"),
-            issue("unreadable", "_helper.py", "no"),
-            issue("unreadable", "data/helper.py", "no"),
-            issue("limit_clamped", "tooldock.yaml: timeout", "no"),
-        ] {
-            assert!(!other.may_hide("repeat"), "{other:?}");
-        }
     }
 
     #[test]

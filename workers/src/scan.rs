@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use sha2::Digest as _;
 
 use crate::config::NamespacesConfig;
+use crate::issue::Issue;
 use crate::manifest::Manifest;
 use crate::names::NamespaceName;
 use crate::precedence::Claim;
-use crate::registry::Issue;
 use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::tree_file::{self, resolve};
 

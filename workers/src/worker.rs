@@ -48,11 +48,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::config::{PROCESSES_MAX, WorkersConfig};
 use crate::error::CallError;
+use crate::issue::Issue;
 use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
 use crate::process::output::{self, OutputLimit, RecentLines, RecentOutput, Redactor};
 use crate::prompt::Prompt;
-use crate::registry::{Issue, SourceFile};
+use crate::registry::SourceFile;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::runtimes::Runtimes;
 use crate::secret::Secret;

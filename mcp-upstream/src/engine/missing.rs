@@ -4,7 +4,8 @@
 //! `mask_errors` the error's text goes to the log alone, like that of exceptions.
 
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::registry::{Issue, Namespace};
+use tooldock_workers::issue::Issue;
+use tooldock_workers::registry::Namespace;
 
 use super::unknown_tool;
 use crate::caller::Caller;

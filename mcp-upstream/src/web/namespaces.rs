@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tooldock_workers::registry::{Issue, Namespace, UpstreamKind};
+use tooldock_workers::issue::Issue;
+use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;

@@ -12,10 +12,11 @@ use super::spec::{AggregateSpec, Member, MemberKind};
 use crate::config::NamespacesConfig;
 use crate::error::{CallError, CallErrorCode};
 use crate::external::{self, INVALID, StdioServerConfig};
+use crate::issue::Issue;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
-use crate::registry::{Attachment, Issue, Namespace, SecretsStatus, UpstreamKind};
+use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use crate::reload::{content_hash, gate, nobody, of_external, parking, same_namespace};
 use crate::secrets::Secrets;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use crate::registry::Issue;
+use crate::issue::Issue;
 use crate::secret::Secret;
 
 /// Variables that every child inherits unchanged: for finding programs, the home, the network, certificates.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{MANIFEST_FILE, Manifest};
+use crate::issue::Issue;
 use crate::names::NamespaceName;
-use crate::registry::Issue;
 use crate::secret::Secret;
 use crate::secrets::NamespaceSecrets;
 use crate::template::{NoValue, Sources};

@@ -10,11 +10,12 @@ use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
 use crate::external::{EXTERNAL_FILE, External, ServersFile, resolve};
+use crate::issue::Issue;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
 use crate::precedence::Names;
-use crate::registry::{Attachment, Issue, Namespace, Snapshot, UpstreamKind};
+use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
 use crate::secrets::Secrets;
 
 /// Code of a failure that concerns the whole file or one entry of it.

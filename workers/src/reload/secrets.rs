@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
-use crate::registry::Issue;
+use crate::issue::Issue;
 use crate::secrets::{Secrets, VALUES_FILE};
 
 /// The code of secrets that cannot be read.

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{ReloadScope, VaultFolder};
+use crate::issue::Issue;
 use crate::names::NamespaceName;
-use crate::registry::Issue;
 use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
 use crate::tool::Tool;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use super::{NamespaceSource, PythonCheck, ignored, look_at, scan};
 use crate::config::NamespacesConfig;
 use crate::external::Finding;
+use crate::issue::Issue;
 use crate::manifest::{INVALID_VARIABLE, Variables};
 use crate::names::NamespaceName;
-use crate::registry::Issue;
 use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::template::Sources;
 

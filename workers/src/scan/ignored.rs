@@ -10,7 +10,7 @@ use toml::Table;
 
 use super::local::{LocalFiles, Use};
 use super::{REQUIREMENTS_FILE, Requirements, namespace_at};
-use crate::registry::Issue;
+use crate::issue::Issue;
 use crate::tree_file;
 
 /// The code of an [`Issue`] about a folder without tools.

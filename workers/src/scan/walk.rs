@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha256};
 use super::REQUIREMENTS_BYTES_MAX;
 use super::local::{LocalFiles, Use};
 use super::requirements::is_archive;
+use crate::issue::Issue;
 use crate::manifest::MANIFEST_FILE;
-use crate::registry::Issue;
 use crate::regular_file;
 use crate::tree_file::{self, TreeFileError};
 

@@ -26,9 +26,9 @@ use zeroize::Zeroizing;
 
 use super::store::{self, Content, SecretStore, StoreContent};
 use super::{Protection, Secrets, SecretsError, files};
+use crate::issue::Issue;
 use crate::names::NamespaceName;
 use crate::precedence::{Names, Origin, Source};
-use crate::registry::Issue;
 use crate::secret::Secret;
 
 /// Name of the file.

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use super::blocked::{BlockedLoop, BlockingCall};
 use super::{Declarations, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
+use crate::issue::Issue;
 use crate::process::output::{Redactor, printable_text};
 use crate::prompt::Prompt;
-use crate::registry::{Issue, SourceFile};
+use crate::registry::SourceFile;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 

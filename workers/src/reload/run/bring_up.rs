@@ -10,7 +10,8 @@ use crate::environment::{
     EnvironmentError, NamespaceEnvironment, Packages, Toolchain, worker_variables,
 };
 use crate::error::{CallError, CallErrorCode};
-use crate::registry::{Issue, UpstreamKind};
+use crate::issue::Issue;
+use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
 use crate::scan::files_version;
