@@ -49,6 +49,7 @@ pub mod narrow;
 pub mod network;
 pub mod off_or;
 pub mod parking;
+pub mod pattern;
 pub mod personal;
 pub mod policy;
 pub mod poll_watch;

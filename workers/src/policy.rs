@@ -1,10 +1,10 @@
 //! Principals that may use a namespace, and its allowed tools (NSR-15): glob lists, compiled once per reload.
 
-use globset::{Glob, GlobSet, GlobSetBuilder};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::{AccessLists, Limits};
 use crate::effect::{Missing, ToolEffects};
+use crate::pattern::{InvalidPattern, Patterns};
 use crate::scope::ToolScope;
 
 /// The compiled allow and deny lists of one namespace.
@@ -23,59 +23,6 @@ struct Lists {
     allow: Patterns,
     deny: Patterns,
     principals: Patterns,
-}
-
-/// A list of patterns. Most lists are `*`, which needs no automaton: a list is asked on every call.
-#[derive(Debug, Clone)]
-pub(crate) struct Patterns {
-    everything: bool,
-    globs: GlobSet,
-}
-
-impl Patterns {
-    /// Compiles a list; `key` names it in errors.
-    pub(crate) fn new(key: &'static str, patterns: &[String]) -> Result<Self, InvalidPattern> {
-        let invalid = |pattern: &str, error: globset::Error| InvalidPattern {
-            key,
-            pattern: pattern.to_owned(),
-            reason: error.kind().to_string(),
-        };
-        let mut set = GlobSetBuilder::new();
-        for pattern in patterns {
-            set.add(Glob::new(pattern).map_err(|error| invalid(pattern, error))?);
-        }
-        Ok(Self {
-            everything: patterns.iter().any(|pattern| pattern == "*"),
-            globs: set.build().map_err(|error| invalid("", error))?,
-        })
-    }
-
-    /// Returns true if one of the patterns matches the name.
-    pub(crate) fn is_match(&self, name: &str) -> bool {
-        // An empty `GlobSet` is not asked: it would split the name into its parts before it finds that it has no patterns.
-        self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
-    }
-
-    /// Returns true if one of the patterns matches every name.
-    pub(crate) fn is_everything(&self) -> bool {
-        self.everything
-    }
-
-    fn is_empty(&self) -> bool {
-        !self.everything && self.globs.is_empty()
-    }
-}
-
-/// A pattern that is not a valid glob.
-#[derive(Debug, thiserror::Error)]
-#[error("{key}: invalid pattern {pattern:?}: {reason}")]
-pub struct InvalidPattern {
-    /// The key the pattern stands under.
-    pub key: &'static str,
-    /// The pattern.
-    pub pattern: String,
-    /// Error of the glob parser.
-    pub reason: String,
 }
 
 impl ToolPolicy {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::policy::{InvalidPattern, Patterns};
+use crate::pattern::{InvalidPattern, Patterns};
 
 /// The scope that opens every tool.
 pub const ADMIN: &str = "admin";
