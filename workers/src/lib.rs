@@ -73,4 +73,5 @@ pub mod tool;
 pub(crate) mod tree_file;
 pub mod watch;
 pub mod worker;
+pub mod worker_state;
 pub mod yaml;

@@ -11,7 +11,7 @@ use prometheus::{IntCounter, IntGauge, Registry};
 
 use crate::metric_table;
 use crate::names::NamespaceName;
-use crate::worker::WorkerState;
+use crate::worker_state::WorkerState;
 
 pub use servers::ServerMetrics;
 use servers::ServerSeries;

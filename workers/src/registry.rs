@@ -27,7 +27,8 @@ use crate::remote::RemoteServer;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::startup::Startup;
 use crate::tool::Tool;
-use crate::worker::{Worker, WorkerState};
+use crate::worker::Worker;
+use crate::worker_state::WorkerState;
 
 /// All namespaces at one moment.
 #[derive(Debug, Default)]

@@ -25,8 +25,8 @@ use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secret::Secret;
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, ToolReply, Worker, WorkerCall, WorkerHost, WorkerSpec,
-    WorkerState,
 };
+use tooldock_workers::worker_state::WorkerState;
 
 #[path = "support/logged.rs"]
 mod logged;

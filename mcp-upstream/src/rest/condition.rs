@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::worker::WorkerState;
+use tooldock_workers::worker_state::WorkerState;
 
 use crate::mcp::Core;
 use crate::metrics::MemberState;

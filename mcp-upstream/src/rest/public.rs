@@ -15,7 +15,7 @@ use serde_json::json;
 use tooldock_workers::error::CallErrorCode;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
-use tooldock_workers::worker::WorkerState;
+use tooldock_workers::worker_state::WorkerState;
 
 use super::condition::{CRASH_LOOP, Condition, MemberCondition};
 use crate::caller::{Caller, Visibility};

@@ -11,9 +11,10 @@ use tokio::time::Instant;
 
 use super::rpc::{Link, Links};
 use super::sync_waits::SyncWaits;
-use super::{Declarations, WorkerHost, WorkerSpec, WorkerState, supervisor};
+use super::{Declarations, WorkerHost, WorkerSpec, supervisor};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
+use crate::worker_state::WorkerState;
 
 /// State that the processes of one worker share.
 pub(super) struct Common {

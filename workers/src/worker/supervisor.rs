@@ -12,9 +12,10 @@ use super::instance::{Instance, Report};
 use super::member::{PublishedState, Status};
 use super::rpc::Links;
 use super::state::{Action, LifecycleEvent, LifecyclePhase, LifecycleState, Rules};
-use super::{Declarations, WorkerHost, WorkerState};
+use super::{Declarations, WorkerHost};
 use crate::error::{CallError, CallErrorCode};
 use crate::process::output::printable_text;
+use crate::worker_state::WorkerState;
 
 /// Processes of one worker at once. More than two means that old ones do not end.
 const INSTANCES_MAX: usize = 4;

@@ -15,7 +15,8 @@ use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
 use crate::scan::files_version;
-use crate::worker::{Declarations, Worker, WorkerSpec, WorkerState};
+use crate::worker::{Declarations, Worker, WorkerSpec};
+use crate::worker_state::WorkerState;
 
 /// The shortest silence after which a worker that answers nothing counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);

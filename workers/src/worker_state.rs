@@ -1,0 +1,96 @@
+//! States of workers, as metrics and `/ready` show them.
+
+/// State of a worker, for metrics and `/ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerState {
+    /// Its process boots.
+    Starting,
+    /// The worker takes calls.
+    Ready,
+    /// Its process takes calls and runs none of them, since a function blocks the event loop; with several processes, one is
+    /// in this state.
+    Degraded,
+    /// Its process failed; the next one starts after a delay.
+    Backoff {
+        /// True when it failed so often that it is retried at the longest delay.
+        crash_loop: bool,
+    },
+    /// The worker drains and ends.
+    Stopping,
+    /// Its processes are gone for good.
+    Stopped,
+    /// The worker cannot start, and no retry would change that.
+    Failed,
+}
+
+impl WorkerState {
+    /// All values of [`WorkerState::as_str`].
+    pub(crate) const NAMES: [&'static str; 8] = [
+        "starting",
+        "ready",
+        "degraded",
+        "backoff",
+        "crash_loop",
+        "stopping",
+        "stopped",
+        "failed",
+    ];
+
+    /// The state as metrics and `/ready` show it. A crash loop is a separate state there.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Degraded => "degraded",
+            Self::Backoff { crash_loop: false } => "backoff",
+            Self::Backoff { crash_loop: true } => "crash_loop",
+            Self::Stopping => "stopping",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Returns true if a process that takes calls may follow.
+    pub(crate) fn may_come(self) -> bool {
+        match self {
+            Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
+            Self::Stopping | Self::Stopped | Self::Failed => false,
+        }
+    }
+
+    /// Distance from taking calls. The state of several processes is the nearest one, so "stopped" comes last: a worker is
+    /// gone when all its processes are.
+    pub(crate) fn distance(self) -> u8 {
+        match self {
+            Self::Ready => 0,
+            Self::Degraded => 1,
+            Self::Starting => 2,
+            Self::Backoff { crash_loop: false } => 3,
+            Self::Backoff { crash_loop: true } => 4,
+            Self::Failed => 5,
+            Self::Stopping => 6,
+            Self::Stopped => 7,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_has_a_name_that_metrics_know() {
+        for state in [
+            WorkerState::Starting,
+            WorkerState::Ready,
+            WorkerState::Degraded,
+            WorkerState::Backoff { crash_loop: false },
+            WorkerState::Backoff { crash_loop: true },
+            WorkerState::Stopping,
+            WorkerState::Stopped,
+            WorkerState::Failed,
+        ] {
+            assert!(WorkerState::NAMES.contains(&state.as_str()), "{state:?}");
+        }
+    }
+}
