@@ -43,7 +43,6 @@ use crate::scan::NamespaceSource;
 
 use base::Base;
 use installer::Installer;
-pub(crate) use installer::{redact_credentials, url_logins};
 use interpreter::Interpreter;
 pub(crate) use lock::{FileLock, LockOf};
 pub(crate) use variables::{

@@ -39,6 +39,7 @@ pub mod issue;
 pub mod json;
 pub mod keys;
 pub mod listening;
+pub(crate) mod logins;
 pub mod manage;
 pub mod manifest;
 pub mod mask;

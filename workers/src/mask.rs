@@ -8,7 +8,7 @@ mod pasted;
 
 use serde_json::{Map, Value};
 
-use crate::environment::redact_credentials;
+use crate::logins::redact_credentials;
 use crate::template::Template;
 
 pub use address::address;

@@ -341,7 +341,7 @@ mod tests {
                 "***MASKED***",
                 "--port=1",
                 "--token=${T}",
-                crate::environment::redact_credentials("https://u:pw@h/x")
+                crate::logins::redact_credentials("https://u:pw@h/x")
             ])
         );
         assert!(!shown.to_string().contains("pw@"));

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{
     NextWord, after_option, attached_option, has_token, is_dense, is_gap, is_scheme, is_secret,
 };
-use crate::environment::url_logins;
+use crate::logins::url_logins;
 use crate::template::is_variable_name;
 
 /// Commands for databases and logins whose `-p` is a password.
