@@ -22,7 +22,6 @@ mod runtime;
 mod script;
 mod stamp;
 pub(crate) mod trial;
-mod variables;
 mod venv;
 
 use std::collections::BTreeSet;
@@ -45,9 +44,6 @@ use base::Base;
 use installer::Installer;
 use interpreter::Interpreter;
 pub(crate) use lock::{FileLock, LockOf};
-pub(crate) use variables::{
-    builder_variables, installer_variables, server_variables, worker_variables,
-};
 pub(crate) use venv::NamespaceEnvironment;
 
 /// Installs that run at once.

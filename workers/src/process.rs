@@ -17,6 +17,7 @@ pub mod output;
 pub mod pipe;
 mod slice;
 mod tree;
+pub(crate) mod variables;
 
 use std::ffi::OsString;
 use std::fmt;

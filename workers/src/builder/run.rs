@@ -20,8 +20,8 @@ use super::{
     Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Progress, RegistryEntry,
     RepoFile, Task,
 };
-use crate::environment::builder_variables;
 use crate::metrics::WorkerMetrics;
+use crate::process::variables::builder_variables;
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// Children that run at once.

@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::variables::installer_variables;
 use super::{EnvironmentError, LOCAL_STEP};
 use crate::logins::redact_credentials;
 use crate::metrics::ProcessMetrics;
 use crate::process::output::{RecentLines, Stream, printable_text};
+use crate::process::variables::installer_variables;
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::secret::Secret;
 

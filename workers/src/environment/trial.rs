@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::interpreter::find_program;
 use super::script::BOUNDS;
-use super::variables::installer_variables;
 use crate::manage::{FileInspection, INSPECT_SCRIPT};
+use crate::process::variables::installer_variables;
 use crate::scan::NamespaceSource;
 use crate::secret::Secret;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::REQUIREMENTS_BYTES_MAX;
 use super::requirements::{LocalRequirement, named};
-use crate::environment::installer_variables;
+use crate::process::variables::installer_variables;
 use crate::regular_file;
 
 /// Lists beyond this many in one namespace are refused.

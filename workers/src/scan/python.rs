@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::NamespaceSource;
 use crate::config::WorkersConfig;
-use crate::environment::{trial, worker_variables};
+use crate::environment::trial;
 use crate::external::Finding;
 use crate::manifest::Variables;
 use crate::process::output::Redactor;
+use crate::process::variables::worker_variables;
 use crate::regular_file;
 use crate::secret::Secret;
 

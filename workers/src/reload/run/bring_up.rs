@@ -6,11 +6,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{Change, Changes};
-use crate::environment::{
-    EnvironmentError, NamespaceEnvironment, Packages, Toolchain, worker_variables,
-};
+use crate::environment::{EnvironmentError, NamespaceEnvironment, Packages, Toolchain};
 use crate::error::{CallError, CallErrorCode};
 use crate::issue::Issue;
+use crate::process::variables::worker_variables;
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};

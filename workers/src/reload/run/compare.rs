@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Change, Run};
 use crate::config::NamespacesConfig;
-use crate::environment::{EnvironmentError, Toolchain, worker_variables};
+use crate::environment::{EnvironmentError, Toolchain};
+use crate::process::variables::worker_variables;
 use crate::registry::{Namespace, UpstreamKind};
 use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, ReloadScope};
 use crate::reload::lock;
