@@ -40,8 +40,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tooldock_workers::error::CallError;
-use tooldock_workers::external::ListMode;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::server_settings::ListMode;
 
 use crate::protocol::Era;
 

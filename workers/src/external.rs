@@ -22,16 +22,10 @@ mod spec;
 
 pub use crate::template::Template;
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
-pub(crate) use config::check_limits;
-pub use config::{
-    InvalidServer, Isolation, ListMode, Restart, StdioServerConfig, StdioServersConfig,
-    StdioSettings,
-};
+pub use config::{Restart, StdioServerConfig, StdioServersConfig, StdioSettings};
 pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
-pub(crate) use resolve::{
-    External, ExternalFailure, INVALID, MISSING, remote_member, resolve, stdio_member,
-};
+pub(crate) use resolve::{External, remote_member, resolve, stdio_member};
 pub use resolve::{ServersConfig, named_variables};
 pub use spec::{ExternalServer, StdioSpec};

@@ -68,6 +68,8 @@ pub mod scan;
 pub mod scope;
 pub mod secret;
 pub mod secrets;
+pub mod server_failure;
+pub mod server_settings;
 pub mod startup;
 pub(crate) mod template;
 pub mod tool;

@@ -17,11 +17,11 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::error::{CallError, CallErrorCode};
-use crate::external::InvalidServer;
 use crate::names::{NamespaceName, PrincipalName};
 use crate::process::output::Redactor;
 use crate::secret::Secret;
 use crate::secrets::{Authorizer, Scope, Secrets};
+use crate::server_failure::InvalidServer;
 use crate::template::{NoValue, Parts, Sources, Template, is_variable_name};
 
 /// The most personal values of one server; more is a mistake.

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Serialize;
-use tooldock_workers::external::ListMode;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::server_settings::ListMode;
 
 use super::mend::{self, ListKind, MENDS_MAX, Mend};
 use crate::protocol::Era;

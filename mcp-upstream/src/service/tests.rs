@@ -8,12 +8,13 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::config::Limits;
-use tooldock_workers::external::{ExternalServer, Isolation, StdioSettings, StdioSpec};
+use tooldock_workers::external::{ExternalServer, StdioSettings, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secret::Secret;
+use tooldock_workers::server_settings::Isolation;
 
 use super::*;
 use crate::audit::Audit;

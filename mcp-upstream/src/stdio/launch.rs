@@ -12,14 +12,14 @@ use http::HeaderMap;
 use tokio::time::Instant;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
-    ExternalServer, InstallStep, Isolation, ListMode, NotInstalled, ProcessHost, ServerProcess,
-    StdioSettings, StdioSpec,
+    ExternalServer, InstallStep, NotInstalled, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::{Personal, PersonalSecrets, PersonalValues};
 use tooldock_workers::process::Exit;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::remote::{BackendId, RemoteServer};
+use tooldock_workers::server_settings::{Isolation, ListMode};
 
 use super::link::{Homes, Inbound, Link, LinkLimits};
 use super::process::failure::Raw;

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 use tooldock_workers::config::Limits;
-use tooldock_workers::external::Isolation;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -17,6 +16,7 @@ use tooldock_workers::remote::{
     Backend as Address, BackendId, BackendSpec, Balance, HeaderRules, Mode, RemoteHealth,
     RemoteRetry, RemoteServer, RemoteSpec, RemoteTimeouts, TlsSpec, Transport,
 };
+use tooldock_workers::server_settings::Isolation;
 
 use crate::upstream::http::port::{
     Backend, BackendRequest, BackendResponse, BackendState, Backends, BodyError, HttpClient,
@@ -48,7 +48,7 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
         transport: Transport::Auto,
         isolation: Isolation::Auto,
         stateful: false,
-        lists: tooldock_workers::external::ListMode::default(),
+        lists: tooldock_workers::server_settings::ListMode::default(),
         allow_private: false,
         headers: HeaderRules::default(),
         credentials: None,

@@ -17,10 +17,12 @@ use super::spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind, Pin,
     ToolNames,
 };
-use crate::external::{InvalidServer, Isolation, Restart, StdioServerConfig};
+use crate::external::{Restart, StdioServerConfig};
 use crate::names::NamespaceName;
 use crate::regular_file;
 use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
+use crate::server_failure::InvalidServer;
+use crate::server_settings::Isolation;
 use crate::template::Template;
 use keys::{AggregateText, Keys, Value};
 

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::spec::{AggregateSpec, Member, MemberKind};
 use crate::config::NamespacesConfig;
 use crate::error::{CallError, CallErrorCode};
-use crate::external::{self, INVALID, StdioServerConfig};
+use crate::external::{self, StdioServerConfig};
 use crate::issue::Issue;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
@@ -19,6 +19,7 @@ use crate::policy::ToolPolicy;
 use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use crate::reload::{content_hash, gate, nobody, of_external, parking, same_namespace};
 use crate::secrets::Secrets;
+use crate::server_failure::INVALID;
 
 /// Processes of members last as long as the gateway: they are never stopped or replaced for their age.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);

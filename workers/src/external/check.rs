@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::config::Isolation;
 use super::file::{EXTERNAL_FILE, ServersFile};
-use super::resolve::{External, MISSING, Server, ServerPlace, ServersConfig, resolve};
+use super::resolve::{External, Server, ServerPlace, ServersConfig, resolve};
 use super::spec::StdioSpec;
 use crate::config::NamespacesConfig;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::precedence::{COLLISION, Claim, Names};
 use crate::secrets::Secrets;
+use crate::server_failure::MISSING;
+use crate::server_settings::Isolation;
 
 /// Result of checking the external servers of a data directory and a configuration.
 #[derive(Debug, Default)]

@@ -11,10 +11,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::config::{InvalidServer, StdioServerConfig};
+use super::config::StdioServerConfig;
 use super::registry_name::{PackageType, RegistryCache, launch};
 use crate::names::NamespaceName;
 use crate::precedence::Claim;
+use crate::server_failure::InvalidServer;
 use crate::tree_file::{self, TreeFileError};
 use crate::yaml::{self, Mapping, Value};
 
@@ -313,7 +314,7 @@ servers:
         assert_eq!(github.args, ["-y", "@modelcontextprotocol/server-github"]);
         let mssql = file.servers["mssql"].as_ref().unwrap();
         assert_eq!(mssql.args, ["-y", "@anthropic/mcp-server-mssql"]);
-        assert_eq!(mssql.isolation, super::super::Isolation::Session);
+        assert_eq!(mssql.isolation, crate::server_settings::Isolation::Session);
         assert_eq!(
             mssql.env.keys().collect::<Vec<_>>(),
             ["MSSQL_CONNECTION_STRING"]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::config::InvalidServer;
+use crate::server_failure::InvalidServer;
 
 /// The longest name.
 const NAME_MAX: usize = 256;

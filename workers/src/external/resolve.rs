@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{InvalidServer, StdioServerConfig, StdioServersConfig};
+use super::config::{StdioServerConfig, StdioServersConfig};
 use super::file::{EXTERNAL_FILE, ServersFile};
 use super::spec::{ExternalServer, StdioSpec};
 use crate::config::LimitsPatch;
-use crate::error::{CallError, CallErrorCode};
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 use crate::personal::Personal;
@@ -22,13 +21,8 @@ use crate::process::variables::server_variables;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
 use crate::secrets::{FOREIGN, OWNERS_FILE, Secrets};
+use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::template::{NoValue, Sources, Template};
-
-/// Code of a failure over a missing variable.
-pub(crate) const MISSING: &str = "missing_variable";
-
-/// Code of any other failure.
-pub(crate) const INVALID: &str = "invalid_config";
 
 /// A wanted server.
 #[derive(Debug)]
@@ -116,19 +110,6 @@ impl ServerPlace {
             Self::File => "servers",
         }
     }
-}
-
-/// Reason why a server cannot be started.
-#[derive(Debug)]
-pub(crate) struct ExternalFailure {
-    /// The stable code for reports.
-    pub(crate) code: &'static str,
-    /// The key, and the problem with it.
-    pub(crate) reason: Box<InvalidServer>,
-    /// Error of calls.
-    pub(crate) error: CallError,
-    /// True when the previously served server may go on. False when a variable is gone: it may have been taken away.
-    pub(crate) keeps_old: bool,
 }
 
 /// The servers that are served under their names, in name order: those of each place for which [`Names`] has that origin.
@@ -372,26 +353,6 @@ fn spec(
         cwd,
         settings: config.settings(),
     })
-}
-
-impl ExternalFailure {
-    /// The failure of a server that `cannot` be something, as in "cannot be started".
-    pub(crate) fn new(
-        name: &NamespaceName,
-        cannot: &str,
-        code: &'static str,
-        reason: InvalidServer,
-    ) -> Self {
-        Self {
-            code,
-            error: CallError::new(
-                CallErrorCode::WorkerUnavailable,
-                format!("the server of namespace {name} {cannot}: {reason}"),
-            ),
-            reason: Box::new(reason),
-            keeps_old: code != MISSING && code != FOREIGN,
-        }
-    }
 }
 
 fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> ExternalFailure {

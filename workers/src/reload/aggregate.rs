@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::{AggregateSpec, Surroundings, namespace, refused_nesting};
-use crate::external::INVALID;
 use crate::names::NamespaceName;
 use crate::precedence::{Kind, Names, Origin};
 use crate::registry::{Snapshot, UpstreamKind};
+use crate::server_failure::INVALID;
 
 /// The wanted aggregates, each with the content of its file or the reason why the file cannot be used.
 pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;

@@ -12,9 +12,10 @@ use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
 use crate::bounds::{TIMES, within};
 use crate::config::LimitsPatch;
-use crate::external::{InvalidServer, Isolation, ListMode, check_limits};
 use crate::names::NamespaceName;
 use crate::personal;
+use crate::server_failure::InvalidServer;
+use crate::server_settings::{Isolation, ListMode, check_limits};
 use crate::template::Template;
 
 /// `upstreams.remote:` — servers by namespace.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::external::InvalidServer;
+use crate::server_failure::InvalidServer;
 use crate::template::Template;
 
 /// The most headers of one server; more is a mistake.

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::backend::Backend;
-use crate::external::InvalidServer;
 use crate::personal::AuthorizedBy;
 use crate::secret::Secret;
+use crate::server_failure::InvalidServer;
 use crate::template::Template;
 
 /// The most scopes of one server; more is a mistake.

@@ -8,12 +8,12 @@ use super::config::{RemoteServerConfig, RemoteTls};
 use super::headers::is_header_value;
 use super::oauth::OAuthConfig;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
-use crate::external::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
 use crate::regular_file;
 use crate::secret::Secret;
 use crate::secrets::Secrets;
+use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::template::{NoValue, Sources, Template};
 
 /// The longest file of certificates.

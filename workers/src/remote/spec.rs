@@ -10,12 +10,13 @@ use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
 use super::oauth::OAuthSpec;
 use super::resolve::spec;
-use crate::external::{InvalidServer, Isolation, ListMode};
 use crate::names::NamespaceName;
 use crate::personal::Personal;
 use crate::process::output::Redactor;
 use crate::secret::Secret;
 use crate::secrets::Secrets;
+use crate::server_failure::InvalidServer;
+use crate::server_settings::{Isolation, ListMode};
 
 /// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

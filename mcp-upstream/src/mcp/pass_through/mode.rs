@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
-use tooldock_workers::external::Isolation;
 use tooldock_workers::remote::{Mode, Transport};
+use tooldock_workers::server_settings::Isolation;
 
 use super::remote;
 use crate::mcp::head::AcceptFlags;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tooldock_workers::external::{Isolation, Restart, StdioSettings};
+use tooldock_workers::external::{Restart, StdioSettings};
+use tooldock_workers::server_settings::Isolation;
 
 use crate::stdio::breaker::BreakerRules;
 

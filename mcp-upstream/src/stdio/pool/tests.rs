@@ -8,10 +8,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{ExternalServer, Isolation, ProcessHost, Restart, StdioSpec};
+use tooldock_workers::external::{ExternalServer, ProcessHost, Restart, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::runtimes::Runtimes;
+use tooldock_workers::server_settings::Isolation;
 use tooldock_workers::worker::LogLevel;
 
 use super::state::PoolCounts;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::Isolation;
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::BackendId;
+use tooldock_workers::server_settings::Isolation;
 
 use super::failure::{self, Raw};
 use super::open::{self, OpenOutcome, OpeningLimits};

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout, timeout_at};
 use tooldock_workers::error::CallError;
-use tooldock_workers::external::ListMode;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
+use tooldock_workers::server_settings::ListMode;
 
 use super::connector::{Era, Isolation, Opener, ServerConnection, ServerInfo};
 use super::isolation;

@@ -11,10 +11,10 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tooldock_workers::error::CallError;
-pub(crate) use tooldock_workers::external::Isolation;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
+pub(crate) use tooldock_workers::server_settings::Isolation;
 use tooldock_workers::worker::LogLevel;
 
 use crate::catalogue::Catalogue;

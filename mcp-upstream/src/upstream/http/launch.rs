@@ -6,11 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{Isolation, ProcessHost, Restart, StdioSettings};
+use tooldock_workers::external::{ProcessHost, Restart, StdioSettings};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
+use tooldock_workers::server_settings::Isolation;
 
 use super::port::{Backend, BackendState, Backends, HttpClient};
 use super::reached::CurrentServer;

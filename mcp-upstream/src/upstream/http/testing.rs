@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tooldock_workers::external::{Isolation, ProcessHost};
+use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
@@ -21,6 +21,7 @@ use tooldock_workers::remote::{
     RemoteSpec, TlsSpec, Transport,
 };
 use tooldock_workers::runtimes::Runtimes;
+use tooldock_workers::server_settings::Isolation;
 
 use super::launch::AllLaunchers;
 use super::port::{
@@ -295,7 +296,7 @@ fn spec(backends: Vec<BackendSpec>, transport: Transport) -> RemoteSpec {
         transport,
         isolation: Isolation::Auto,
         stateful: false,
-        lists: tooldock_workers::external::ListMode::default(),
+        lists: tooldock_workers::server_settings::ListMode::default(),
         allow_private: false,
         headers: HeaderRules::default(),
         credentials: None,

@@ -1,7 +1,7 @@
 //! The gateway's own client of remote servers, end to end: from a message to the requests at its backend.
 
-use tooldock_workers::external::Isolation;
 use tooldock_workers::remote::Balance;
+use tooldock_workers::server_settings::Isolation;
 
 use super::*;
 use crate::upstream::http::port::BackendRequest;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::external::{Isolation, Restart, StdioSettings};
+use tooldock_workers::external::{Restart, StdioSettings};
+use tooldock_workers::server_settings::Isolation;
 
 use super::*;
 use crate::protocol::ClientIdentity;

@@ -1,0 +1,81 @@
+//! Settings that stdio servers and remote servers share.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Limits, LimitsPatch};
+use crate::policy::ToolPolicy;
+use crate::server_failure::InvalidServer;
+
+/// Sharing of a server's processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// All clients share one, except those that the server may ask something: each has a process of its own.
+    Auto,
+    /// All clients share one.
+    Shared,
+    /// Each session has its own process.
+    Session,
+    /// All sessions of one principal share one.
+    Principal,
+}
+
+impl Isolation {
+    /// The spelling in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shared => "shared",
+            Self::Session => "session",
+            Self::Principal => "principal",
+        }
+    }
+}
+
+/// Treatment of a server's lists on their way to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListMode {
+    /// Mended if that keeps their meaning, so that strict clients accept them.
+    #[default]
+    Mend,
+    /// Unchanged, as the server wrote them.
+    Raw,
+}
+
+/// Refuses limits that are out of bounds or not for servers, and invalid patterns. `processes`: the hint to use instead of
+/// `processes`.
+pub(crate) fn check_limits(patch: &LimitsPatch, processes: &str) -> Result<(), InvalidServer> {
+    let wrong = |key: &str, message: String| InvalidServer::new(format!("limits.{key}"), message);
+    for (key, said, instead) in [
+        (
+            "sync_concurrency",
+            patch.sync_concurrency.is_some(),
+            "an external server has max_concurrency",
+        ),
+        (
+            "mask_errors",
+            patch.mask_errors.is_some(),
+            "an external server words its own errors",
+        ),
+        (
+            "global_secrets",
+            patch.global_secrets.is_some(),
+            "an external server gets the secrets that its entry names",
+        ),
+        ("processes", patch.processes.is_some(), processes),
+    ] {
+        if said {
+            return Err(wrong(key, format!("is for Python namespaces; {instead}")));
+        }
+    }
+    patch
+        .check()
+        .map_err(|refused| wrong(&refused.key, refused.message))?;
+    let mut limits = Limits::default();
+    limits.apply(patch);
+    ToolPolicy::new(&limits).map(drop).map_err(|error| {
+        let message = format!("{:?} is no pattern: {}", error.pattern, error.reason);
+        wrong(error.key, message)
+    })
+}
