@@ -15,10 +15,11 @@ use tooldock_workers::external::{
     ExternalServer, InstallStep, NotInstalled, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::personal::{Personal, PersonalSecrets, PersonalValues};
+use tooldock_workers::personal::{Personal, PersonalValues};
 use tooldock_workers::process::Exit;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::remote::{BackendId, RemoteServer};
+use tooldock_workers::secrets::PersonalSecrets;
 use tooldock_workers::server_settings::{Isolation, ListMode};
 
 use super::link::{Homes, Inbound, Link, LinkLimits};

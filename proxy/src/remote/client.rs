@@ -12,10 +12,9 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tooldock_upstream::http_client::{Backends, HttpClient};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{BackendSpec, RemoteServer};
-use tooldock_workers::secrets::AuthorizationStore;
+use tooldock_workers::secrets::{AuthorizationStore, PersonalSecrets};
 
 use super::connect::Connector;
 use super::headers::Headers;

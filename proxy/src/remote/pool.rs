@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, BackendState, Backends, SendError, SendErrorKind,
 };
-use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
+use tooldock_workers::secrets::PersonalSecrets;
 
 use super::balance::{Candidate, CandidateFacts, Choice};
 use super::connect::Connector;

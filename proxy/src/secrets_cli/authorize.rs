@@ -13,10 +13,10 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::remote::{Grant, RemoteServer};
 use tooldock_workers::secrets::{
-    Authorization, AuthorizationStore, Authorizer, Scope, SecretSource as _, SecretStore,
+    Authorization, AuthorizationStore, Authorizer, PersonalSecrets, Scope, SecretSource as _,
+    SecretStore,
 };
 
 use self::visitors::Visitors;

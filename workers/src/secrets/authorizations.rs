@@ -22,10 +22,9 @@ use zeroize::Zeroizing;
 
 use super::envelope::Salt;
 use super::store::{self, Content, SecretStore};
-use super::{SecretsError, files};
+use super::{PersonalSecrets, SecretsError, files};
 use crate::file_lock::FileLock;
 use crate::names::{NamespaceName, PrincipalName};
-use crate::personal::PersonalSecrets;
 use crate::secret::Secret;
 
 /// Name of the file.

@@ -12,10 +12,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
+use tooldock_workers::secrets::PersonalSecrets;
 
 use super::key::{ConnectionKey, OpenAs, Opener};
 use super::rules::HangThresholds;

@@ -8,9 +8,9 @@ use tokio::runtime::Handle;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{ProcessHost, Restart, StdioSettings};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::personal::PersonalSecrets;
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
+use tooldock_workers::secrets::PersonalSecrets;
 use tooldock_workers::server_settings::Isolation;
 
 use super::port::{Backend, BackendState, Backends, HttpClient};

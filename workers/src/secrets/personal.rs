@@ -1,0 +1,81 @@
+//! Personal values of all principals, beside the snapshot: a new value changes no namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::{Authorizer, Secrets};
+use crate::process::output::Redactor;
+use crate::secret::Secret;
+
+/// The values of one principal, by key.
+pub(crate) type Own = Arc<BTreeMap<String, Secret>>;
+
+/// The personal values of all principals, as the last reload read them.
+#[derive(Debug)]
+pub struct PersonalSecrets {
+    pub(crate) current: ArcSwap<BTreeMap<String, Own>>,
+    /// Authorizers of the gateway, by server and principal, with the times.
+    authorized: ArcSwap<BTreeMap<Authorizer, u64>>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for PersonalSecrets {
+    fn default() -> Self {
+        Self {
+            current: ArcSwap::default(),
+            authorized: ArcSwap::default(),
+            changed: watch::Sender::new(()),
+        }
+    }
+}
+
+impl PersonalSecrets {
+    /// Uses the values of these secrets from now on.
+    pub fn install(&self, secrets: &Secrets) {
+        let before = self.current.load_full();
+        let wanted = secrets.of_principals().map(|(name, own)| {
+            let kept = before.get(name).filter(|kept| ***kept == *own);
+            let own = kept.map_or_else(|| Arc::new(own.clone()), Arc::clone);
+            (name.to_owned(), own)
+        });
+        let wanted: BTreeMap<_, _> = wanted.collect();
+        if wanted != *before {
+            self.current.store(Arc::new(wanted));
+            self.changed.send_replace(());
+        }
+    }
+
+    /// Replaces the authorizations: authorizers with the times since which they count.
+    pub(crate) fn install_authorizations(&self, authorized: BTreeMap<Authorizer, u64>) {
+        if authorized != **self.authorized.load() {
+            self.authorized.store(Arc::new(authorized));
+            self.changed.send_replace(());
+        }
+    }
+
+    /// The time since which the gateway is authorized, in seconds since 1970.
+    pub(crate) fn authorized_since(&self, authorizer: &Authorizer) -> Option<u64> {
+        self.authorized.load().get(authorizer).copied()
+    }
+
+    /// Subscribes to all changes.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn of(&self, principal: &str) -> Option<Own> {
+        self.current.load().get(principal).cloned()
+    }
+
+    /// A text without any principal's values of these names.
+    pub(crate) fn hide(&self, slots: &BTreeSet<String>, text: &str) -> String {
+        let all = self.current.load();
+        let own = all.values().flat_map(|own| &**own);
+        let own = own.filter(|(key, _)| slots.contains(*key));
+        let hidden = Redactor::new(own.map(|(_, value)| value)).hide(text.into(), false);
+        String::from_utf8_lossy(&hidden).into_owned()
+    }
+}
