@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::config::{GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
 use crate::issue::Issue;
 use crate::names::NamespaceName;
+use crate::secrets::DeclaredSecret;
 use crate::template::Template;
 use crate::yaml::{Mapping, Value};
 use crate::{tree_file, yaml};
@@ -47,16 +48,6 @@ pub struct Manifest {
     pub vault_style: bool,
     /// Issues: unknown keys, and variables that may not be set.
     pub issues: Vec<Issue>,
-}
-
-/// A secret that a namespace declares.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeclaredSecret {
-    /// Its name, which is that of the environment variable.
-    pub key: String,
-    /// Default from `env` for a secret without a value: the names that this text refers to. `None` if `env` does not set the
-    /// variable.
-    pub default: Option<Vec<String>>,
 }
 
 /// Reason why a manifest cannot be used. Names file and key.

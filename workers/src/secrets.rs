@@ -36,7 +36,7 @@ pub use authorizations::{AUTHORIZATIONS_FILE, Authorization, AuthorizationStore,
 pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
 pub use meta::Status;
-pub use names::{SecretEntry, SecretNames, SecretsCheck};
+pub use names::{DeclaredSecret, SecretEntry, SecretNames, SecretsCheck};
 pub use owners::{FOREIGN, OWNERS_FILE, Owners, RecordedOwners};
 pub use personal::PersonalSecrets;
 pub use recipients::Recipients;

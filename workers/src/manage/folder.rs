@@ -12,10 +12,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use super::{NotDone, Workspace, blocking, leftovers, servers};
 use crate::external::EXTERNAL_FILE;
 use crate::fault;
-use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 use crate::precedence::Names;
 use crate::scan;
+use crate::secrets::DeclaredSecret;
 
 /// Prefix of the folder of a deleted namespace until everything in it is removed. The scan ignores such names.
 pub(super) const DELETED: &str = ".deleted-";

@@ -10,9 +10,18 @@ use super::meta::{Meta, Status};
 use super::scoped::EntryOwner;
 use super::store::SecretStore;
 use super::{Scope, SecretsError, check_new_key};
-use crate::manifest::DeclaredSecret;
 use crate::names::NamespaceName;
 use crate::secret::Secret;
+
+/// A secret that a namespace declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeclaredSecret {
+    /// Its name, which is that of the environment variable.
+    pub key: String,
+    /// Default from `env` for a secret without a value: the names that this text refers to. `None` if `env` does not set the
+    /// variable.
+    pub default: Option<Vec<String>>,
+}
 
 /// Names and statuses of secrets. No method returns a value. All of them read files and may wait for the lock: call them
 /// where blocking is allowed.

@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::fault::{FOLDER, dying_everywhere};
-use crate::manifest::{DeclaredSecret, Manifest};
+use crate::manifest::Manifest;
 use crate::names::NamespaceName;
-use crate::secrets::{SecretNames, Status};
+use crate::secrets::{DeclaredSecret, SecretNames, Status};
 
 fn key(text: &str) -> SecretsKey {
     SecretsKey::quick(text)
