@@ -23,7 +23,7 @@ mod spec;
 pub use crate::template::Template;
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
 pub use config::{Restart, StdioServerConfig, StdioServersConfig, StdioSettings};
-pub(crate) use file::{EXTERNAL_FILE, ServersFile, check_entry, is_cached};
+pub(crate) use file::{ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};
 pub(crate) use resolve::{External, remote_member, resolve, stdio_member};

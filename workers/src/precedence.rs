@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::aggregate::AggregatesConfig;
-use crate::external::{EXTERNAL_FILE, ServersConfig};
+use crate::external::ServersConfig;
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 
@@ -22,6 +22,9 @@ pub const COLLISION: &str = "name_collision";
 
 /// Name of `$DATA/config.yaml` in messages.
 pub(crate) const DATA_FILE: &str = "config.yaml of the data directory";
+
+/// Path of the file, relative to the data directory.
+pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";
 
 /// Source of a namespace's configuration. The order is the precedence: the first wins.
 #[derive(

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use super::file::{EXTERNAL_FILE, ServersFile};
+use super::file::ServersFile;
 use super::resolve::{External, Server, ServerPlace, ServersConfig, resolve};
 use super::spec::StdioSpec;
 use crate::config::NamespacesConfig;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
-use crate::precedence::{COLLISION, Claim, Names};
+use crate::precedence::{COLLISION, Claim, EXTERNAL_FILE, Names};
 use crate::secrets::Secrets;
 use crate::server_failure::MISSING;
 use crate::server_settings::Isolation;

@@ -14,13 +14,11 @@ use serde::de::DeserializeOwned;
 use super::config::StdioServerConfig;
 use super::registry_name::{PackageType, RegistryCache, launch};
 use crate::names::NamespaceName;
-use crate::precedence::Claim;
+use crate::precedence::{Claim, EXTERNAL_FILE};
 use crate::server_failure::InvalidServer;
 use crate::tree_file::{self, TreeFileError};
 use crate::yaml::{self, Mapping, Value};
 
-/// Path of the file, relative to the data directory.
-pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";
 /// Path of cached answers of registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
 /// The largest size of each.

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::config::{StdioServerConfig, StdioServersConfig};
-use super::file::{EXTERNAL_FILE, ServersFile};
+use super::file::ServersFile;
 use super::spec::{ExternalServer, StdioSpec};
 use crate::config::LimitsPatch;
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 use crate::personal::Personal;
-use crate::precedence::{Kind, Names, Origin, Source};
+use crate::precedence::{EXTERNAL_FILE, Kind, Names, Origin, Source};
 use crate::process::variables::server_variables;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{NotDone, Workspace, blocking, leftovers, servers};
-use crate::external::EXTERNAL_FILE;
 use crate::fault;
 use crate::names::NamespaceName;
-use crate::precedence::Names;
+use crate::precedence::{EXTERNAL_FILE, Names};
 use crate::scan;
 use crate::secrets::DeclaredSecret;
 

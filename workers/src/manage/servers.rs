@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use super::{NotDone, Workspace, blocking};
 use crate::data_dir::write_atomically;
-use crate::external::{EXTERNAL_FILE, check_entry, is_cached};
+use crate::external::{check_entry, is_cached};
 use crate::mask;
 use crate::names::NamespaceName;
+use crate::precedence::EXTERNAL_FILE;
 use crate::regular_file;
 use crate::tree_file;
 use crate::yaml::{self, Mapping, Value};

@@ -9,12 +9,12 @@ use super::run::{Change, Changes};
 use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
-use crate::external::{EXTERNAL_FILE, External, ServersFile, resolve};
+use crate::external::{External, ServersFile, resolve};
 use crate::issue::Issue;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
-use crate::precedence::Names;
+use crate::precedence::{EXTERNAL_FILE, Names};
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
 use crate::secrets::Secrets;
 

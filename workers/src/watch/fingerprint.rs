@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::source::name_counts;
-use crate::external::EXTERNAL_FILE;
+use crate::precedence::EXTERNAL_FILE;
 use crate::secrets::{META_FILE, VALUES_FILE};
 
 /// The most entries that a poll reads. A folder of packages among the tools must not keep a core busy.
