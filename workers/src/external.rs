@@ -19,6 +19,7 @@ mod process;
 mod registry_name;
 mod resolve;
 mod spec;
+mod startable;
 
 pub use crate::template::Template;
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};

@@ -18,8 +18,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::check::not_startable;
 use super::spec::ExternalServer;
+use super::startable::not_startable;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
 use crate::process::output::{
