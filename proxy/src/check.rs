@@ -8,13 +8,14 @@ use std::path::Path;
 
 use tooldock_workers::aggregate;
 use tooldock_workers::data_dir::STARTER;
-use tooldock_workers::external::{self, Finding, ServerCheck};
 use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::precedence;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan::{self, PythonCheck};
 use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
+use tooldock_workers::servers;
+use tooldock_workers::servers::{Finding, ServerCheck};
 use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
@@ -187,7 +188,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
         Target::Servers(file) => {
             // `DATA/external/config.yaml` belongs to the data directory `DATA`, whose secrets count.
             let data = folder_in(file.parent().unwrap_or(file), "external");
-            external::check_file(file, namespaces, &secrets(effective, data).0)
+            servers::check_file(file, namespaces, &secrets(effective, data).0)
         }
         Target::Namespace(folder) => folder_part(effective, folder, None),
         Target::Python(folder, file) => folder_part(effective, folder, Some(file)),
@@ -264,7 +265,7 @@ pub(crate) fn servers(effective: &Effective) -> ServerCheck {
     let config = &effective.config;
     let mut claims = precedence::configured(&config.upstreams, &config.toolman);
     claims.extend(scan::claims(&effective.data_dir.join("tools")));
-    let mut checked = external::check(
+    let mut checked = servers::check(
         &effective.data_dir,
         &effective.config.upstreams,
         claims,

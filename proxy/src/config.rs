@@ -50,9 +50,9 @@ use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
 use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::builder::BuilderConfig;
 use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
-use tooldock_workers::external::ServersConfig;
 use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secret::Secret;
+use tooldock_workers::servers::ServersConfig;
 
 pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};
 

@@ -70,6 +70,7 @@ pub mod secret;
 pub mod secrets;
 pub mod server_failure;
 pub mod server_settings;
+pub mod servers;
 pub mod startup;
 pub(crate) mod template;
 pub mod tool;

@@ -28,10 +28,10 @@ use crate::config::WorkersConfig;
 use crate::data_dir::DataDir;
 use crate::environment::{Environments, FileLock};
 use crate::error::{CallError, CallErrorCode};
-use crate::external::ServersConfig;
 use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
-use crate::precedence::{self, Names};
+use crate::precedence::Names;
+use crate::servers::ServersConfig;
 
 pub use file_name::{InvalidToolFileName, InvalidToolFileVersion, ToolFileName, ToolFileVersion};
 pub use folder::NamespaceFolder;
@@ -88,7 +88,7 @@ impl Workspace {
     /// Sets the names of the configuration from now on; there are none before. No namespace and no server of such a name is
     /// made here, since it would not be served.
     pub fn set_configured(&self, servers: &ServersConfig, aggregates: &AggregatesConfig) {
-        let names = Names::settle(precedence::configured(servers, aggregates));
+        let names = Names::settle(crate::servers::configured(servers, aggregates));
         *self.configured_names() = Arc::new(names);
     }
 

@@ -26,10 +26,11 @@ use crate::bounds::BoundedValue;
 use crate::config::{
     Ceilings, GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, OperatorLimits,
 };
-use crate::external::{ServersConfig, StdioServerConfig};
+use crate::external::StdioServerConfig;
 use crate::names::NamespaceName;
 use crate::policy::covers;
 use crate::precedence::Source;
+use crate::servers::ServersConfig;
 
 pub use fit::{fit, selects_tools};
 

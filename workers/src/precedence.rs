@@ -12,8 +12,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::aggregate::AggregatesConfig;
-use crate::external::ServersConfig;
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 
@@ -166,7 +164,13 @@ impl Claim {
         }
     }
 
-    fn configured(name: &NamespaceName, origin: Origin, key: &str, enabled: bool) -> Self {
+    /// An entry of the configuration, below `key`.
+    pub(crate) fn configured(
+        name: &NamespaceName,
+        origin: Origin,
+        key: &str,
+        enabled: bool,
+    ) -> Self {
         let key = format!("{key}.{name}");
         Self {
             name: name.clone(),
@@ -178,23 +182,6 @@ impl Claim {
             enabled,
         }
     }
-}
-
-/// The claims of the configuration: those of the operator's file, and those added by `$DATA/config.yaml`.
-pub fn configured(servers: &ServersConfig, aggregates: &AggregatesConfig) -> Vec<Claim> {
-    let of = |source, kind| Origin { source, kind };
-    let stdio = servers.stdio.iter().map(|(name, config)| {
-        let origin = of(config.source, Kind::Stdio);
-        Claim::configured(name, origin, "upstreams.stdio", config.enabled)
-    });
-    let remote = servers.remote.iter().map(|(name, config)| {
-        let origin = of(Source::Operator, Kind::Remote);
-        Claim::configured(name, origin, "upstreams.remote", config.enabled)
-    });
-    let aggregates = aggregates.iter().map(|(name, config)| {
-        Claim::configured(name, of(config.source, Kind::Aggregate), "toolman", true)
-    });
-    stdio.chain(remote).chain(aggregates).collect()
 }
 
 impl Names {

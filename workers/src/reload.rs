@@ -43,12 +43,13 @@ use crate::aggregate::AggregatesConfig;
 use crate::config::{NamespacesConfig, WorkersConfig};
 use crate::data_dir::DataDir;
 use crate::environment::Environments;
-use crate::external::{ServersConfig, ServersFile};
+use crate::external::ServersFile;
 use crate::issue::Issue;
 use crate::names::NamespaceName;
-use crate::precedence::{DATA_FILE, Names, configured};
+use crate::precedence::{DATA_FILE, Names};
 use crate::registry::{Registry, UpstreamKind};
 use crate::secrets::{RecordedOwners, SecretSource, Secrets};
+use crate::servers::{ServersConfig, configured};
 use crate::startup::ExpectedNamespaces;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 

@@ -20,8 +20,7 @@ use tooldock_workers::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
-    ExternalServer, ProcessHost, ServerProcess, ServersConfig, StdioServersConfig, StdioSettings,
-    StdioSpec,
+    ExternalServer, ProcessHost, ServerProcess, StdioServersConfig, StdioSettings, StdioSpec,
 };
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
@@ -31,6 +30,7 @@ use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
+use tooldock_workers::servers::ServersConfig;
 use tooldock_workers::worker::WorkerHost;
 use tooldock_workers::yaml;
 

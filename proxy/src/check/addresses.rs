@@ -14,8 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
-use tooldock_workers::external::Finding;
 use tooldock_workers::listening;
+use tooldock_workers::servers::Finding;
 
 use crate::config::{Effective, ListenAddress};
 use crate::sockets;

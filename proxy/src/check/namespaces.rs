@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use tooldock_workers::aggregate::MemberKind;
-use tooldock_workers::external::Finding;
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::servers::Finding;
 
 use crate::config::{Config, NamespaceRule, ProfileName};
 

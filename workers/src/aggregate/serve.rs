@@ -197,10 +197,10 @@ fn one(
                 ..(**config).clone()
             };
             let allowed = &around.config.env_allowed;
-            external::stdio_member(name, &config, around.secrets, around.environment, allowed)
+            servers::stdio_member(name, &config, around.secrets, around.environment, allowed)
         }
         MemberKind::Remote(config) => {
-            external::remote_member(name, config, around.secrets, around.environment)
+            servers::remote_member(name, config, around.secrets, around.environment)
         }
     };
     let next = of_external(external, current.map(|it| &**it), around.config);

@@ -30,7 +30,7 @@ const SERVERS_MAX: usize = 1_000;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServersFile {
     /// Its servers.
-    pub(super) servers: BTreeMap<NamespaceName, Result<StdioServerConfig, InvalidServer>>,
+    pub(crate) servers: BTreeMap<NamespaceName, Result<StdioServerConfig, InvalidServer>>,
     /// Entries whose name cannot be a namespace's.
     pub(crate) invalid_names: Vec<String>,
     /// Oddities of the file that do not stop anything.
@@ -61,7 +61,7 @@ impl ServersFile {
     /// # Errors
     ///
     /// As [`ServersFile::read`].
-    pub(super) fn read_alone(path: &Path) -> Result<Option<Self>, String> {
+    pub(crate) fn read_alone(path: &Path) -> Result<Option<Self>, String> {
         Self::read_at(path, &path.with_file_name("registry-cache.yaml"))
     }
 

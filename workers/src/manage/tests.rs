@@ -367,7 +367,7 @@ fn the_name_of_a_server_is_no_namespace_and_every_refusal_says_so() {
     run(workspace.remove_server(&name)).unwrap();
     run(workspace.create_namespace(&name)).unwrap();
     // A server of the operator's configuration.
-    let configured = crate::external::ServersConfig {
+    let configured = crate::servers::ServersConfig {
         stdio: crate::yaml::from_str("{ other: { command: x } }").unwrap(),
         ..Default::default()
     };

@@ -1,10 +1,10 @@
 //! Entries of `$DATA/config.yaml` that cannot be used together with the operator's file.
 
 use crate::config::NamespacesConfig;
-use crate::external::ServersConfig;
 use crate::names::NamespaceName;
 use crate::precedence::Source;
 use crate::remote::Mode;
+use crate::servers::ServersConfig;
 
 /// Cuts a narrowed configuration back to the entries that can be used, so that no other restriction of the file is lost with
 /// them. A server that only the file has is left out; a server of the operator that the file restricts in a way that cannot

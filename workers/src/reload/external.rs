@@ -9,7 +9,7 @@ use super::run::{Change, Changes};
 use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::config::NamespacesConfig;
-use crate::external::{External, ServersFile, resolve};
+use crate::external::ServersFile;
 use crate::issue::Issue;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
@@ -17,6 +17,7 @@ use crate::policy::ToolPolicy;
 use crate::precedence::{EXTERNAL_FILE, Names};
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
 use crate::secrets::Secrets;
+use crate::servers::{External, resolve};
 
 /// Code of a failure that concerns the whole file or one entry of it.
 const INVALID: &str = "invalid_config";

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::run::{Change, Changes};
 use super::{Reloader, lock};
 use crate::names::NamespaceName;
-use crate::precedence::{Claim, Names, configured};
+use crate::precedence::{Claim, Names};
 use crate::registry::Snapshot;
 use crate::scan::NamespaceSource;
 use crate::secrets::{OWNERS_FILE, Owners, RecordedOwners, Secrets, SecretsError};
+use crate::servers::configured;
 
 impl Reloader {
     /// Gives every name to one of its claims: of the configuration, of `external/config.yaml` as it was read last, and of

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::{NamespaceSource, PythonCheck, ignored, look_at, scan};
 use crate::config::NamespacesConfig;
-use crate::external::Finding;
 use crate::issue::Issue;
 use crate::manifest::{INVALID_VARIABLE, Variables};
 use crate::names::NamespaceName;
 use crate::secrets::{NamespaceSecrets, Secrets};
+use crate::servers::Finding;
 use crate::template::Sources;
 
 /// Checks every folder under `tools/`. A missing directory has no namespaces. `secrets` are those that the gateway would

@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::NamespaceSource;
 use crate::config::WorkersConfig;
 use crate::environment::trial;
-use crate::external::Finding;
 use crate::manifest::Variables;
 use crate::process::output::Redactor;
 use crate::process::variables::worker_variables;
 use crate::regular_file;
 use crate::secret::Secret;
+use crate::servers::Finding;
 
 /// The largest file that is parsed, in bytes: the same as for files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use super::{Owners, Scope, SecretSource};
 use crate::config::{GlobalSecrets, NamespacesConfig};
-use crate::external::{self, ServersConfig, ServersFile};
+use crate::external::{self, ServersFile};
 use crate::names::NamespaceName;
 use crate::precedence::{Claim, Kind, Names};
 use crate::scan;
+use crate::servers::ServersConfig;
 
 /// Maximum number of names in one line of the list.
 const NAMED_MAX: usize = 10;
@@ -43,7 +44,7 @@ impl Recipients {
                     (source.name, (rule, source.manifest.secrets))
                 })
                 .collect(),
-            servers: external::named_variables(data, servers),
+            servers: servers::named_variables(data, servers),
             names: None,
             foreign: BTreeSet::new(),
         }
@@ -158,9 +159,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::precedence::configured;
     use crate::secret::Secret;
     use crate::secrets::{Protection, SecretStore, SecretsKey};
+    use crate::servers::configured;
     use crate::yaml;
 
     #[test]

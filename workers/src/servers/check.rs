@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::file::ServersFile;
-use super::resolve::{External, Server, ServerPlace, ServersConfig, resolve};
-use super::startable::not_startable;
+use super::{External, Server, ServerPlace, ServersConfig, resolve};
 use crate::config::NamespacesConfig;
+use crate::external::{ServersFile, not_startable};
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::precedence::{COLLISION, Claim, EXTERNAL_FILE, Names};
@@ -187,7 +186,7 @@ mod tests {
 
     use std::collections::BTreeMap;
 
-    use crate::{precedence, scan, yaml};
+    use crate::{scan, yaml};
 
     use super::*;
 
@@ -196,7 +195,7 @@ mod tests {
             stdio: yaml::from_str(configured).unwrap(),
             ..ServersConfig::default()
         };
-        let mut claims = precedence::configured(&configured, &BTreeMap::new());
+        let mut claims = crate::servers::configured(&configured, &BTreeMap::new());
         claims.extend(scan::claims(&data.join("tools")));
         check(
             data,

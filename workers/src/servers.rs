@@ -1,6 +1,17 @@
 //! Resolves configured servers into servers that can be used: all places put together, variables filled in.
 //!
+//! ```text
+//! upstreams.stdio ───────┐
+//! upstreams.remote ──────┼─▶ resolve ─▶ variables ─▶ ExternalServer or RemoteServer, in the snapshot
+//! external/config.yaml ──┘
+//! ```
+//!
+//! `check` goes the same way up to the servers, for operators who want to find problems before a start.
+//!
 //! No I/O: variables are passed in. An error of one server is in its own outcome.
+
+mod check;
+mod claims;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -9,10 +20,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{StdioServerConfig, StdioServersConfig};
-use super::file::ServersFile;
-use super::spec::{ExternalServer, StdioSpec};
 use crate::config::LimitsPatch;
+use crate::external::{
+    ExternalServer, ServersFile, StdioServerConfig, StdioServersConfig, StdioSpec,
+};
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 use crate::personal::Personal;
@@ -23,6 +34,9 @@ use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig}
 use crate::secrets::{FOREIGN, OWNERS_FILE, Secrets};
 use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::template::{NoValue, Sources, Template};
+
+pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
+pub use claims::configured;
 
 /// A wanted server.
 #[derive(Debug)]
@@ -368,9 +382,9 @@ fn looks_like_a_reference(argument: &str) -> bool {
 mod tests {
     use crate::yaml;
 
-    use super::super::file::check_entry;
     use super::*;
-    use crate::precedence::{self, COLLISION};
+    use crate::external::check_entry;
+    use crate::precedence::COLLISION;
     use crate::secret::Secret;
 
     fn configured(yaml: &str) -> ServersConfig {
@@ -395,7 +409,7 @@ mod tests {
         environment: &dyn Fn(&str) -> Option<String>,
         env_allowed: &[String],
     ) -> Vec<External> {
-        let claims = precedence::configured(configured, &BTreeMap::new());
+        let claims = claims::configured(configured, &BTreeMap::new());
         let names = Names::settle(claims.into_iter().chain(file.claims()));
         resolve(configured, file, &names, secrets, environment, env_allowed)
     }
