@@ -15,13 +15,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use tooldock_workers::precedence::{self, Claim};
+use tooldock_workers::precedence::Claim;
+use tooldock_workers::recipients::Recipients;
 use tooldock_workers::scan;
 use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{
-    AuthorizationStore, Recipients, Scope, SecretEntry, SecretNames, SecretStore, SecretsError,
-    SecretsKey, Status, check_new_key,
+    AuthorizationStore, Scope, SecretEntry, SecretNames, SecretStore, SecretsError, SecretsKey,
+    Status, check_new_key,
 };
+use tooldock_workers::servers;
 
 use crate::cli::{SecretsArgs, SecretsCommand};
 use crate::config::{self, Effective, SecretsSettings};
@@ -192,7 +194,7 @@ fn make(data: &Path) -> Result<(), CommandFailure> {
 /// The claims to names of the configuration and of folders.
 fn claims(effective: &Effective) -> Vec<Claim> {
     let (config, tools) = (&effective.config, effective.data_dir.join("tools"));
-    let mut claims = precedence::configured(&config.upstreams, &config.toolman);
+    let mut claims = servers::configured(&config.upstreams, &config.toolman);
     claims.extend(scan::claims(&tools));
     let vault = effective
         .serves_vault()

@@ -57,6 +57,7 @@ pub mod poll_watch;
 pub mod precedence;
 pub mod process;
 pub mod prompt;
+pub mod recipients;
 pub mod registry;
 pub mod regular_file;
 pub mod reload;

@@ -75,7 +75,7 @@ impl SecretsKey {
 
     /// Creates a key whose files are quick to read.
     #[cfg(test)]
-    pub(super) fn quick(text: &str) -> Self {
+    pub(crate) fn quick(text: &str) -> Self {
         Self {
             iterations: ITERATIONS_MIN,
             ..Self::new(Secret::new(text))

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::{Owners, Scope, SecretSource};
 use crate::config::{GlobalSecrets, NamespacesConfig};
-use crate::external::{self, ServersFile};
+use crate::external::ServersFile;
 use crate::names::NamespaceName;
 use crate::precedence::{Claim, Kind, Names};
 use crate::scan;
-use crate::servers::ServersConfig;
+use crate::secrets::{Owners, Scope, SecretSource};
+use crate::servers::{self, ServersConfig};
 
 /// Maximum number of names in one line of the list.
 const NAMED_MAX: usize = 10;
