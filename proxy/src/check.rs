@@ -8,14 +8,13 @@ use std::path::Path;
 
 use tooldock_workers::aggregate;
 use tooldock_workers::data_dir::STARTER;
+use tooldock_workers::folder_check::{self, PythonCheck};
 use tooldock_workers::mask::{self, MASK};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::precedence;
 use tooldock_workers::remote::RemoteServerConfig;
-use tooldock_workers::scan::{self, PythonCheck};
+use tooldock_workers::scan;
 use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
-use tooldock_workers::servers;
-use tooldock_workers::servers::{Finding, ServerCheck};
+use tooldock_workers::servers::{self, Finding, ServerCheck};
 use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
@@ -140,7 +139,7 @@ pub(crate) fn whole(effective: &Effective) -> ServerCheck {
     let mut checked = servers(effective);
     let namespaces = &effective.config.namespaces;
     let tools = effective.data_dir.join("tools");
-    let lacking = scan::lacking(&tools, namespaces, &secrets(effective, None).0);
+    let lacking = folder_check::lacking(&tools, namespaces, &secrets(effective, None).0);
     checked.findings.extend(lacking);
     checked.findings.extend(addresses::findings(effective));
     let known = known_namespaces(effective, std::mem::take(&mut checked.names));
@@ -195,7 +194,7 @@ pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
         Target::DataDir(data) => {
             let mut checked = servers(effective);
             let secrets = secrets(effective, Some(data)).0;
-            let folders = scan::check(&data.join("tools"), namespaces, &secrets);
+            let folders = folder_check::check(&data.join("tools"), namespaces, &secrets);
             checked.findings.extend(folders);
             checked
         }
@@ -213,7 +212,7 @@ fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Serv
     };
     let namespaces = &effective.config.namespaces;
     let secrets = secrets(effective, data).0;
-    let mut findings = scan::check_folder(folder, namespaces, &secrets, &python);
+    let mut findings = folder_check::check_folder(folder, namespaces, &secrets, &python);
     if let Some(file) = file {
         let file = folder.join(file).display().to_string();
         findings.retain(|it| it.place.starts_with(&file));
@@ -263,7 +262,7 @@ pub(crate) fn annotations(checked: &ServerCheck) -> String {
 pub(crate) fn servers(effective: &Effective) -> ServerCheck {
     let (secrets, unreadable) = secrets(effective, None);
     let config = &effective.config;
-    let mut claims = precedence::configured(&config.upstreams, &config.toolman);
+    let mut claims = servers::configured(&config.upstreams, &config.toolman);
     claims.extend(scan::claims(&effective.data_dir.join("tools")));
     let mut checked = servers::check(
         &effective.data_dir,

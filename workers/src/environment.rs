@@ -21,7 +21,6 @@ mod own;
 mod runtime;
 mod script;
 mod stamp;
-pub(crate) mod trial;
 mod venv;
 
 use std::collections::BTreeSet;
@@ -43,7 +42,9 @@ use crate::scan::NamespaceSource;
 use base::Base;
 use installer::Installer;
 use interpreter::Interpreter;
+pub(crate) use interpreter::find_program;
 pub(crate) use lock::{FileLock, LockOf};
+pub(crate) use script::BOUNDS;
 pub(crate) use venv::NamespaceEnvironment;
 
 /// Installs that run at once.

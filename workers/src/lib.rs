@@ -32,6 +32,7 @@ pub mod external;
 pub mod failures;
 pub(crate) mod fault;
 pub mod file_lock;
+pub mod folder_check;
 pub mod gate;
 pub mod grant;
 pub mod hidden;

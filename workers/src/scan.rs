@@ -26,12 +26,6 @@ pub(crate) use local::LocalFiles;
 pub use requirements::Requirements;
 use walk::Walk;
 
-mod check;
-mod python;
-
-pub use check::{check, check_folder, lacking};
-pub use python::PythonCheck;
-
 /// The file with a namespace's dependencies.
 pub const REQUIREMENTS_FILE: &str = "requirements.txt";
 
@@ -252,7 +246,12 @@ fn namespace_at(
     })
 }
 
-fn look_at(name: NamespaceName, dir: PathBuf, folder: &Path, tree: &Path) -> NamespaceSource {
+pub(crate) fn look_at(
+    name: NamespaceName,
+    dir: PathBuf,
+    folder: &Path,
+    tree: &Path,
+) -> NamespaceSource {
     let mut walk = Walk::new(tree);
     let mut failure = walk.sources(folder).err().map(|error| SourceFailure {
         code: "unreadable",

@@ -88,7 +88,7 @@ impl Interpreter {
 }
 
 /// The executable file of a name or path.
-pub(super) fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let executable = |path: &Path| {
         path.metadata()

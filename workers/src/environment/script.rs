@@ -21,7 +21,7 @@ const OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of a failed script's output in the message.
 const TOLD_MAX: usize = 500;
 /// Bounds the memory and the computing time of the interpreter from the inside, before it sees any input.
-pub(super) const BOUNDS: &str = "import resource as _r
+pub(crate) const BOUNDS: &str = "import resource as _r
 for _n, _v in ((_r.RLIMIT_AS, 1 << 30), (_r.RLIMIT_CPU, 25), (_r.RLIMIT_CORE, 0), (_r.RLIMIT_FSIZE, 0)):
     try:
         _r.setrlimit(_n, (_v, _v))

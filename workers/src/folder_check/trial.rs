@@ -15,8 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::interpreter::find_program;
-use super::script::BOUNDS;
+use crate::environment::{BOUNDS, find_program};
 use crate::manage::{FileInspection, INSPECT_SCRIPT};
 use crate::process::variables::installer_variables;
 use crate::scan::NamespaceSource;
@@ -34,7 +33,7 @@ const LAST_LINE_MAX: u64 = 4096;
 
 /// The first line of a worker.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ImportReport {
+pub(super) struct ImportReport {
     op: String,
     /// Reason why the worker does not start.
     #[serde(default)]
@@ -45,11 +44,11 @@ pub(crate) struct ImportReport {
 
 /// A file or tool that a worker left out.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ImportIssue {
+pub(super) struct ImportIssue {
     /// The file.
-    pub(crate) subject: String,
+    pub(super) subject: String,
     /// The error, with the line of the file if the error has a line.
-    pub(crate) message: String,
+    pub(super) message: String,
 }
 
 impl ImportReport {
@@ -58,7 +57,7 @@ impl ImportReport {
     /// # Errors
     ///
     /// The reason why the worker does not start.
-    pub(crate) fn issues(self) -> Result<Vec<ImportIssue>, String> {
+    pub(super) fn issues(self) -> Result<Vec<ImportIssue>, String> {
         match self.op.as_str() {
             "ready" => Ok(self.issues),
             _ => Err(self.message),
@@ -71,7 +70,7 @@ impl ImportReport {
 /// # Errors
 ///
 /// The reason why there is no answer.
-pub(crate) fn import(
+pub(super) fn import(
     source: &NamespaceSource,
     environment: &Path,
     variables: Vec<(OsString, Secret)>,
@@ -105,7 +104,7 @@ pub(crate) fn import(
 /// # Errors
 ///
 /// The reason why there is no answer.
-pub(crate) fn parse(
+pub(super) fn parse(
     python: &str,
     files: &[(String, String)],
 ) -> Result<Vec<FileInspection>, String> {

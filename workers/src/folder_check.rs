@@ -1,15 +1,20 @@
 //! Namespace folders for `tooldock check`: the result of a scan, and for one folder the result in a worker.
 
+mod python;
+mod trial;
+
 use std::path::Path;
 
-use super::{NamespaceSource, PythonCheck, ignored, look_at, scan};
 use crate::config::NamespacesConfig;
 use crate::issue::Issue;
 use crate::manifest::{INVALID_VARIABLE, Variables};
 use crate::names::NamespaceName;
+use crate::scan::{NamespaceSource, ignored, look_at, scan};
 use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::servers::Finding;
 use crate::template::Sources;
+
+pub use python::PythonCheck;
 
 /// Checks every folder under `tools/`. A missing directory has no namespaces. `secrets` are those that the gateway would
 /// have.

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::NamespaceSource;
+use super::trial;
 use crate::config::WorkersConfig;
-use crate::environment::trial;
 use crate::manifest::Variables;
 use crate::process::output::Redactor;
 use crate::process::variables::worker_variables;
 use crate::regular_file;
+use crate::scan::NamespaceSource;
 use crate::secret::Secret;
 use crate::servers::Finding;
 
