@@ -27,7 +27,7 @@ use crate::resource::{Resource, ResourceTemplate};
 use crate::secrets::PersonalSecrets;
 use crate::startup::Startup;
 use crate::tool::Tool;
-use crate::worker::Worker;
+use crate::worker::{SourceFile, Worker};
 use crate::worker_state::WorkerState;
 
 /// All namespaces at one moment.
@@ -112,21 +112,6 @@ pub enum UpstreamKind {
     System,
     /// The namespace could not be brought up; every list and call fails with this error.
     Failed(CallError),
-}
-
-/// A Python file of a namespace, as its worker saw it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct SourceFile {
-    /// File name in the folder.
-    pub file: String,
-    /// `decorators`, `register_tools`, `function` or `skipped`.
-    #[serde(alias = "takenFor")]
-    pub taken_for: String,
-    /// Number of tools in the file.
-    pub tools: usize,
-    /// Reason why it was skipped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
 }
 
 /// Status of the secrets that a namespace declares (MGR-03).

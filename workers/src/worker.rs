@@ -30,6 +30,7 @@ mod least_busy;
 mod member;
 pub mod pending;
 mod rpc;
+mod source_file;
 mod state;
 mod supervisor;
 mod sync_waits;
@@ -53,7 +54,6 @@ use crate::metrics::WorkerMetrics;
 use crate::names::NamespaceName;
 use crate::process::output::{self, OutputLimit, RecentLines, RecentOutput, Redactor};
 use crate::prompt::Prompt;
-use crate::registry::SourceFile;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::runtimes::Runtimes;
 use crate::secret::Secret;
@@ -67,6 +67,7 @@ pub use event::{
 };
 use member::{Common, WorkerMember};
 use rpc::{CallRefusal, Link};
+pub use source_file::SourceFile;
 
 /// Maximum wait of a call for a worker that is starting or restarting.
 const READY_WAIT: Duration = Duration::from_secs(5);

@@ -7,12 +7,11 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::blocked::{BlockedLoop, BlockingCall};
-use super::{Declarations, WorkerSpec};
+use super::{Declarations, SourceFile, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::issue::Issue;
 use crate::process::output::{Redactor, printable_text};
 use crate::prompt::Prompt;
-use crate::registry::SourceFile;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 
