@@ -25,7 +25,7 @@ use tooldock_upstream::replicas::Replicas;
 use tooldock_upstream::session::SessionKey;
 use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_upstream::{ConversationEnd, Service, ServiceParts};
-use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver, Surroundings};
+use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver};
 use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::budget::Budget;
 use tooldock_workers::config::NamespacesConfig;
@@ -34,6 +34,7 @@ use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot};
+use tooldock_workers::reload::{Surroundings, aggregate_namespace};
 use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::secrets::Secrets;
 
@@ -235,7 +236,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         secrets: &Secrets::default(),
         environment: &|name| std::env::var(name).ok(),
     };
-    let namespace = aggregate::namespace(name, Ok(spec), None, &around);
+    let namespace = aggregate_namespace(name, Ok(spec), None, &around);
     registry.swap(Snapshot {
         generation: 1,
         namespaces: [(name.clone(), Arc::new(namespace))].into(),

@@ -9,7 +9,6 @@
 
 mod file;
 mod nesting;
-mod serve;
 mod spec;
 
 use std::collections::BTreeMap;
@@ -22,7 +21,6 @@ use crate::precedence::Source;
 
 pub use file::{ServedOver, read};
 pub use nesting::{DEPTH_MAX, refused_nesting};
-pub use serve::{Aggregate, AggregateMember, Surroundings, namespace};
 pub use spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, InvalidActivePattern, Member,
     MemberKind, Pin, ToolNames,

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::aggregate::AggregateMember;
 use crate::error::CallError;
 use crate::personal::Personal;
 use crate::process::output::Redactor;
-use crate::registry::{Namespace, Registry, UpstreamKind};
+use crate::registry::{AggregateMember, Namespace, Registry, UpstreamKind};
 use crate::secret::Secret;
 
 /// The values of a namespace that must not show.

@@ -3,6 +3,8 @@
 //! A reader takes the snapshot once and answers its whole request from it, so it sees the old state or the new one and never
 //! a mix. A namespace that did not change is the same `Arc` in both.
 
+mod aggregate;
+
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +14,6 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::watch;
 
-use crate::aggregate::Aggregate;
 use crate::config::{Limits, ToolLimits};
 use crate::error::CallError;
 use crate::external::ExternalServer;
@@ -29,6 +30,8 @@ use crate::startup::Startup;
 use crate::tool::Tool;
 use crate::worker::{SourceFile, Worker};
 use crate::worker_state::WorkerState;
+
+pub use aggregate::{Aggregate, AggregateMember};
 
 /// All namespaces at one moment.
 #[derive(Debug, Default)]

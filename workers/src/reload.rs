@@ -53,11 +53,11 @@ use crate::servers::{ServersConfig, configured};
 use crate::startup::ExpectedNamespaces;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
-pub(crate) use external::{is_same as same_namespace, namespace as of_external};
+pub use aggregate::{Surroundings, namespace as aggregate_namespace};
+use external::{is_same as same_namespace, namespace as of_external};
 use itself::{Itself, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
-use wanted::{Identity, build_of};
-pub(crate) use wanted::{content_hash, gate, nobody, parking};
+use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
 
 /// Workers that boot at once. Booting needs the processor: more at a time would make each of them late.
 const BOOTS_MAX: usize = 16;

@@ -25,10 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tooldock_workers::aggregate::Aggregate;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
+use tooldock_workers::registry::{Aggregate, Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::health::MemberHealth;
 use super::{

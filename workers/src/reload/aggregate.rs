@@ -1,14 +1,18 @@
 //! Aggregates in a reload: each configured file becomes a namespace, read anew each time.
 
+mod serve;
+
 use std::sync::Arc;
 
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
-use crate::aggregate::{AggregateSpec, Surroundings, namespace, refused_nesting};
+use crate::aggregate::{AggregateSpec, refused_nesting};
 use crate::names::NamespaceName;
 use crate::precedence::{Kind, Names, Origin};
 use crate::registry::{Snapshot, UpstreamKind};
 use crate::server_failure::INVALID;
+
+pub use serve::{Surroundings, namespace};
 
 /// The wanted aggregates, each with the content of its file or the reason why the file cannot be used.
 pub(super) type Read = Vec<(NamespaceName, Result<AggregateSpec, String>)>;

@@ -13,9 +13,9 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
-use tooldock_workers::aggregate::{AggregateMember, Member, Pin};
+use tooldock_workers::aggregate::{Member, Pin};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, Registry, Snapshot};
+use tooldock_workers::registry::{AggregateMember, Namespace, Registry, Snapshot};
 
 use super::offer::Offer;
 use super::pace::{Pace, again_after, retry_after};

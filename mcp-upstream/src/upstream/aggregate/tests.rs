@@ -2,8 +2,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tooldock_workers::aggregate::{
-    ActivePatterns, AggregateMember, AggregateOptions, AggregateSpec, Member, MemberKind,
+    ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind,
 };
+use tooldock_workers::registry::AggregateMember;
 
 use super::state::MemberReadiness;
 use super::*;

@@ -8,42 +8,27 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::spec::{AggregateSpec, Member, MemberKind};
+use super::super::{content_hash, gate, nobody, of_external, parking, same_namespace};
+use crate::aggregate::{AggregateSpec, Member, MemberKind};
 use crate::config::NamespacesConfig;
 use crate::error::{CallError, CallErrorCode};
-use crate::external::{self, StdioServerConfig};
+use crate::external::StdioServerConfig;
 use crate::issue::Issue;
 use crate::manifest::effective_limits;
 use crate::names::NamespaceName;
 use crate::policy::ToolPolicy;
-use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
-use crate::reload::{content_hash, gate, nobody, of_external, parking, same_namespace};
+use crate::registry::{
+    Aggregate, AggregateMember, Attachment, Namespace, SecretsStatus, UpstreamKind,
+};
 use crate::secrets::Secrets;
 use crate::server_failure::INVALID;
+use crate::servers;
 
 /// Processes of members last as long as the gateway: they are never stopped or replaced for their age.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Maximum time for a server to start before it is given up.
 const CONNECT_MAX: Duration = Duration::from_secs(600);
-
-/// Many servers behind one namespace.
-#[derive(Debug)]
-pub struct Aggregate {
-    /// Content of its file.
-    pub spec: AggregateSpec,
-    /// Members, in the order of the file, as many as in the spec.
-    pub members: Vec<AggregateMember>,
-}
-
-/// The namespace behind a prefix.
-#[derive(Debug, Clone)]
-pub enum AggregateMember {
-    /// A server of the aggregate alone. No list shows its namespace.
-    Own(Arc<Namespace>),
-    /// A namespace of the gateway, found in the current snapshot.
-    Served(NamespaceName),
-}
 
 /// Inputs for the namespaces of aggregates, beside their files.
 pub struct Surroundings<'a> {
@@ -53,34 +38,6 @@ pub struct Surroundings<'a> {
     pub secrets: &'a Secrets,
     /// Values of environment variables.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl Aggregate {
-    /// The hidden namespace of that name.
-    pub(crate) fn member(&self, name: &str) -> Option<&Arc<Namespace>> {
-        let mut own = self.own_namespaces();
-        own.find(|namespace| namespace.name.as_str() == name)
-    }
-
-    /// The hidden namespaces.
-    pub fn own_namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
-        self.members.iter().filter_map(|member| match member {
-            AggregateMember::Own(namespace) => Some(namespace),
-            AggregateMember::Served(_) => None,
-        })
-    }
-
-    /// Returns true if the other aggregate serves the same members in the same way.
-    fn is_same(&self, other: &Self) -> bool {
-        let same = |(one, other): (&AggregateMember, &AggregateMember)| match (one, other) {
-            (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
-            (AggregateMember::Served(one), AggregateMember::Served(other)) => one == other,
-            _ => false,
-        };
-        self.spec == other.spec
-            && self.members.len() == other.members.len()
-            && self.members.iter().zip(&other.members).all(same)
-    }
 }
 
 /// The namespace of an aggregate. `read` is the content of its file, or the reason why the file cannot be used: then the
