@@ -12,7 +12,7 @@ use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::startup::TRY_AGAIN;
+use tooldock_workers::registry::startup::TRY_AGAIN;
 
 /// The reason of a refusal. [`Reason::code`] is its stable name in bodies and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use tooldock_workers::registry::Namespace;
-use tooldock_workers::startup;
+use tooldock_workers::registry::{Namespace, startup};
 
 use crate::caller::Caller;
 use crate::catalogue::View;

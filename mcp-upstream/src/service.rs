@@ -15,9 +15,8 @@ use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::poll_watch::{PollSubject, WatchedFuture};
-use tooldock_workers::registry::{Registry, Snapshot};
+use tooldock_workers::registry::{Registry, Snapshot, startup};
 use tooldock_workers::route::RouteId;
-use tooldock_workers::startup;
 
 use crate::audit::AuditSender;
 use crate::broadcast::{Audience, follow};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Method;
 use tooldock_workers::effect::{Effect, Missing, uncovered};
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::startup;
+use tooldock_workers::registry::startup;
 
 use crate::caller::Caller;
 use crate::mcp::Core;

@@ -73,7 +73,6 @@ pub mod secrets;
 pub mod server_failure;
 pub mod server_settings;
 pub mod servers;
-pub mod startup;
 pub(crate) mod template;
 pub mod tool;
 pub(crate) mod tree_file;

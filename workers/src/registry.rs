@@ -4,6 +4,7 @@
 //! a mix. A namespace that did not change is the same `Arc` in both.
 
 mod aggregate;
+pub mod startup;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,12 +27,12 @@ use crate::prompt::Prompt;
 use crate::remote::RemoteServer;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::secrets::PersonalSecrets;
-use crate::startup::Startup;
 use crate::tool::Tool;
 use crate::worker::{SourceFile, Worker};
 use crate::worker_state::WorkerState;
 
 pub use aggregate::{Aggregate, AggregateMember};
+use startup::Startup;
 
 /// All namespaces at one moment.
 #[derive(Debug, Default)]

@@ -47,10 +47,10 @@ use crate::external::ServersFile;
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 use crate::precedence::{DATA_FILE, Names};
+use crate::registry::startup::ExpectedNamespaces;
 use crate::registry::{Registry, UpstreamKind};
 use crate::secrets::{RecordedOwners, SecretSource, Secrets};
 use crate::servers::{ServersConfig, configured};
-use crate::startup::ExpectedNamespaces;
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 pub use aggregate::{Surroundings, namespace as aggregate_namespace};

@@ -13,8 +13,7 @@ use tooldock_workers::explain::{
     self, Credential, Explanation, NamespaceReach, Question, Reach, ReachQuestion, Rule, ToolAccess,
 };
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::startup;
+use tooldock_workers::registry::{Namespace, UpstreamKind, startup};
 
 use super::condition::Condition;
 use super::json;

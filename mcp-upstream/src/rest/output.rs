@@ -8,8 +8,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::output::{RecentLine, SHOWN_LINES, SHOWN_LINES_MAX};
-use tooldock_workers::registry::UpstreamKind;
-use tooldock_workers::startup;
+use tooldock_workers::registry::{UpstreamKind, startup};
 
 use super::json;
 use crate::error;

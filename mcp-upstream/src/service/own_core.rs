@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use http::StatusCode;
 use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::startup;
+use tooldock_workers::registry::startup;
 
 use super::Service;
 use crate::caller::{Caller, Visibility};

@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::Registry;
 use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
-use crate::registry::Registry;
 use crate::scan;
 
 /// The longest wait of a request for a namespace that is on its way up.
