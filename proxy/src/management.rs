@@ -6,10 +6,10 @@ use tooldock_filters::origin::OriginPattern;
 
 use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
-use tooldock_workers::builder;
 use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
+use tooldock_workers::repositories;
 use tooldock_workers::secrets::{SecretNames, SecretStore};
 
 use crate::config::{Effective, ProfileName};
@@ -70,7 +70,7 @@ pub(crate) fn web_facts(effective: &Effective, data: &DataDir) -> WebFacts {
 
 /// Removes leftovers of a manager that was killed. The start does not wait for it.
 pub(crate) async fn clear_leftovers(workspace: Arc<Workspace>, repos: PathBuf) {
-    builder::clear_leftovers(repos).await;
+    repositories::clear_leftovers(repos).await;
     match workspace.clear_leftovers().await {
         Ok(0) => {}
         Ok(removed) => tracing::info!(

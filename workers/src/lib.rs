@@ -9,7 +9,7 @@
 //!   │  └─── environment               the interpreter and packages that workers run on
 //!   ├─ worker ── process ── __guard   the process that runs the tools, ended with all its descendants
 //!   ├─ external ─────┘                external MCP servers: commands, and a child with its pipes
-//!   ├─ builder ── __builder ── __guard   repositories and packages of other authors, read in a separate process
+//!   ├─ repositories ── __builder ── __guard   repositories and packages of other authors, read in a separate process
 //!   ├─ remote                         external MCP servers over HTTP: addresses, and connection settings
 //!   ├─ aggregate                      many servers behind one namespace: the content of its file
 //!   └─ registry                       the served namespaces, swapped in one step
@@ -20,7 +20,6 @@ pub mod aggregate;
 pub mod answers;
 pub mod bounds;
 pub mod budget;
-pub mod builder;
 pub mod config;
 pub mod data_dir;
 pub(crate) mod definition;
@@ -63,6 +62,7 @@ pub mod registry;
 pub mod regular_file;
 pub mod reload;
 pub mod remote;
+pub mod repositories;
 pub mod resource;
 pub mod route;
 pub mod runtimes;

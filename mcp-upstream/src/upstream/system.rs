@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tooldock_workers::builder::Builder;
 use tooldock_workers::config::{Limits, ToolLimits};
 #[cfg(test)]
 use tooldock_workers::effect::Effect;
@@ -34,6 +33,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::parking::Parking;
 use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
+use tooldock_workers::repositories::Builder;
 use tooldock_workers::secrets::SecretNames;
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 

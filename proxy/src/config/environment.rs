@@ -421,7 +421,7 @@ mod tests {
 
     use bytesize::ByteSize;
     use tooldock_upstream::protocol::ProtocolVersion;
-    use tooldock_workers::builder::GitScheme;
+    use tooldock_workers::repositories::GitScheme;
     use tooldock_workers::secret::Secret;
 
     use tooldock_workers::yaml;

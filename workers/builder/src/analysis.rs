@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use tooldock_workers::builder::{Analysis, FoundTool};
 use tooldock_workers::regular_file;
+use tooldock_workers::repositories::{Analysis, FoundTool};
 use tree_sitter::{ParseOptions, ParseState, Parser};
 
 use crate::progress::{Show, step};

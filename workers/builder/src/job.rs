@@ -6,8 +6,8 @@ use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
 
 use rustix::process::{Resource, Rlimit, nice, setrlimit};
-use tooldock_workers::builder::store::TreeSource;
-use tooldock_workers::builder::{
+use tooldock_workers::repositories::store::TreeSource;
+use tooldock_workers::repositories::{
     Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Task,
 };
 

@@ -3,7 +3,9 @@
 //! Answers of both forms are understood: entries as the registry writes them today, wrapped in `server`, and bare ones.
 
 use serde_json::Value;
-use tooldock_workers::builder::{BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry};
+use tooldock_workers::repositories::{
+    BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry,
+};
 use url::Url;
 
 use crate::http::Client;

@@ -8,8 +8,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tooldock_workers::builder::{Builder, BuilderConfig, BuilderErrorCode, BuilderHost, GitScheme};
 use tooldock_workers::metrics::WorkerMetrics;
+use tooldock_workers::repositories::{
+    Builder, BuilderConfig, BuilderErrorCode, BuilderHost, GitScheme,
+};
 
 /// On an idle machine every step needs less than a tenth of this.
 const DEADLINE: Duration = Duration::from_secs(60);

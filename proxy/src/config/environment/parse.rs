@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_upstream::session::config::PollAfter;
-use tooldock_workers::builder::GitScheme;
 use tooldock_workers::config::Concurrency;
+use tooldock_workers::repositories::GitScheme;
 use tooldock_workers::secret::Secret;
 
 use crate::config::LogLevel;

@@ -5,7 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use tooldock_workers::builder::{Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task};
+use tooldock_workers::repositories::{
+    Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task,
+};
 
 use super::*;
 use crate::job::run;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tooldock_workers::builder::{
-    self, Analysis, BuilderError, BuilderErrorCode, RegistryEntry, RepoFile,
-};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
+use tooldock_workers::repositories::{
+    self, Analysis, BuilderError, BuilderErrorCode, RegistryEntry, RepoFile,
+};
 
 use super::super::Management;
 use super::super::parameters::Namespace;
@@ -207,7 +207,7 @@ impl ManagementTool for InstallFromRepo {
     }
 }
 
-fn show(progress: &Progress, said: &builder::Progress) {
+fn show(progress: &Progress, said: &repositories::Progress) {
     progress.report(said.percent.into(), STEPS, &said.message);
 }
 
