@@ -15,6 +15,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("filters/src/lib.rs", FILTERS),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
     ("workers/builder/src/lib.rs", BUILDER),
+    ("workers/src/lib.rs", WORKERS),
 ];
 
 const FILTERS: &[&str] = &[
@@ -107,6 +108,80 @@ const MCP_UPSTREAM: &[&str] = &[
 const BUILDER: &[&str] = &[
     "progress", "tree", "analysis", "source", "clone", "reach", "http", "registry", "fetch",
     "store", "job",
+];
+
+const WORKERS: &[&str] = &[
+    // Names, texts and values.
+    "names",
+    "bounds",
+    "address",
+    "secret",
+    "yaml",
+    "json",
+    "logins",
+    "template",
+    "pattern",
+    "definition",
+    "prompt",
+    "resource",
+    "tool",
+    "error",
+    "fault",
+    "issue",
+    "worker_state",
+    "route",
+    "off_or",
+    "network",
+    "namespace_scope",
+    "config",
+    // Rights and limits.
+    "scope",
+    "effect",
+    "grant",
+    "policy",
+    "gate",
+    "parking",
+    "budget",
+    "answers",
+    "failures",
+    // Files and processes.
+    "regular_file",
+    "tree_file",
+    "file_lock",
+    "metrics",
+    "process",
+    "data_dir",
+    "listening",
+    "runtimes",
+    "poll_watch",
+    // Credentials.
+    "keys",
+    "mask",
+    "precedence",
+    "secrets",
+    // Configured servers of one kind, folders, workers.
+    "server_failure",
+    "server_settings",
+    "personal",
+    "external",
+    "remote",
+    "aggregate",
+    "repositories",
+    "manifest",
+    "scan",
+    "environment",
+    "worker",
+    // All namespaces, and changes of them.
+    "registry",
+    "explain",
+    "hidden",
+    "servers",
+    "narrow",
+    "recipients",
+    "manage",
+    "folder_check",
+    "reload",
+    "watch",
 ];
 
 /// Edges against the layers: root, module and used module, each with the change that will remove it.

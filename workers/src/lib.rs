@@ -9,11 +9,14 @@
 //!   │  └─── environment               the interpreter and packages that workers run on
 //!   ├─ worker ── process ── __guard   the process that runs the tools, ended with all its descendants
 //!   ├─ external ─────┘                external MCP servers: commands, and a child with its pipes
-//!   ├─ repositories ── __builder ── __guard   repositories and packages of other authors, read in a separate process
 //!   ├─ remote                         external MCP servers over HTTP: addresses, and connection settings
+//!   ├─ servers                        external MCP servers of both kinds, from all places
 //!   ├─ aggregate                      many servers behind one namespace: the content of its file
 //!   └─ registry                       the served namespaces, swapped in one step
+//! repositories ── __builder ── __guard   repositories and packages of other authors, read in a separate process
 //! ```
+//!
+//! A module uses only modules below it, in the order of `tests/architecture/layers.rs`.
 
 pub mod address;
 pub mod aggregate;
