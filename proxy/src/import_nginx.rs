@@ -23,6 +23,7 @@ mod bound;
 mod conditions;
 mod credentials;
 mod detours;
+mod gateway_rules;
 mod guards;
 mod headers;
 mod hosts;
@@ -63,10 +64,16 @@ use std::process::ExitCode;
 
 use tooldock_workers::yaml;
 
+use crate::access_log::Pattern;
 use crate::cli::ImportNginxArgs;
-use crate::config::{self, ConfigError};
+use crate::config::{
+    self, ConfigError, GRACE_MAX, HeaderEditsConfig, HeadersConfig, ListenAddress, ProfileName,
+    refusal_of_alias,
+};
+use crate::header_edits::HeaderEdits;
 use crate::{EXIT_USAGE, print, refuse};
 
+use self::gateway_rules::GatewayRules;
 use self::report::{Report, Weight};
 use self::rules::Rules;
 use self::sites::Sites;
@@ -74,6 +81,46 @@ use self::tree::{Directive, Failure};
 use self::variables::Variables;
 use self::view::View;
 use self::yaml_text::Map;
+
+/// The gateway's rules for values that the importer writes.
+const GATEWAY: GatewayRules = GatewayRules {
+    grace_max: GRACE_MAX,
+    allows_address: |text| text.parse::<ListenAddress>().is_ok(),
+    allows_alias: |path| refusal_of_alias(path, ProfileName::Core.spec().routes).is_none(),
+    allows_response_header,
+    allows_log_format: |text| text.parse::<Pattern>().is_ok(),
+};
+
+fn allows_response_header(name: &str, value: &str) -> bool {
+    let config = HeadersConfig {
+        response: HeaderEditsConfig {
+            set: [(name.to_owned(), value.to_owned())].into(),
+            remove: Vec::new(),
+        },
+        ..HeadersConfig::default()
+    };
+    HeaderEdits::of(&config).is_ok()
+}
+
+/// An imported configuration.
+struct Import {
+    /// The configuration of the gateway.
+    yaml: String,
+    /// The directives that are not carried over.
+    report: Report,
+}
+
+/// Imports FILE; `-` is standard input.
+///
+/// # Errors
+///
+/// A file that cannot be read or is no configuration of nginx, or more than the bounds.
+fn import(file: &Path, gateway: &GatewayRules) -> Result<Import, Failure> {
+    let mut report = Report::default();
+    let tree = include::read(file, &mut report)?;
+    let yaml = imported(&tree, gateway, &mut report)?;
+    Ok(Import { yaml, report })
+}
 
 /// Imports FILE, and writes the configuration and the report.
 pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
@@ -87,13 +134,8 @@ pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
             output.display()
         ));
     }
-    let mut report = Report::default();
-    let tree = match include::read(&arguments.file, &mut report) {
-        Ok(tree) => tree,
-        Err(failure) => return refuse(failure),
-    };
-    let yaml = match imported(&tree, &mut report) {
-        Ok(yaml) => yaml,
+    let Import { yaml, report } = match import(&arguments.file, &GATEWAY) {
+        Ok(import) => import,
         Err(failure) => return refuse(failure),
     };
     if let Err(error) = checked(&yaml) {
@@ -150,7 +192,11 @@ fn counted(leftovers: usize) -> String {
 }
 
 /// The configuration of a tree of directives.
-fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> {
+fn imported(
+    tree: &[Directive],
+    gateway: &GatewayRules,
+    report: &mut Report,
+) -> Result<String, Failure> {
     let variables = Variables::of(tree);
     let mut sites = Sites::of(tree, report)?;
     shadows::drop_shadowed(&mut sites, &variables, report);
@@ -161,8 +207,9 @@ fn imported(tree: &[Directive], report: &mut Report) -> Result<String, Failure> 
         .iter()
         .map(|it| Rules::of(it, &variables, report))
         .collect();
-    let namespaces = namespaces::namespaces(&sites, &variables, report);
+    let namespaces = namespaces::namespaces(&sites, &variables, gateway, report);
     let view = View {
+        gateway,
         sites,
         variables,
         rules,

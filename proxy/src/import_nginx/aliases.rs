@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use tooldock_workers::names::NamespaceName;
 
-use crate::config::{ProfileName, refusal_of_alias};
-
+use super::gateway_rules::GatewayRules;
 use super::report::Report;
 use super::targets::Target;
 use super::tree::Directive;
@@ -30,8 +29,7 @@ impl<'a> OldPaths<'a> {
 
     /// The overrides of namespaces that have aliases. A path that leads to several servers, by the host's name, is no
     /// alias: a client would come to another server than with nginx.
-    pub(super) fn overrides(self, report: &mut Report) -> Map {
-        let routes = ProfileName::Core.spec().routes;
+    pub(super) fn overrides(self, gateway: &GatewayRules, report: &mut Report) -> Map {
         let mut aliases: BTreeMap<NamespaceName, Vec<(String, &Directive)>> = BTreeMap::new();
         for (path, places) in self.0 {
             let (first, name) = &places[0];
@@ -39,7 +37,7 @@ impl<'a> OldPaths<'a> {
             if let Some((at, _)) = other {
                 let place = &first.place;
                 report.plain(at, format!("this path leads to another server than at {place}, by the host's name: it is no alias, clients use /mcp/NAME"));
-            } else if refusal_of_alias(&path, routes).is_some() {
+            } else if !(gateway.allows_alias)(&path) {
                 report.plain(
                     first,
                     "this path cannot be an alias here, clients use /mcp/NAME: it is a path of the gateway's own, or has signs that aliases do not have",

@@ -3,9 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::{HeaderEditsConfig, HeadersConfig};
-use crate::header_edits::HeaderEdits;
-
 use super::guards::may_be_secret;
 use super::headers::HEADERS_MAX;
 use super::report::Report;
@@ -36,14 +33,14 @@ pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     for exposure in exposures() {
         for directive in exposure.scope.all("add_header") {
             let (name, value) = (directive.first(), directive.arg(1).unwrap_or_default());
-            if is_the_gateways(name)
+            if is_the_gateways(name, view)
                 || name.eq_ignore_ascii_case("x-accel-buffering")
                 || value.is_empty()
             {
                 continue;
             }
             let secret = may_be_secret(name) || has_scheme(value);
-            if !is_literal(value) || secret || !is_settable(name, value) {
+            if !is_literal(value) || secret || !(view.gateway.allows_response_header)(name, value) {
                 report.plain(directive, "headers of answers have one value: write this one into headers.response.set of the listener, if clients need it");
                 continue;
             }
@@ -73,7 +70,7 @@ pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
             let name = directive.first();
             let is_set = set.contains_key(&name.to_ascii_lowercase());
             if remove.len() < HEADERS_MAX
-                && !is_the_gateways(name)
+                && !is_the_gateways(name, view)
                 && !is_set
                 && !remove.iter().any(|it| it.eq_ignore_ascii_case(name))
             {
@@ -116,17 +113,7 @@ pub(super) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
 }
 
 /// Returns true if the gateway itself decides about a header of answers.
-fn is_the_gateways(name: &str) -> bool {
-    name.to_ascii_lowercase().starts_with("access-control-") || !is_settable(name, "x")
-}
-
-fn is_settable(name: &str, value: &str) -> bool {
-    let config = HeadersConfig {
-        response: HeaderEditsConfig {
-            set: [(name.to_owned(), value.to_owned())].into(),
-            remove: Vec::new(),
-        },
-        ..HeadersConfig::default()
-    };
-    HeaderEdits::of(&config).is_ok()
+fn is_the_gateways(name: &str, view: &View<'_>) -> bool {
+    name.to_ascii_lowercase().starts_with("access-control-")
+        || !(view.gateway.allows_response_header)(name, "x")
 }

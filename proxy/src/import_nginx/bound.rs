@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
-use crate::config::ListenAddress;
-
-use super::listeners::Listen;
+use super::listeners::{Listen, ListenOn};
 use super::report::Report;
 
 /// Joins listens that the gateway binds as one.
@@ -16,8 +14,8 @@ pub(super) fn as_bound(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
 
 fn tcp(listen: &Listen<'_>) -> Option<SocketAddr> {
     match listen.address {
-        ListenAddress::Tcp(address) => Some(address),
-        ListenAddress::Unix(_) => None,
+        ListenOn::Port(address) => Some(address),
+        ListenOn::Socket(_) => None,
     }
 }
 
@@ -49,7 +47,7 @@ fn join_families(listens: &mut [Listen<'_>], report: &mut Report) {
             if by_ipv4.contains(&listen.site) != by_ipv6.contains(&listen.site) {
                 report.security(listen.at, "the gateway takes IPv4 and IPv6 on all addresses of this port, and nginx one of the two for this server");
             }
-            listen.address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into();
+            listen.address = ListenOn::Port((Ipv6Addr::UNSPECIFIED, port).into());
         }
     }
 }

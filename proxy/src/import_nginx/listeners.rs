@@ -1,11 +1,10 @@
 //! `listeners`: the addresses of the servers, with the lines about each.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tooldock_workers::names::NamespaceName;
-
-use crate::config::ListenAddress;
 
 use super::answers;
 use super::bound;
@@ -21,12 +20,30 @@ use super::yaml_text::{Item, Map};
 /// The line about `namespace`.
 const ALONE: &str = "served alone here: clients may also use /mcp itself";
 
+/// The address of a `listen`.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum ListenOn {
+    /// On a port.
+    Port(SocketAddr),
+    /// On a Unix socket, written `unix:/PATH`.
+    Socket(String),
+}
+
+impl fmt::Display for ListenOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(address) => address.fmt(f),
+            Self::Socket(address) => f.write_str(address),
+        }
+    }
+}
+
 /// A `listen`.
 pub(super) struct Listen<'a> {
     pub(super) at: &'a Directive,
     /// The index of its server.
     pub(super) site: usize,
-    pub(super) address: ListenAddress,
+    pub(super) address: ListenOn,
     pub(super) encrypted: bool,
     proxy_protocol: bool,
 }
@@ -55,7 +72,7 @@ pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
         listens.extend(listens_of(view, site, index, report));
     }
     bound::as_bound(&mut listens, report);
-    let mut addresses: Vec<ListenAddress> = Vec::new();
+    let mut addresses: Vec<ListenOn> = Vec::new();
     for listen in &listens {
         if !addresses.contains(&listen.address) {
             addresses.push(listen.address.clone());
@@ -266,7 +283,7 @@ fn listens_of<'a>(
         found.push(Listen {
             at: block,
             site: index,
-            address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 80)).into(),
+            address: ListenOn::Port((Ipv4Addr::UNSPECIFIED, 80).into()),
             encrypted: all_encrypted,
             proxy_protocol: false,
         });
@@ -276,14 +293,16 @@ fn listens_of<'a>(
             report.plain(listen, "HTTP/3 is not spoken");
             continue;
         }
-        let Some(address) = address(listen.first()) else {
+        let allowed =
+            address(listen.first()).filter(|it| (view.gateway.allows_address)(&it.to_string()));
+        let Some(address) = allowed else {
             report.plain(
                 listen,
                 "the gateway listens on addresses, as 0.0.0.0:443 or [::]:443, not on names",
             );
             continue;
         };
-        if address.port().is_none() {
+        if matches!(address, ListenOn::Socket(_)) {
             report.plain(listen, "the socket is for the gateway's user and group, where nginx lets everybody connect: mode says who else may");
         }
         found.push(Listen {
@@ -329,13 +348,13 @@ fn listens_of<'a>(
 }
 
 /// An address of `listen`.
-fn address(text: &str) -> Option<ListenAddress> {
+fn address(text: &str) -> Option<ListenOn> {
     if text.starts_with("unix:") {
-        return text.parse().ok();
+        return Some(ListenOn::Socket(text.to_owned()));
     }
     let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
     if let Ok(port) = text.parse::<u16>() {
-        return Some(SocketAddr::from((any, port)).into());
+        return Some(ListenOn::Port((any, port).into()));
     }
     let text = match text.strip_prefix('*') {
         Some(rest) => format!("0.0.0.0{rest}"),
@@ -345,11 +364,11 @@ fn address(text: &str) -> Option<ListenAddress> {
         },
     };
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some(address.into());
+        return Some(ListenOn::Port(address));
     }
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     let address = bare.parse::<IpAddr>().ok()?;
-    Some(SocketAddr::from((address, 80)).into())
+    Some(ListenOn::Port((address, 80).into()))
 }
 
 #[cfg(test)]
@@ -367,7 +386,6 @@ mod tests {
             ("[::1]", Some("[::1]:80")),
             ("localhost:81", Some("127.0.0.1:81")),
             ("unix:/run/x.sock", Some("unix:/run/x.sock")),
-            ("unix:x.sock", None),
             ("gw.example.com:80", None),
             ("", None),
         ] {

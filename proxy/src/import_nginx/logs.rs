@@ -1,7 +1,5 @@
 //! `observability.access_log`.
 
-use crate::config::LogPattern as Pattern;
-
 use super::report::Report;
 use super::tree::Directive;
 use super::values::{Piece, pieces};
@@ -96,7 +94,7 @@ fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<S
                     true => format!("${{{name}}}"),
                     false => format!("${name}"),
                 };
-                if field.parse::<Pattern>().is_ok() {
+                if (view.gateway.allows_log_format)(&field) {
                     known.push_str(&field);
                 } else {
                     unknown = true;
@@ -108,5 +106,5 @@ fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<S
     if unknown {
         report.plain(format, "variables that the gateway does not have are \"-\": docs/operating.md lists those it has");
     }
-    known.parse::<Pattern>().is_ok().then_some(known)
+    (view.gateway.allows_log_format)(&known).then_some(known)
 }

@@ -7,6 +7,7 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{Backend, RemoteRetry, RemoteTimeouts};
 
 use super::aliases::OldPaths;
+use super::gateway_rules::GatewayRules;
 use super::headers;
 use super::pools;
 use super::report::Report;
@@ -41,6 +42,7 @@ struct NamespaceDraft<'a> {
 pub(super) fn namespaces<'a>(
     sites: &Sites<'a>,
     variables: &Variables<'a>,
+    gateway: &GatewayRules,
     report: &mut Report,
 ) -> Namespaces {
     let mut targets: Vec<_> = sites
@@ -122,7 +124,7 @@ pub(super) fn namespaces<'a>(
     Namespaces {
         names,
         servers,
-        overrides: old_paths.overrides(report),
+        overrides: old_paths.overrides(gateway, report),
     }
 }
 

@@ -10,7 +10,6 @@ use super::tree::Directive;
 use super::values::{number, size, time};
 use super::view::View;
 use super::yaml_text::Map;
-use crate::config::GRACE_MAX;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -130,15 +129,16 @@ pub(super) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report)
         && let Some(value) =
             time(at.first()).filter(|value| !value.is_zero() && *value != Duration::from_secs(30))
     {
-        if value > GRACE_MAX {
-            let most = duration(GRACE_MAX);
+        let grace_max = view.gateway.grace_max;
+        if value > grace_max {
+            let most = duration(grace_max);
             report.plain(
                 at,
                 format!("replicas.grace is at most {most}, which is written"),
             );
         }
         let mut replicas = Map::default();
-        let grace = duration(value.min(GRACE_MAX));
+        let grace = duration(value.min(grace_max));
         replicas.add_with("grace", grace, at.place.to_string());
         top.add("replicas", replicas);
     }

@@ -11,7 +11,6 @@ mod transport;
 
 use tooldock_workers::yaml::{self, Value};
 
-use super::tree::tests::parsed;
 use super::*;
 
 /// A configuration, the lines of the report, and whether one of them is about security.
@@ -34,15 +33,24 @@ impl Outcome {
     }
 }
 
-fn import(text: &str) -> Outcome {
-    let tree = parsed(text).expect(text);
-    let mut report = Report::default();
-    let yaml = imported(&tree, &mut report).expect(text);
-    let outcome = Outcome {
-        lines: report.lines().collect(),
+/// Imports a text as nginx.conf. Places name it without its folder.
+fn read(text: &str) -> Result<Outcome, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("nginx.conf");
+    fs::write(&file, text).expect("written");
+    let prefix = format!("{}/", folder.path().display());
+    let bare = |text: String| text.replace(&prefix, "");
+    let import = super::import(&file, &GATEWAY);
+    let Import { yaml, report } = import.map_err(|error| bare(error.to_string()))?;
+    Ok(Outcome {
+        lines: report.lines().map(bare).collect(),
         security: report.has_security(),
-        yaml,
-    };
+        yaml: bare(yaml),
+    })
+}
+
+fn import(text: &str) -> Outcome {
+    let outcome = read(text).expect(text);
     if let Err(error) = checked(&outcome.yaml) {
         panic!("{error}\n{}", outcome.yaml);
     }
@@ -166,6 +174,20 @@ fn tls_and_redirects_are_carried_over() {
     );
     assert_eq!(at(&outcome, "listeners.0.address"), "0.0.0.0:443");
     assert_eq!(at(&outcome, "listeners.1.name"), "metrics");
+}
+
+#[test]
+fn an_address_that_the_gateway_would_refuse_is_reported_and_not_written() {
+    let outcome = import(
+        "server { listen unix:x.sock; listen unix:/run/x.sock; location /mcp { proxy_pass http://127.0.0.1:9000; } }",
+    );
+    assert_eq!(at(&outcome, "listeners.0.address"), "unix:/run/x.sock");
+    assert_eq!(at(&outcome, "listeners.1.name"), "metrics");
+    assert!(
+        outcome.says(&["listen: ", "the gateway listens on addresses"]),
+        "{:#?}",
+        outcome.lines
+    );
 }
 
 #[test]
@@ -324,9 +346,8 @@ fn odd_files_are_imported_or_refused_and_never_panic() {
     let many: String = (0..1_001)
         .map(|n| format!("location /{n}/ {{ proxy_pass http://x; }}"))
         .collect();
-    let tree = parsed(&many).expect("valid");
-    let error = imported(&tree, &mut Report::default()).expect_err("too many");
-    assert!(error.what.contains("more than 1000"), "{error}");
+    let error = read(&many).map(drop).expect_err("too many");
+    assert!(error.contains("more than 1000"), "{error}");
 }
 
 #[test]

@@ -288,7 +288,9 @@ pub(super) mod tests {
 
     #[test]
     fn printing_a_directive_shows_no_word() {
-        let tree = parsed("map $http_authorization $ok { 'Bearer hunter2' 1; }").expect("valid");
+        let text =
+            "map $http_authorization $ok { 'Bearer hunter2' 1; } hunter2 hunter2 { hunter2; }";
+        let tree = parsed(text).expect("valid");
         let shown = format!("{tree:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use tooldock_workers::names::NamespaceName;
 
+use super::gateway_rules::GatewayRules;
 use super::guards::Token;
 use super::report::Report;
 use super::rules::Rules;
@@ -16,6 +17,7 @@ use super::variables::Variables;
 
 /// Everything that has been read.
 pub(super) struct View<'a> {
+    pub(super) gateway: &'a GatewayRules,
     pub(super) sites: Sites<'a>,
     pub(super) variables: Variables<'a>,
     /// The requests that conditions admit, for each exposure.
