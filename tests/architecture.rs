@@ -31,12 +31,17 @@ fn crates_depend_in_one_direction() {
             &[
                 "tooldock-builder",
                 "tooldock-filters",
+                "tooldock-import-nginx",
                 "tooldock-upstream",
                 "tooldock-workers",
             ][..],
         ),
         ("tooldock-builder", &["tooldock-workers"]),
         ("tooldock-filters", &["tooldock-workers"]),
+        (
+            "tooldock-import-nginx",
+            &["tooldock-filters", "tooldock-workers"],
+        ),
         ("tooldock-upstream", &["tooldock-workers"]),
         ("tooldock-workers", &[]),
         ("tooldock-load-tests", &[]),

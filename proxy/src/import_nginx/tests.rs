@@ -40,7 +40,7 @@ fn read(text: &str) -> Result<Outcome, String> {
     fs::write(&file, text).expect("written");
     let prefix = format!("{}/", folder.path().display());
     let bare = |text: String| text.replace(&prefix, "");
-    let import = super::import(&file, &GATEWAY);
+    let import = tooldock_import_nginx::import(&file, &GATEWAY);
     let Import { yaml, report } = import.map_err(|error| bare(error.to_string()))?;
     Ok(Outcome {
         lines: report.lines().map(bare).collect(),

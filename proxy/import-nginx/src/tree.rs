@@ -96,7 +96,7 @@ impl Directive {
 /// The fault of a file that cannot be imported, with its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
-pub(super) struct Failure {
+pub struct Failure {
     pub(super) place: Place,
     pub(super) what: String,
 }

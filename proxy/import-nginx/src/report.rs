@@ -9,7 +9,7 @@ use super::tree::{Directive, Place};
 
 /// The loss that a leftover means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weight {
+pub enum Weight {
     /// Nothing is open that nginx kept closed.
     Plain,
     /// Access would be open that nginx kept closed, or an operator has to check if it would.
@@ -27,7 +27,7 @@ struct Leftover {
 
 /// All leftovers, by their place, each once.
 #[derive(Debug, Default)]
-pub(super) struct Report(BTreeSet<Leftover>);
+pub struct Report(BTreeSet<Leftover>);
 
 impl Report {
     /// Notes a directive without which nothing is more open than with nginx.
@@ -55,17 +55,17 @@ impl Report {
     }
 
     /// Returns true if a security directive would be dropped.
-    pub(super) fn has_security(&self) -> bool {
+    pub fn has_security(&self) -> bool {
         self.count(Weight::Security) > 0
     }
 
     /// The number of leftovers with that weight.
-    pub(super) fn count(&self, weight: Weight) -> usize {
+    pub fn count(&self, weight: Weight) -> usize {
         self.0.iter().filter(|it| it.weight == weight).count()
     }
 
     /// The lines.
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+    pub fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|it| {
             let weight = match it.weight {
                 Weight::Plain => "",

@@ -1,0 +1,188 @@
+//! Imports an nginx in front of MCP servers: reads its configuration, writes one of the gateway, and reports each directive
+//! that is not carried over.
+//!
+//! ```text
+//! FILE ── include ── tree ── sites ──▶ exposures: places that pass requests on, with the directives in force there (scope)
+//!         (files)  (lexer)    │
+//!                             ▼
+//!     rules, namespaces, refusals and detours of each exposure; view: all of them
+//!                             │
+//!                             ▼
+//!     a file for each part of the configuration ──▶ YAML with comments (yaml_text)
+//!                             └──▶ report: directives that are not carried over
+//! ```
+//!
+//! | files | hold |
+//! |---|---|
+//! | `include`, `lexer`, `tree` | files, words, and a tree of directives that prints none of its words |
+//! | `sites`, `scope` | the places where nginx passes requests on, and the directives in force there |
+//! | `variables`, `values` | `map` and `set`; the spelling of times, sizes, rates and variables |
+//! | `conditions`, `guards`, `principals`, `rules` | `if`: its question, what it refuses, and the clients that it admits |
+//! | `refusals`, `shadows`, `detours` | locations that are closed or hidden by others; requests that nginx answers elsewhere |
+//! | `namespaces`, `targets`, `pools`, `headers`, `aliases` | remote servers: `proxy_pass`, `upstream`, headers of requests, old paths |
+//! | `listeners`, `bound`, `listener_tls`, `answers` | listeners: addresses, TLS, headers of answers |
+//! | `hosts`, `network`, `origins`, `credentials`, `rates`, `at_once`, `zone_keys`, `sizes` | admission |
+//! | `logs` | the access log |
+//! | `known`, `report` | every directive by name, with its treatment; the lines about those that are lost |
+//!
+//! Three rules hold throughout. No secret of FILE gets out: tokens become digests, values of headers become `${NAME}`, and
+//! reports quote no argument. No directive of FILE is lost without a line marked `security` where more would be open than with
+//! nginx; defaults of nginx are no part of FILE. And every directive that is in force where requests are passed on is carried
+//! over, known to need no word (`known`), or reported.
+//!
+//! Knows the keys of admission (`tooldock_filters`), and of namespaces and remote servers (`tooldock_workers`). Does not know
+//! the rest of the gateway's configuration: the caller passes its checks of single values ([`GatewayRules`]), and reads the
+//! result back by the gateway's own loader. Nor does it know the command line, or where the result is written.
+//!
+//! Reading starts at `imported` below, which names the parts in their order. A directive is found by its name in `known.rs`,
+//! which says whether it needs no word, is lost, or is read by another file. Tests of single files stand at their end; whole
+//! configurations are imported and read back by `proxy/src/import_nginx/tests.rs`.
+
+mod aliases;
+mod answers;
+mod at_once;
+mod bound;
+mod conditions;
+mod credentials;
+mod detours;
+mod gateway_rules;
+mod guards;
+mod headers;
+mod hosts;
+mod include;
+mod known;
+mod lexer;
+mod listener_tls;
+mod listeners;
+mod logs;
+mod namespaces;
+mod network;
+mod origins;
+mod pools;
+mod principals;
+mod rates;
+mod refusals;
+mod report;
+mod rules;
+mod scope;
+mod shadows;
+mod sites;
+mod sizes;
+mod targets;
+mod tree;
+mod values;
+mod variables;
+mod view;
+mod yaml_text;
+mod zone_keys;
+
+use std::path::Path;
+
+pub use self::gateway_rules::GatewayRules;
+pub use self::report::{Report, Weight};
+pub use self::tree::Failure;
+
+use self::rules::Rules;
+use self::sites::Sites;
+use self::tree::Directive;
+use self::variables::Variables;
+use self::view::View;
+use self::yaml_text::Map;
+
+/// An imported configuration.
+#[derive(Debug)]
+pub struct Import {
+    /// The configuration of the gateway.
+    pub yaml: String,
+    /// The directives that are not carried over.
+    pub report: Report,
+}
+
+/// Imports FILE; `-` is standard input.
+///
+/// # Errors
+///
+/// A file that cannot be read or is no configuration of nginx, or more than the bounds.
+pub fn import(file: &Path, gateway: &GatewayRules) -> Result<Import, Failure> {
+    let mut report = Report::default();
+    let tree = include::read(file, &mut report)?;
+    let yaml = imported(&tree, gateway, &mut report)?;
+    Ok(Import { yaml, report })
+}
+
+/// The configuration of a tree of directives.
+fn imported(
+    tree: &[Directive],
+    gateway: &GatewayRules,
+    report: &mut Report,
+) -> Result<String, Failure> {
+    let variables = Variables::of(tree);
+    let mut sites = Sites::of(tree, report)?;
+    shadows::drop_shadowed(&mut sites, &variables, report);
+    detours::list(&sites, report);
+    answers::list_filters(&sites, report);
+    let rules = sites
+        .exposures
+        .iter()
+        .map(|it| Rules::of(it, &variables, report))
+        .collect();
+    let namespaces = namespaces::namespaces(&sites, &variables, gateway, report);
+    let view = View {
+        gateway,
+        sites,
+        variables,
+        rules,
+        names: namespaces.names,
+    };
+    let listeners = listeners::listeners(&view, report);
+    let mut admission = Map::default();
+    hosts::write(&view, &mut admission, report);
+    origins::write(&view, &mut admission, report);
+    credentials::write(&view, &listeners.asking, &mut admission, report);
+    network::write(&view, &mut admission, report);
+    network::write_trusted_proxies(&view, listeners.proxy_protocol, &mut admission, report);
+    rates::write(&view, &mut admission, report);
+    let mut limits = Map::default();
+    at_once::write(&view, &mut limits, report);
+    sizes::write_limits(&view, &mut limits, report);
+    admission.add("limits", limits);
+    let mut timeouts = Map::default();
+    sizes::write_timeouts(&view, &mut timeouts, report);
+    admission.add("timeouts", timeouts);
+    let mut of_namespaces = Map::default();
+    if !namespaces.servers.is_empty() {
+        of_namespaces.add_with(
+            "starter",
+            false,
+            "the servers of nginx alone are served, and no example",
+        );
+    }
+    of_namespaces.add("overrides", namespaces.overrides);
+    let mut upstreams = Map::default();
+    upstreams.add("remote", namespaces.servers);
+    let mut observability = Map::default();
+    logs::write(&view, &mut observability, report);
+
+    let mut top = Map::default();
+    if !listeners.items.is_empty() {
+        top.add("listeners", yaml_text::Node::List(listeners.items));
+    }
+    sizes::write_process(&view, &mut top, report);
+    let without_tokens = !admission.has("tokens") && !admission.has("certificates");
+    top.add("admission", admission);
+    top.add("namespaces", of_namespaces);
+    top.add("upstreams", upstreams);
+    top.add("observability", observability);
+    Ok(format!("{}{}", head(without_tokens), top.to_yaml()))
+}
+
+/// The comment above the configuration.
+fn head(without_tokens: bool) -> String {
+    let mut head = String::from(
+        "# Imported from nginx. Check it with `tooldock check -c FILE`; docs/from-nginx.md says what is different.\n",
+    );
+    if without_tokens {
+        head.push_str("# Every client needs a token here: set BEARER_TOKEN, or list tokens in admission.tokens.\n");
+    }
+    head
+}
