@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
-# `make run PROFILE=release` builds the fast binary; it takes some minutes longer to link.
+# `make run PROFILE=release` optimises, too, without the recorded profile of `make release`; it takes some minutes longer to link.
 PROFILE ?= dev
 PROFILE_DIR := $(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 BINARY := target/$(PROFILE_DIR)/tooldock
@@ -21,8 +21,8 @@ run: prerequisites ## build and start on loopback (options: make run ARGS='-c FI
 	exec $(BINARY) serve --dev $(ARGS)
 
 .PHONY: release
-release: prerequisites ## the fast binary, target/release/tooldock
-	cargo build --release --package tooldock
+release: prerequisites ## the fast binary, target/release/tooldock, compiled for what the gateway does most (load-tests/README.md)
+	.ci/release --package tooldock
 
 # Static, for any container of this machine's architecture: rustup brings what it is linked with.
 MUSL_TARGET := $(shell uname -m)-unknown-linux-musl
@@ -212,7 +212,7 @@ load-build: prerequisites
 
 # What is measured is the release build; the bare filter is what a refusal is held against.
 load-binaries:
-	cargo build --release --package tooldock --package tooldock-load-tests --features tooldock/bare-filter
+	.ci/release --package tooldock --package tooldock-load-tests --features tooldock/bare-filter
 
 load-peers: ## the programs the load tests compare the gateway with
 	@$(MAKE) --no-print-directory --keep-going load-environments || echo "not all peers could be installed: the report names those that are missing"
