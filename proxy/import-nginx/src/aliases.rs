@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use tooldock_workers::names::NamespaceName;
 
-use super::gateway_rules::GatewayRules;
-use super::report::Report;
-use super::targets::Target;
-use super::tree::Directive;
-use super::yaml_text::{Map, Node};
+use crate::gateway_rules::GatewayRules;
+use crate::report::Report;
+use crate::targets::Target;
+use crate::tree::Directive;
+use crate::yaml_text::{Map, Node};
 
 /// The paths of the endpoints in nginx, with the locations and the namespaces that they lead to.
 #[derive(Default)]
-pub(super) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
+pub(crate) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 
 impl<'a> OldPaths<'a> {
     /// Notes the path of an endpoint, unless the gateway has the path, too. Paths of HTTP+SSE do not belong to MCP
     /// endpoints.
-    pub(super) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
+    pub(crate) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
         let path = target.endpoint.as_str();
         let is_own =
             matches!(path, "" | "/mcp") || path.strip_prefix("/mcp/") == Some(name.as_str());
@@ -29,7 +29,7 @@ impl<'a> OldPaths<'a> {
 
     /// The overrides of namespaces that have aliases. A path that leads to several servers, by the host's name, is no
     /// alias: a client would come to another server than with nginx.
-    pub(super) fn overrides(self, gateway: &GatewayRules, report: &mut Report) -> Map {
+    pub(crate) fn overrides(self, gateway: &GatewayRules, report: &mut Report) -> Map {
         let mut aliases: BTreeMap<NamespaceName, Vec<(String, &Directive)>> = BTreeMap::new();
         for (path, places) in self.0 {
             let (first, name) = &places[0];

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::guards::may_be_secret;
-use super::headers::HEADERS_MAX;
-use super::report::Report;
-use super::sites::Sites;
-use super::tree::Directive;
-use super::values::is_literal;
-use super::view::View;
-use super::yaml_text::{Map, Node};
+use crate::guards::may_be_secret;
+use crate::headers::HEADERS_MAX;
+use crate::report::Report;
+use crate::sites::Sites;
+use crate::tree::Directive;
+use crate::values::is_literal;
+use crate::view::View;
+use crate::yaml_text::{Map, Node};
 
 /// Returns true if a value is written as credentials are: `Bearer …`.
 fn has_scheme(value: &str) -> bool {
@@ -21,7 +21,7 @@ fn has_scheme(value: &str) -> bool {
 }
 
 /// `headers:` of a listener that serves these servers.
-pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
+pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
     let mut set: BTreeMap<String, (&str, &Directive)> = BTreeMap::new();
     let mut remove: Vec<&str> = Vec::new();
     let exposures = || {
@@ -94,7 +94,7 @@ pub(super) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
 
 /// Lists directives that replace texts in bodies. Paths and URLs are replaced so that clients find them, other texts
 /// perhaps so that clients do not see them.
-pub(super) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
+pub(crate) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     let exposures = sites.exposures.iter();
     for filter in exposures.flat_map(|it| it.scope.all("sub_filter")) {
         let text = filter.first().trim_start_matches("data:");

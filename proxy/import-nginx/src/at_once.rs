@@ -3,16 +3,16 @@
 //! nginx counts each request that is being answered, long streams too. The gateway counts long streams by principal, and
 //! apart from other requests.
 
-use super::report::Report;
-use super::scope::Level;
-use super::tree::Directive;
-use super::values::number;
-use super::view::View;
-use super::yaml_text::Map;
-use super::zone_keys::{Key, zone_name};
+use crate::report::Report;
+use crate::scope::Level;
+use crate::tree::Directive;
+use crate::values::number;
+use crate::view::View;
+use crate::yaml_text::Map;
+use crate::zone_keys::{Key, zone_name};
 
 /// Adds limits on requests at once.
-pub(super) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     if let Some((most, at)) = strictest(Key::Namespace, view, report) {
         limits.add_with(
             "connections",
@@ -55,8 +55,7 @@ pub(super) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
 
 /// Returns true if a server listens with TLS, where clients may speak HTTP/2.
 fn is_encrypted(server: &Level<'_>) -> bool {
-    let all = server.last("ssl").is_some_and(|it| it.first() == "on");
-    all || server.all("listen").iter().any(|it| it.has("ssl"))
+    server.is_on("ssl") || server.all("listen").iter().any(|it| it.has("ssl"))
 }
 
 /// The smallest `limit_conn` by a key.
@@ -64,11 +63,7 @@ fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64,
     let mut least: Option<(u64, &'a Directive)> = None;
     let mut without = None;
     for exposure in &view.sites.exposures {
-        if exposure
-            .scope
-            .last("limit_conn_dry_run")
-            .is_some_and(|it| it.first() == "on")
-        {
+        if exposure.scope.is_on("limit_conn_dry_run") {
             continue;
         }
         let mut limited = false;

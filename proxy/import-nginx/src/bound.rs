@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
-use super::listeners::{Listen, ListenOn};
-use super::report::Report;
+use crate::listeners::{Listen, ListenOn};
+use crate::report::Report;
 
 /// Joins listens that the gateway binds as one.
-pub(super) fn as_bound(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
+pub(crate) fn as_bound(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
     join_families(listens, report);
     drop_covered(listens, report);
 }

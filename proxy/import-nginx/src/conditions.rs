@@ -1,11 +1,11 @@
 //! Conditions of `if`: a variable, and a test of its value.
 
-use super::tree::Directive;
-use super::values::{is_literal, only_variable};
+use crate::tree::Directive;
+use crate::values::{is_literal, only_variable};
 
 /// A test of a variable's value.
 #[derive(Clone, Copy)]
-pub(super) enum Test<'a> {
+pub(crate) enum Test<'a> {
     /// The value is neither empty nor 0.
     Set,
     Is(&'a str),
@@ -16,7 +16,7 @@ pub(super) enum Test<'a> {
 
 impl Test<'_> {
     /// Returns true if the condition holds for a value. `None` if that depends on a regular expression.
-    pub(super) fn holds(self, value: &str) -> Option<bool> {
+    pub(crate) fn holds(self, value: &str) -> Option<bool> {
         match self {
             Self::Set => Some(!value.is_empty() && value != "0"),
             Self::Is(other) => Some(value == other),
@@ -27,7 +27,7 @@ impl Test<'_> {
 }
 
 /// The variable and the test of `if (…)`.
-pub(super) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
+pub(crate) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
     let mut words: Vec<&str> = condition.args().collect();
     let first = words.first()?.strip_prefix('(')?;
     match first {

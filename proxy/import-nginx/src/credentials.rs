@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use tooldock_filters::config::CertificateConfig;
 use tooldock_workers::names::NamespaceName;
 
-use super::guards::Token;
-use super::listeners::Asking;
-use super::principals::{Client, Principals};
-use super::report::Report;
-use super::tree::Directive;
-use super::view::View;
-use super::yaml_text::{Item, Map, Node};
+use crate::guards::Token;
+use crate::listeners::Asking;
+use crate::principals::{Client, Principals};
+use crate::report::Report;
+use crate::tree::Directive;
+use crate::view::View;
+use crate::yaml_text::{Item, Map, Node};
 
 /// Adds the credentials that are admitted. Certificates count at the listeners that ask for them.
-pub(super) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, report: &mut Report) {
     write_tokens(view, admission, report);
     write_certificates(view, asking, admission, report);
 }

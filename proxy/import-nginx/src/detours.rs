@@ -1,9 +1,9 @@
 //! Directives by which nginx answers a request at another place than its location passes requests on to: `try_files`,
 //! `error_page`, and a second directive that answers.
 
-use super::report::Report;
-use super::scope::Level;
-use super::sites::{Exposure, Sites};
+use crate::report::Report;
+use crate::scope::Level;
+use crate::sites::{Exposure, Sites};
 
 /// Names of directives that answer all requests of a location, beside `proxy_pass`. The last one in a location counts.
 const ANSWERING: [&str; 7] = [
@@ -17,7 +17,7 @@ const ANSWERING: [&str; 7] = [
 ];
 
 /// Lists the detours of all exposures.
-pub(super) fn list(sites: &Sites<'_>, report: &mut Report) {
+pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     for exposure in sites.exposures.iter().filter(|it| it.pass.is_some()) {
         list_own(exposure, report);
         if let Some(level) = exposure.scope.level_of("error_page") {
@@ -28,7 +28,7 @@ pub(super) fn list(sites: &Sites<'_>, report: &mut Report) {
 
 /// Lists the `error_page` of a block. Where one leads to another location, nginx may admit there a request that is
 /// refused here.
-pub(super) fn list_pages(level: &Level<'_>, report: &mut Report) {
+pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
     for page in level.all("error_page") {
         report.plain(
             page,

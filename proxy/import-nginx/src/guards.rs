@@ -5,17 +5,17 @@
 
 use tooldock_filters::token::config_digest;
 
-use super::conditions::{Test, asked};
-use super::principals::cleaned;
-use super::tree::Directive;
-use super::values::{is_literal, only_variable};
-use super::variables::{Key, Map, Variables, is_name};
+use crate::conditions::{Test, asked};
+use crate::principals::cleaned;
+use crate::tree::Directive;
+use crate::values::{is_literal, only_variable};
+use crate::variables::{Key, Map, Variables, is_name};
 
 /// The variable of the header in which tokens come to the gateway.
-pub(super) const AUTHORIZATION: &str = "http_authorization";
+pub(crate) const AUTHORIZATION: &str = "http_authorization";
 
 /// The rule behind an `if`.
-pub(super) enum Guard<'a> {
+pub(crate) enum Guard<'a> {
     /// Only these tokens are admitted.
     Tokens {
         tokens: Vec<Token<'a>>,
@@ -52,17 +52,18 @@ pub(super) enum Guard<'a> {
 
 /// An admitted token: its digest alone is kept.
 #[derive(Clone)]
-pub(super) struct Token<'a> {
+pub(crate) struct Token<'a> {
     /// The value of a map for the token, where that is a name.
-    pub(super) name: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
     /// True when a map gives it a name that must not be shown.
-    pub(super) is_hidden: bool,
+    pub(crate) is_hidden: bool,
     /// SHA-256, in hex.
-    pub(super) digest: String,
-    pub(super) at: &'a Directive,
+    pub(crate) digest: String,
+    pub(crate) at: &'a Directive,
 }
 
 /// The values that a condition admits, where its `if` refuses.
+#[derive(Default)]
 struct LetIn<'a> {
     /// These texts are admitted.
     texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
@@ -110,7 +111,7 @@ const METHODS: &str =
     "GET, POST and DELETE are served on the paths of MCP; fewer methods cannot be had";
 
 /// The rule behind an `if` that every request of an exposure passes.
-pub(super) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
+pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
     let body = condition.block();
     let has = |name: &str| body.iter().any(|it| it.is(name));
     let asked = asked(condition);
@@ -165,17 +166,12 @@ fn of_values<'a>(
             let let_in = match test {
                 Test::IsNot(text) => LetIn {
                     texts: vec![(text, None, condition)],
-                    patterns: Vec::new(),
-                    rest: false,
                     empty: text.is_empty(),
-                    refuses: false,
+                    ..LetIn::default()
                 },
                 Test::Is("") => LetIn {
-                    texts: Vec::new(),
-                    patterns: Vec::new(),
                     rest: true,
-                    empty: false,
-                    refuses: false,
+                    ..LetIn::default()
                 },
                 _ => return Guard::Lost(LOST),
             };
@@ -199,11 +195,9 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
         refused.map(|refused| !refused)
     };
     let mut let_in = LetIn {
-        texts: Vec::new(),
-        patterns: Vec::new(),
         rest: passes(map.default)?,
         empty: passes(map.default)?,
-        refuses: false,
+        ..LetIn::default()
     };
     for entry in &map.entries {
         let passes = passes(entry.value)?;
@@ -306,9 +300,8 @@ fn may_be_shown(name: &str, texts: &[String]) -> bool {
     name.len() <= 32 && texts.len() <= NAMED_MAX && !texts.iter().any(tells)
 }
 
-/// The token of `Bearer TOKEN`.
-/// Digest of the token in a text of this header; `None` if the text has no token that the gateway takes.
-pub(super) fn token_digest(text: &str, header: &str) -> Option<String> {
+/// The digest of the token in a text of this header; `None` if the text has no token that the gateway takes.
+pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
     let token = match header {
         AUTHORIZATION => bearer(text)?,
         _ => text,
@@ -316,6 +309,7 @@ pub(super) fn token_digest(text: &str, header: &str) -> Option<String> {
     config_digest(token).ok()
 }
 
+/// The token of `Bearer TOKEN`.
 fn bearer(text: &str) -> Option<&str> {
     let (scheme, token) = text.split_once(' ')?;
     scheme
@@ -390,7 +384,7 @@ fn methods<'a>(test: Test<'_>) -> Guard<'a> {
 }
 
 /// Returns true if a name suggests that its value is a secret. Case and the kind of dash do not matter.
-pub(super) fn may_be_secret(name: &str) -> bool {
+pub(crate) fn may_be_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [
         "auth",

@@ -7,16 +7,16 @@ use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{RemoteServerConfig, is_of_the_gateway};
 use tooldock_workers::yaml;
 
-use super::report::Report;
-use super::scope::Scope;
-use super::sites::Exposure;
-use super::tree::Directive;
-use super::values::{Piece, is_literal, only_variable, pieces};
-use super::variables::Variables;
-use super::yaml_text::{Map, Node};
+use crate::report::Report;
+use crate::scope::Scope;
+use crate::sites::Exposure;
+use crate::tree::Directive;
+use crate::values::{Piece, is_literal, only_variable, pieces};
+use crate::variables::Variables;
+use crate::yaml_text::{Map, Node};
 
 /// Maximum number of headers of one list; a listener takes no more.
-pub(super) const HEADERS_MAX: usize = 64;
+pub(crate) const HEADERS_MAX: usize = 64;
 
 /// Headers whose values are no secrets, whatever the values are.
 const HARMLESS: [&str; 10] = [
@@ -46,7 +46,7 @@ const NOTHING_GOES_UP: &str = "the gateway tells servers nothing of its clients 
 const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id, and in no other header: headers.forward_id: false turns that off";
 
 /// Adds `headers` and `credentials` of a remote server.
-pub(super) fn write_requests<'a>(
+pub(crate) fn write_requests<'a>(
     exposure: &Exposure<'a>,
     name: &NamespaceName,
     variables: &Variables<'a>,
@@ -319,9 +319,9 @@ fn is_of_request(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scope::Level;
-    use super::super::tree::tests::parsed;
     use super::*;
+    use crate::scope::Level;
+    use crate::tree::tests::parsed;
 
     fn shown(value: &str, header: &str) -> String {
         let tree = parsed(

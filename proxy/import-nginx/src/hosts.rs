@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use tooldock_filters::host::HostPattern;
 
-use super::report::Report;
-use super::tree::Directive;
-use super::values::is_literal;
-use super::view::View;
-use super::yaml_text::{Map, Node};
+use crate::report::Report;
+use crate::tree::Directive;
+use crate::values::is_literal;
+use crate::view::View;
+use crate::yaml_text::{Map, Node};
 
 /// Adds the names of the servers, or none if one of the servers is for any name.
-pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut hosts: Vec<String> = Vec::new();
     let mut known = BTreeSet::new();
     let mut places = BTreeSet::new();
@@ -44,10 +44,8 @@ pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                 }
             }
         }
-        if names
-            .iter()
-            .all(|(name, _)| matches!(*name, "_" | "" | "*"))
-        {
+        names.retain(|(name, _)| !matches!(*name, "_" | "" | "*"));
+        if names.is_empty() {
             any = true;
             continue;
         }
@@ -57,9 +55,6 @@ pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                 None => vec![name.to_owned()],
             };
             for pattern in patterns {
-                if matches!(name, "_" | "" | "*") {
-                    continue;
-                }
                 if !is_literal(name) || pattern.parse::<HostPattern>().is_err() {
                     report.plain(at, "names are listed one by one, or as *.example.com: requests for others are refused");
                     left = left.or(Some(at));

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use globset::GlobBuilder;
 
-use super::report::Report;
-use super::tree::{self, Directive, Failure, Includes, Place};
+use crate::report::Report;
+use crate::tree::{self, Directive, Failure, Includes, Place};
 
 /// Size limit of all files together; a configuration is written by hand.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -36,7 +36,7 @@ const HARMLESS: [&str; 5] = [
 /// # Errors
 ///
 /// A file that cannot be read, a mistake of syntax, a circle of includes, or more than the bounds.
-pub(super) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, Failure> {
+pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, Failure> {
     let stdin = file.as_os_str() == "-";
     let shown: Arc<str> = match stdin {
         true => "standard input".into(),

@@ -4,11 +4,11 @@
 
 mod shown;
 
-pub(super) use shown::shown;
+pub(crate) use shown::shown;
 
 /// The treatment of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Treatment {
+pub(crate) enum Treatment {
     /// Nothing is lost without it.
     Fine,
     /// Another file here carries it over and reports it.
@@ -250,7 +250,7 @@ const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
 ];
 
 /// The treatment of a directive in a block of `http`, `server` or `location`.
-pub(super) fn treatment(name: &str, value: &str) -> Treatment {
+pub(crate) fn treatment(name: &str, value: &str) -> Treatment {
     let said = |why: &'static str| match why {
         "" => Treatment::Fine,
         why => Treatment::Plain(why),

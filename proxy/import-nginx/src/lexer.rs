@@ -8,14 +8,14 @@ use std::str::Chars;
 
 /// A token of the text, with the line on which it begins.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Token {
-    pub(super) kind: TokenKind,
-    pub(super) line: u32,
+pub(crate) struct Token {
+    pub(crate) kind: TokenKind,
+    pub(crate) line: u32,
 }
 
 /// The kind of a token. Has no `Debug`, since a word may be a secret.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum TokenKind {
+pub(crate) enum TokenKind {
     /// A name or an argument, without its quotes and escapes.
     Word(String),
     /// `;`
@@ -30,22 +30,22 @@ pub(super) enum TokenKind {
 
 /// The fault of a text that is no configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SyntaxError {
-    pub(super) line: u32,
-    pub(super) what: String,
+pub(crate) struct SyntaxError {
+    pub(crate) line: u32,
+    pub(crate) what: String,
 }
 
 /// The longest word. nginx itself takes 4 KiB; certificates are written into words at times.
 const WORD_BYTES_MAX: usize = 64 * 1024;
 
 /// Reads a text token by token.
-pub(super) struct Lexer<'a> {
+pub(crate) struct Lexer<'a> {
     rest: Peekable<Chars<'a>>,
     line: u32,
 }
 
 impl<'a> Lexer<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         // Some editors write a byte order mark.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         Self {
@@ -55,7 +55,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// The next token.
-    pub(super) fn next(&mut self) -> Result<Token, SyntaxError> {
+    pub(crate) fn next(&mut self) -> Result<Token, SyntaxError> {
         self.skip_blanks_and_comments();
         let line = self.line;
         let token = |kind| Ok(Token { kind, line });
@@ -167,7 +167,7 @@ impl<'a> Lexer<'a> {
 
     /// Skips a block of Lua up to the brace that closes the block, whose opening brace has been read. Braces in strings
     /// and comments of Lua do not count.
-    pub(super) fn skip_lua(&mut self) -> Result<(), SyntaxError> {
+    pub(crate) fn skip_lua(&mut self) -> Result<(), SyntaxError> {
         let opened = self.line;
         let mut depth = 1_u32;
         while let Some(next) = self.take() {

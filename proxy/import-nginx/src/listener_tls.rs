@@ -1,12 +1,12 @@
 //! `tls` of a listener: certificates, the oldest version, and client certificates, by all servers on its address.
 
-use super::listeners::Listen;
-use super::report::Report;
-use super::scope::Scope;
-use super::tree::Directive;
-use super::values::{is_file, number};
-use super::view::View;
-use super::yaml_text::{Item, Map, Node};
+use crate::listeners::Listen;
+use crate::report::Report;
+use crate::scope::Scope;
+use crate::tree::Directive;
+use crate::values::{is_file, number};
+use crate::view::View;
+use crate::yaml_text::{Item, Map, Node};
 
 /// The rule for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ enum ClientAuth {
 const CHAIN_MAX: u64 = 6;
 
 /// The key `tls` of the listener for these servers, and the file of authorities if it asks for certificates.
-pub(super) fn tls(
+pub(crate) fn tls(
     view: &View<'_>,
     here: &[&Listen<'_>],
     report: &mut Report,

@@ -6,23 +6,23 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tooldock_workers::names::NamespaceName;
 
-use super::answers;
-use super::bound;
-use super::listener_tls::tls;
-use super::report::Report;
-use super::scope::Paths;
-use super::sites::Site;
-use super::tree::Directive;
-use super::values::only_variable;
-use super::view::View;
-use super::yaml_text::{Item, Map};
+use crate::answers;
+use crate::bound;
+use crate::listener_tls::tls;
+use crate::report::Report;
+use crate::scope::Paths;
+use crate::sites::Site;
+use crate::tree::Directive;
+use crate::values::only_variable;
+use crate::view::View;
+use crate::yaml_text::{Item, Map};
 
 /// The line about `namespace`.
 const ALONE: &str = "served alone here: clients may also use /mcp itself";
 
 /// The address of a `listen`.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum ListenOn {
+pub(crate) enum ListenOn {
     /// On a port.
     Port(SocketAddr),
     /// On a Unix socket, written `unix:/PATH`.
@@ -39,34 +39,34 @@ impl fmt::Display for ListenOn {
 }
 
 /// A `listen`.
-pub(super) struct Listen<'a> {
-    pub(super) at: &'a Directive,
+pub(crate) struct Listen<'a> {
+    pub(crate) at: &'a Directive,
     /// The index of its server.
-    pub(super) site: usize,
-    pub(super) address: ListenOn,
-    pub(super) encrypted: bool,
+    pub(crate) site: usize,
+    pub(crate) address: ListenOn,
+    pub(crate) encrypted: bool,
     proxy_protocol: bool,
 }
 
 /// The listeners, and the first that begins with the PROXY protocol.
-pub(super) struct Listeners<'a> {
-    pub(super) items: Vec<Item>,
-    pub(super) proxy_protocol: Option<&'a Directive>,
+pub(crate) struct Listeners<'a> {
+    pub(crate) items: Vec<Item>,
+    pub(crate) proxy_protocol: Option<&'a Directive>,
     /// The listeners that ask clients for certificates.
-    pub(super) asking: Vec<Asking>,
+    pub(crate) asking: Vec<Asking>,
 }
 
 /// A listener that asks clients for certificates.
-pub(super) struct Asking {
-    pub(super) name: String,
+pub(crate) struct Asking {
+    pub(crate) name: String,
     /// The file of authorities.
-    pub(super) authority: String,
+    pub(crate) authority: String,
     /// The servers whose address it has.
-    pub(super) sites: Vec<usize>,
+    pub(crate) sites: Vec<usize>,
 }
 
 /// The listeners of this configuration. Empty for the gateway's default.
-pub(super) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
+pub(crate) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
     let mut listens: Vec<Listen<'a>> = Vec::new();
     for (index, site) in view.sites.sites.iter().enumerate() {
         listens.extend(listens_of(view, site, index, report));
@@ -266,7 +266,7 @@ fn listens_of<'a>(
     index: usize,
     report: &mut Report,
 ) -> Vec<Listen<'a>> {
-    let all_encrypted = site.level.last("ssl").is_some_and(|it| it.first() == "on");
+    let all_encrypted = site.level.is_on("ssl");
     let of_site = || view.exposures().filter(|(it, _)| it.site == index);
     // Without TLS there is no certificate either, so that such a condition admits no request.
     let forced: Vec<_> = of_site()

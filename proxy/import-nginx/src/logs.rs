@@ -1,13 +1,13 @@
 //! `observability.access_log`.
 
-use super::report::Report;
-use super::tree::Directive;
-use super::values::{Piece, pieces};
-use super::view::View;
-use super::yaml_text::Map;
+use crate::report::Report;
+use crate::tree::Directive;
+use crate::values::{Piece, pieces};
+use crate::view::View;
+use crate::yaml_text::Map;
 
 /// Adds the access log of the first exposure that has one.
-pub(super) fn write(view: &View<'_>, observability: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Report) {
     let mut logs: Vec<&Directive> = Vec::new();
     for exposure in &view.sites.exposures {
         for log in exposure.scope.all("access_log").iter().copied() {

@@ -6,27 +6,27 @@ use tooldock_workers::config::Limits;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{Backend, RemoteRetry, RemoteTimeouts};
 
-use super::aliases::OldPaths;
-use super::gateway_rules::GatewayRules;
-use super::headers;
-use super::pools;
-use super::report::Report;
-use super::sites::{Exposure, Sites};
-use super::sizes::duration;
-use super::targets::{Rewritten, Servers, Target, target};
-use super::tree::Directive;
-use super::values::{is_file, number, time};
-use super::variables::Variables;
-use super::yaml_text::Map;
+use crate::aliases::OldPaths;
+use crate::gateway_rules::GatewayRules;
+use crate::headers;
+use crate::pools;
+use crate::report::Report;
+use crate::sites::{Exposure, Sites};
+use crate::sizes::duration;
+use crate::targets::{Rewritten, Servers, Target, target};
+use crate::tree::Directive;
+use crate::values::{is_file, number, time};
+use crate::variables::Variables;
+use crate::yaml_text::Map;
 
 /// The namespaces of a configuration.
-pub(super) struct Namespaces {
+pub(crate) struct Namespaces {
     /// The namespace of each exposure.
-    pub(super) names: Vec<Option<NamespaceName>>,
+    pub(crate) names: Vec<Option<NamespaceName>>,
     /// `upstreams.remote`.
-    pub(super) servers: Map,
+    pub(crate) servers: Map,
     /// `namespaces.overrides`.
-    pub(super) overrides: Map,
+    pub(crate) overrides: Map,
 }
 
 /// A namespace, with its target and its exposure.
@@ -39,7 +39,7 @@ struct NamespaceDraft<'a> {
 }
 
 /// Makes the namespaces.
-pub(super) fn namespaces<'a>(
+pub(crate) fn namespaces<'a>(
     sites: &Sites<'a>,
     variables: &Variables<'a>,
     gateway: &GatewayRules,
@@ -251,7 +251,7 @@ fn write<'a>(
 fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, report: &mut Report) {
     let mut tls = Map::default();
     let verify = exposure.scope.last("proxy_ssl_verify");
-    let verified = verify.is_some_and(|it| it.first() == "on");
+    let verified = exposure.scope.is_on("proxy_ssl_verify");
     if !verified {
         let at = verify.or(exposure.pass).unwrap_or(exposure.at);
         report.plain(

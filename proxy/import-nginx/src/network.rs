@@ -8,11 +8,11 @@ use std::net::IpAddr;
 
 use tooldock_workers::network::{Cidr, UNIX, UNIX_NAME};
 
-use super::report::Report;
-use super::sites::Exposure;
-use super::tree::Directive;
-use super::view::View;
-use super::yaml_text::{Map, Node};
+use crate::report::Report;
+use crate::sites::Exposure;
+use crate::tree::Directive;
+use crate::view::View;
+use crate::yaml_text::{Map, Node};
 
 /// Networks that are admitted, and networks that are not, in the form of `admission.cidrs`.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Network {
 }
 
 /// Adds the networks that are admitted.
-pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Networks, &Directive)> = None;
     for exposure in &view.sites.exposures {
         let rules = exposure.scope.in_order(&["allow", "deny"]);
@@ -84,18 +84,9 @@ pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                 (before.and(&networks), first)
             }
         });
-        let access = ["auth_basic", "auth_request", "auth_jwt"];
-        let asks = access.iter().any(|name| {
-            exposure
-                .scope
-                .last(name)
-                .is_some_and(|it| it.first() != "off")
-        });
-        if let Some(satisfy) = exposure
-            .scope
-            .last("satisfy")
-            .filter(|it| it.first() == "any" && asks)
-        {
+        let satisfy = exposure.scope.last("satisfy");
+        let satisfy = satisfy.filter(|it| it.first() == "any");
+        if let Some(satisfy) = satisfy.filter(|_| exposure.scope.asks_for_credential()) {
             report.security(satisfy, "here an address that is let in needs a credential all the same: either is not enough");
         }
         write_limits_of_methods(exposure, report);
@@ -209,7 +200,7 @@ impl Networks {
 }
 
 /// Adds the proxies that may name their clients. `behind_proxy_protocol` is the first listener with the PROXY protocol.
-pub(super) fn write_trusted_proxies(
+pub(crate) fn write_trusted_proxies(
     view: &View<'_>,
     behind_proxy_protocol: Option<&Directive>,
     admission: &mut Map,
@@ -280,10 +271,7 @@ fn trusted<'a>(
         );
         return (Vec::new(), first);
     }
-    let recursive = exposure
-        .scope
-        .last("real_ip_recursive")
-        .is_some_and(|it| it.first() == "on");
+    let recursive = exposure.scope.is_on("real_ip_recursive");
     let mut trusted = Vec::new();
     for directive in from {
         let Some(network) = Network::parse(directive.first()) else {
@@ -306,8 +294,8 @@ fn trusted<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::tests::parsed;
     use super::*;
+    use crate::tree::tests::parsed;
 
     /// The networks of some rules, and how many of the rules are reported.
     fn read(rules: &str) -> (String, usize) {

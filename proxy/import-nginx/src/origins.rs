@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use tooldock_filters::origin::OriginPattern;
 
-use super::conditions::{Test, asked};
-use super::report::Report;
-use super::sites::Exposure;
-use super::tree::Directive;
-use super::values::{is_literal, only_variable};
-use super::variables::{Key, Variables};
-use super::view::View;
-use super::yaml_text::{Map, Node};
+use crate::conditions::{Test, asked};
+use crate::report::Report;
+use crate::sites::Exposure;
+use crate::tree::Directive;
+use crate::values::{is_literal, only_variable};
+use crate::variables::{Key, Variables};
+use crate::view::View;
+use crate::yaml_text::{Map, Node};
 
 /// The web pages that an exposure admits.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Pages {
 }
 
 /// Adds the web pages that may call: those that conditions admit, or those that headers of answers name.
-pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Pages, &Directive)> = None;
     let mut guarded = false;
     let mut said: Option<&Directive> = None;

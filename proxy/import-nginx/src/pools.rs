@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tooldock_workers::remote::{Backend, Host, PassiveHealth, RemoteServerConfig};
 
-use super::report::Report;
-use super::sizes::duration;
-use super::targets::{Servers, Target};
-use super::tree::Directive;
-use super::values::{number, time};
-use super::yaml_text::{Item, Map, Node};
+use crate::report::Report;
+use crate::sizes::duration;
+use crate::targets::{Servers, Target};
+use crate::tree::Directive;
+use crate::values::{number, time};
+use crate::yaml_text::{Item, Map, Node};
 
 /// Maximum number of backends of one server; the gateway takes no more.
 const BACKENDS_MAX: usize = 1_000;
@@ -24,7 +24,7 @@ struct BackendEntry {
 }
 
 /// Adds the backends of a target. Returns false if none can be reached, so that there is no such server.
-pub(super) fn write(
+pub(crate) fn write(
     target: &Target<'_>,
     pass: &Directive,
     server: &mut Map,

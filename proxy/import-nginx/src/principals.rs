@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::report::Report;
-use super::tree::Directive;
+use crate::report::Report;
+use crate::tree::Directive;
 
 /// The length of the longest name in bytes, without a number at its end.
 const NAME_MAX: usize = 60;
@@ -13,17 +13,17 @@ const NAME_MAX: usize = 60;
 const RESERVED: [&str; 2] = ["bearer", "anonymous"];
 
 /// A client that needs a name.
-pub(super) struct Client<'a> {
+pub(crate) struct Client<'a> {
     /// The name that a `map` gives it.
-    pub(super) name: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
     /// True when a `map` gives it a name that must not be shown.
-    pub(super) is_hidden: bool,
-    pub(super) at: &'a Directive,
+    pub(crate) is_hidden: bool,
+    pub(crate) at: &'a Directive,
 }
 
 /// Names in use. Clients of one name that open the same namespaces are one principal.
 #[derive(Default)]
-pub(super) struct Principals {
+pub(crate) struct Principals {
     given: BTreeMap<String, NamedClient>,
     numbered: usize,
 }
@@ -37,7 +37,7 @@ struct NamedClient {
 }
 
 /// A name with the characters that a principal's name may have; `None` if it begins with no letter of ASCII.
-pub(super) fn cleaned(name: &str) -> Option<String> {
+pub(crate) fn cleaned(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let mut cleaned = String::new();
     for c in name.trim_end_matches(|c| !plain(c)).chars().take(NAME_MAX) {
@@ -53,7 +53,7 @@ pub(super) fn cleaned(name: &str) -> Option<String> {
 
 impl Principals {
     /// The name of the principal for a client. `kind` stands in names of clients that have none.
-    pub(super) fn name(
+    pub(crate) fn name(
         &mut self,
         client: &Client<'_>,
         kind: &str,

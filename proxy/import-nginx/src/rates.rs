@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 
 use tooldock_workers::names::NamespaceName;
 
-use super::report::Report;
-use super::tree::Directive;
-use super::values::{Rate, number, rate};
-use super::view::View;
-use super::yaml_text::{Item, Map, Node};
-use super::zone_keys::{Key, zone_name};
+use crate::report::Report;
+use crate::tree::Directive;
+use crate::values::{Rate, number, rate};
+use crate::view::View;
+use crate::yaml_text::{Item, Map, Node};
+use crate::zone_keys::{Key, zone_name};
 
 /// The highest rates of the gateway; no machine could reach higher ones.
 const RATE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999_999);
@@ -33,7 +33,7 @@ enum Reach {
 }
 
 /// Adds limits by rate.
-pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut flood = Map::default();
     let mut flood_at = String::new();
     let mut items = Vec::new();
@@ -90,10 +90,7 @@ pub(super) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
 fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> Vec<Limit<'a>> {
     let mut uses: Vec<(usize, &'a Directive)> = Vec::new();
     for (index, exposure) in view.sites.exposures.iter().enumerate() {
-        let dry = exposure
-            .scope
-            .last("limit_req_dry_run")
-            .is_some_and(|it| it.first() == "on");
+        let dry = exposure.scope.is_on("limit_req_dry_run");
         for limit in exposure.scope.all("limit_req") {
             if limit.option("zone") != zone_name(zone) {
                 continue;

@@ -3,17 +3,17 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::scope::{Level, Paths};
-use super::tree::Directive;
+use crate::scope::{Level, Paths};
+use crate::tree::Directive;
 
 /// Memory limit of one regular expression. A larger one counts as one that may match.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
 /// A larger number of regular expressions is not written by hand. Further ones count as expressions that may match.
-pub(super) const REGEXES_MAX: usize = 2_000;
+pub(crate) const REGEXES_MAX: usize = 2_000;
 
 /// A location, with the locations inside.
-pub(super) struct Location<'a> {
+pub(crate) struct Location<'a> {
     at: &'a Directive,
     paths: Paths<'a>,
     /// `None` if it is no regular expression here: it may match there.
@@ -33,7 +33,7 @@ enum Search<'a> {
 impl<'a> Location<'a> {
     /// The locations of a block, each with those inside. `left` is the number of regular expressions that may still be
     /// read.
-    pub(super) fn all(level: &Level<'a>, left: &mut usize) -> Vec<Self> {
+    pub(crate) fn all(level: &Level<'a>, left: &mut usize) -> Vec<Self> {
         let locations = level.all("location").iter();
         locations
             .map(|at| {
@@ -63,7 +63,7 @@ impl<'a> Location<'a> {
 
 /// The locations that nginx may choose for a path: several where the matches of a regular expression are not known. The
 /// path is taken for one of the location `own`, even if that has a regular expression.
-pub(super) fn chosen<'a>(
+pub(crate) fn chosen<'a>(
     locations: &[Location<'a>],
     path: &str,
     own: &Directive,
@@ -76,7 +76,7 @@ pub(super) fn chosen<'a>(
 }
 
 /// The location for exactly that path.
-pub(super) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a Directive> {
+pub(crate) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a Directive> {
     locations.iter().find_map(|it| match it.paths {
         Paths::Exactly(exact) if exact == path => Some(it.at),
         Paths::Below(prefix) if path.starts_with(prefix) => exactly(&it.inside, path),
@@ -137,7 +137,7 @@ fn search<'a>(
 }
 
 /// A regular expression of nginx, if it is valid here.
-pub(super) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
+pub(crate) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
     let mut builder = RegexBuilder::new(pattern);
     builder
         .case_insensitive(any_case)
@@ -147,15 +147,15 @@ pub(super) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
 }
 
 /// Returns true if a location denies all clients, and allows none before.
-pub(super) fn lets_nobody_in(level: &Level<'_>) -> bool {
+pub(crate) fn lets_nobody_in(level: &Level<'_>) -> bool {
     let denies = level.all("deny").iter().any(|it| it.first() == "all");
     denies && level.all("allow").is_empty()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::tests::parsed;
     use super::*;
+    use crate::tree::tests::parsed;
 
     #[test]
     fn locations_are_chosen_as_nginx_chooses_them() {

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use super::known;
-use super::tree::{Directive, Place};
+use crate::known;
+use crate::tree::{Directive, Place};
 
 /// The loss that a leftover means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,12 +31,12 @@ pub struct Report(BTreeSet<Leftover>);
 
 impl Report {
     /// Notes a directive without which nothing is more open than with nginx.
-    pub(super) fn plain(&mut self, directive: &Directive, why: impl Into<String>) {
+    pub(crate) fn plain(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Plain, why.into());
     }
 
     /// Notes a directive without which more may be open than with nginx.
-    pub(super) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
+    pub(crate) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Security, why.into());
     }
 

@@ -1,36 +1,36 @@
 //! The requests that the conditions of an exposure admit, all conditions together.
 
-use super::guards::{AUTHORIZATION, Guard, Token, guard};
-use super::report::Report;
-use super::sites::Exposure;
-use super::tree::Directive;
-use super::variables::Variables;
+use crate::guards::{AUTHORIZATION, Guard, Token, guard};
+use crate::report::Report;
+use crate::sites::Exposure;
+use crate::tree::Directive;
+use crate::variables::Variables;
 
 /// The requests that are admitted.
 #[derive(Default)]
-pub(super) struct Rules<'a> {
+pub(crate) struct Rules<'a> {
     /// The admitted tokens, if only certain tokens are.
-    pub(super) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
+    pub(crate) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
     /// The variable of the header that carries the tokens.
     header: &'a str,
     /// The admitted origins, if only pages of certain origins are.
-    pub(super) origins: Option<(Vec<&'a str>, &'a Directive)>,
+    pub(crate) origins: Option<(Vec<&'a str>, &'a Directive)>,
     /// The subjects of the admitted certificates, if only certain subjects are: the name of each in the file, and the
     /// subject.
-    pub(super) subjects: Option<(Vec<(&'a str, &'a str)>, &'a Directive)>,
+    pub(crate) subjects: Option<(Vec<(&'a str, &'a str)>, &'a Directive)>,
     /// The directive that admits verified certificates only.
-    pub(super) certificate: Option<&'a Directive>,
+    pub(crate) certificate: Option<&'a Directive>,
     /// The only host that is answered for.
-    pub(super) host: Option<(&'a str, &'a Directive)>,
+    pub(crate) host: Option<(&'a str, &'a Directive)>,
     /// The directive that admits encrypted connections only.
-    pub(super) encrypted: Option<&'a Directive>,
+    pub(crate) encrypted: Option<&'a Directive>,
     /// True when there is a further requirement, which cannot be carried over.
     more: bool,
 }
 
 impl<'a> Rules<'a> {
     /// Reads the conditions of an exposure, and reports those that are lost.
-    pub(super) fn of(
+    pub(crate) fn of(
         exposure: &Exposure<'a>,
         variables: &Variables<'a>,
         report: &mut Report,
@@ -39,13 +39,7 @@ impl<'a> Rules<'a> {
         for condition in exposure.scope.conditions() {
             rules.add(condition, guard(condition, variables), report);
         }
-        let access = ["auth_basic", "auth_request", "auth_jwt"];
-        rules.more |= access.iter().any(|name| {
-            exposure
-                .scope
-                .last(name)
-                .is_some_and(|it| it.first() != "off")
-        });
+        rules.more |= exposure.scope.asks_for_credential();
         if let (Some(_), Some((_, at))) = (&rules.tokens, &rules.subjects) {
             report.security(
                 at,
@@ -128,7 +122,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Returns true if nginx admits all requests that reach it.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.tokens.is_none() && self.subjects.is_none() && self.certificate.is_none() && !self.more
     }
 }

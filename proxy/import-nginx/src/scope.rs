@@ -4,16 +4,16 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::tree::Directive;
+use crate::tree::Directive;
 
 /// A block's directives by name.
-pub(super) struct Level<'a> {
-    pub(super) block: &'a [Directive],
+pub(crate) struct Level<'a> {
+    pub(crate) block: &'a [Directive],
     by_name: HashMap<&'a str, Vec<&'a Directive>>,
 }
 
 impl<'a> Level<'a> {
-    pub(super) fn of(block: &'a [Directive]) -> Rc<Self> {
+    pub(crate) fn of(block: &'a [Directive]) -> Rc<Self> {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for directive in block {
             by_name.entry(directive.name()).or_default().push(directive);
@@ -21,20 +21,25 @@ impl<'a> Level<'a> {
         Rc::new(Self { block, by_name })
     }
 
-    pub(super) fn all(&self, name: &str) -> &[&'a Directive] {
+    pub(crate) fn all(&self, name: &str) -> &[&'a Directive] {
         self.by_name
             .get(name)
             .map(Vec::as_slice)
             .unwrap_or_default()
     }
 
-    pub(super) fn last(&self, name: &str) -> Option<&'a Directive> {
+    pub(crate) fn last(&self, name: &str) -> Option<&'a Directive> {
         self.all(name).last().copied()
+    }
+
+    /// Returns true if a directive that is on or off is on.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.last(name).is_some_and(|it| it.first() == "on")
     }
 
     /// The directive that answers every request before it would be passed on: `return`, or a `rewrite` of everything to
     /// another place.
-    pub(super) fn answers(&self) -> Option<&'a Directive> {
+    pub(crate) fn answers(&self) -> Option<&'a Directive> {
         let moves = |it: &&&Directive| {
             let everything = matches!(
                 it.first(),
@@ -49,38 +54,50 @@ impl<'a> Level<'a> {
 
 /// The blocks around a place, from the outermost to its own.
 #[derive(Clone)]
-pub(super) struct Scope<'a> {
-    pub(super) levels: Vec<Rc<Level<'a>>>,
+pub(crate) struct Scope<'a> {
+    pub(crate) levels: Vec<Rc<Level<'a>>>,
     /// The block whose conditions hold in all its locations.
-    pub(super) server: Option<Rc<Level<'a>>>,
+    pub(crate) server: Option<Rc<Level<'a>>>,
 }
 
 impl<'a> Scope<'a> {
-    pub(super) fn with(&self, level: &Rc<Level<'a>>) -> Self {
+    pub(crate) fn with(&self, level: &Rc<Level<'a>>) -> Self {
         let mut scope = self.clone();
         scope.levels.push(Rc::clone(level));
         scope
     }
 
     /// The directive in force.
-    pub(super) fn last(&self, name: &str) -> Option<&'a Directive> {
+    pub(crate) fn last(&self, name: &str) -> Option<&'a Directive> {
         self.all(name).last().copied()
     }
 
+    /// Returns true if a directive that is on or off is on.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.level_of(name).is_some_and(|level| level.is_on(name))
+    }
+
+    /// Returns true if nginx asks for a credential here, apart from conditions.
+    pub(crate) fn asks_for_credential(&self) -> bool {
+        let access = ["auth_basic", "auth_request", "auth_jwt"];
+        let mut access = access.iter().filter_map(|name| self.last(name));
+        access.any(|it| it.first() != "off")
+    }
+
     /// The directives in force of a name that may stand several times.
-    pub(super) fn all(&self, name: &str) -> &[&'a Directive] {
+    pub(crate) fn all(&self, name: &str) -> &[&'a Directive] {
         let level = self.level_of(name);
         level.map_or(&[], |level| level.all(name))
     }
 
     /// The block whose directives of a name are in force.
-    pub(super) fn level_of(&self, name: &str) -> Option<&Rc<Level<'a>>> {
+    pub(crate) fn level_of(&self, name: &str) -> Option<&Rc<Level<'a>>> {
         let mut levels = self.levels.iter().rev();
         levels.find(|level| !level.all(name).is_empty())
     }
 
     /// The directives in force of several names that are one list, in their order.
-    pub(super) fn in_order(&self, names: &[&str]) -> Vec<&'a Directive> {
+    pub(crate) fn in_order(&self, names: &[&str]) -> Vec<&'a Directive> {
         let has_any = |level: &&Rc<Level<'a>>| names.iter().any(|name| !level.all(name).is_empty());
         let Some(level) = self.levels.iter().rev().find(has_any) else {
             return Vec::new();
@@ -91,7 +108,7 @@ impl<'a> Scope<'a> {
 
     /// Every `if` that a request passes: those of the server, then those of the location itself. Locations inherit none
     /// from locations around them.
-    pub(super) fn conditions(&self) -> Vec<&'a Directive> {
+    pub(crate) fn conditions(&self) -> Vec<&'a Directive> {
         let server = self.server.iter().flat_map(|level| level.all("if"));
         let own = self.levels.last().filter(|own| {
             let server = self.server.as_ref();
@@ -105,7 +122,7 @@ impl<'a> Scope<'a> {
 
     /// The rewrites that a request passes before the last one of its location: those of the server, and all but the last
     /// one of the location.
-    pub(super) fn rewrites_before(&self) -> Vec<&'a Directive> {
+    pub(crate) fn rewrites_before(&self) -> Vec<&'a Directive> {
         let of_server = self.server.iter().flat_map(|level| level.all("rewrite"));
         let own = self
             .levels
@@ -117,7 +134,7 @@ impl<'a> Scope<'a> {
 
     /// The last directive of that name in the location itself, or else in the server: nginx applies such directives in this
     /// order.
-    pub(super) fn own_or_of_server(
+    pub(crate) fn own_or_of_server(
         &self,
         name: &str,
         wanted: impl Fn(&&&'a Directive) -> bool,
@@ -128,14 +145,14 @@ impl<'a> Scope<'a> {
     }
 
     /// The last directive of that name in the location itself.
-    pub(super) fn own(&self, name: &str) -> Option<&'a Directive> {
+    pub(crate) fn own(&self, name: &str) -> Option<&'a Directive> {
         self.levels.last()?.last(name)
     }
 }
 
 /// The paths that a location is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Paths<'a> {
+pub(crate) enum Paths<'a> {
     Exactly(&'a str),
     Below(&'a str),
     Matching(&'a str),
@@ -144,7 +161,7 @@ pub(super) enum Paths<'a> {
 }
 
 impl<'a> Paths<'a> {
-    pub(super) fn of(location: &'a Directive) -> Self {
+    pub(crate) fn of(location: &'a Directive) -> Self {
         let (sign, path) = match (location.arg(0), location.arg(1)) {
             (Some(sign), Some(path)) => (sign, path),
             (Some(text), None) => {
@@ -165,7 +182,7 @@ impl<'a> Paths<'a> {
     }
 
     /// The path, without its slash at the end. Empty for a location without a path.
-    pub(super) fn path(&self) -> &'a str {
+    pub(crate) fn path(&self) -> &'a str {
         match self {
             Self::Exactly(path) | Self::Below(path) => path.trim_end_matches('/'),
             Self::Matching(_) | Self::Named => "",

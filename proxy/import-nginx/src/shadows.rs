@@ -5,22 +5,22 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::known::{Treatment, treatment};
-use super::refusals::{Location, REGEXES_MAX, chosen, exactly};
-use super::report::Report;
-use super::rules::Rules;
-use super::scope::{Level, Paths, Scope};
-use super::sites::{Exposure, Sites};
-use super::targets::{Target, target};
-use super::tree::Directive;
-use super::variables::Variables;
+use crate::known::{Treatment, treatment};
+use crate::refusals::{Location, REGEXES_MAX, chosen, exactly};
+use crate::report::Report;
+use crate::rules::Rules;
+use crate::scope::{Level, Paths, Scope};
+use crate::sites::{Exposure, Sites};
+use crate::targets::{Target, target};
+use crate::tree::Directive;
+use crate::variables::Variables;
 
 /// Further lines about one endpoint are redundant.
 const ANSWERING_MAX: usize = 5;
 
 /// Removes locations whose endpoint another location passes on, and reports locations that take an endpoint and answer
 /// it.
-pub(super) fn drop_shadowed<'a>(
+pub(crate) fn drop_shadowed<'a>(
     sites: &mut Sites<'a>,
     variables: &Variables<'a>,
     report: &mut Report,

@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::detours;
-use super::known::{Treatment, treatment};
-use super::refusals::lets_nobody_in;
-use super::report::Report;
-use super::scope::{Level, Paths, Scope};
-use super::tree::{Directive, Failure};
+use crate::detours;
+use crate::known::{Treatment, treatment};
+use crate::refusals::lets_nobody_in;
+use crate::report::Report;
+use crate::scope::{Level, Paths, Scope};
+use crate::tree::{Directive, Failure};
 
 /// A larger number of locations is not written by hand for MCP servers.
 const EXPOSURES_MAX: usize = 1_000;
@@ -20,34 +20,34 @@ const EXPOSURES_MAX: usize = 1_000;
 const CONDITIONS_MAX: usize = 100;
 
 /// A place where requests are passed on.
-pub(super) struct Exposure<'a> {
+pub(crate) struct Exposure<'a> {
     /// The location; in a file without any, the server or the first directive.
-    pub(super) at: &'a Directive,
-    pub(super) scope: Scope<'a>,
-    pub(super) paths: Option<Paths<'a>>,
+    pub(crate) at: &'a Directive,
+    pub(crate) scope: Scope<'a>,
+    pub(crate) paths: Option<Paths<'a>>,
     /// The directive that passes requests on.
-    pub(super) pass: Option<&'a Directive>,
+    pub(crate) pass: Option<&'a Directive>,
     /// The index of its server.
-    pub(super) site: usize,
+    pub(crate) site: usize,
 }
 
 /// A `server` that passes requests on.
-pub(super) struct Site<'a> {
+pub(crate) struct Site<'a> {
     /// The block; `None` if locations stand at the top of the file.
-    pub(super) block: Option<&'a Directive>,
-    pub(super) level: Rc<Level<'a>>,
-    pub(super) scope: Scope<'a>,
+    pub(crate) block: Option<&'a Directive>,
+    pub(crate) level: Rc<Level<'a>>,
+    pub(crate) scope: Scope<'a>,
 }
 
 /// A whole configuration.
-pub(super) struct Sites<'a> {
+pub(crate) struct Sites<'a> {
     /// The level outside `http`: processes and connections.
-    pub(super) main: Rc<Level<'a>>,
-    pub(super) http: Rc<Level<'a>>,
-    pub(super) sites: Vec<Site<'a>>,
-    pub(super) exposures: Vec<Exposure<'a>>,
+    pub(crate) main: Rc<Level<'a>>,
+    pub(crate) http: Rc<Level<'a>>,
+    pub(crate) sites: Vec<Site<'a>>,
+    pub(crate) exposures: Vec<Exposure<'a>>,
     /// `stub_status`: pages with counters of nginx itself.
-    pub(super) status: Vec<&'a Directive>,
+    pub(crate) status: Vec<&'a Directive>,
 }
 
 /// Paths that probes ask for.
@@ -82,7 +82,7 @@ impl<'a> Sites<'a> {
     /// # Errors
     ///
     /// More locations than the bound.
-    pub(super) fn of(tree: &'a [Directive], report: &mut Report) -> Result<Self, Failure> {
+    pub(crate) fn of(tree: &'a [Directive], report: &mut Report) -> Result<Self, Failure> {
         let main = Level::of(tree);
         check_top(&main)?;
         // Files of sites-enabled contain the content of http.

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use tooldock_filters::config::{LimitsConfig, TimeoutsConfig};
 
-use super::report::Report;
-use super::sites::Exposure;
-use super::tree::Directive;
-use super::values::{number, size, time};
-use super::view::View;
-use super::yaml_text::Map;
+use crate::report::Report;
+use crate::sites::Exposure;
+use crate::tree::Directive;
+use crate::values::{number, size, time};
+use crate::view::View;
+use crate::yaml_text::Map;
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const BODY_MAX: u64 = 1024 * MIB;
 
 /// Adds limits of requests.
-pub(super) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Report) {
+pub(crate) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
     const BODY: &str = "client_max_body_size";
     let of_body = |exposure: &Exposure<'_>| exposure.scope.last(BODY).is_some();
@@ -91,7 +91,7 @@ fn write_connections(view: &View<'_>, limits: &mut Map, report: &mut Report) {
 }
 
 /// Adds time limits of connections.
-pub(super) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut Report) {
+pub(crate) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut Report) {
     let defaults = TimeoutsConfig::default();
     for (name, key, default) in [
         ("client_header_timeout", "header", defaults.header),
@@ -114,7 +114,7 @@ pub(super) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut R
 }
 
 /// Adds threads and the time for requests in flight at a stop.
-pub(super) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report) {
+pub(crate) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report) {
     let main = &view.sites.main;
     if let Some(at) = main.last("worker_processes")
         && let Some(threads) = number(at.first()).filter(|threads| *threads > 0)
@@ -145,7 +145,7 @@ pub(super) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report)
 }
 
 /// A time in the spelling of the configuration, a year at most.
-pub(super) fn duration(value: Duration) -> String {
+pub(crate) fn duration(value: Duration) -> String {
     let milliseconds = value.min(Duration::from_secs(365 * 24 * 3600)).as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let whole = units

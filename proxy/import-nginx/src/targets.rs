@@ -1,32 +1,32 @@
 //! The target of an exposure: the servers that requests are passed on to, and the path of the MCP endpoint there.
 
-use super::refusals::regex;
-use super::scope::Paths;
-use super::sites::{Exposure, Sites};
-use super::tree::Directive;
-use super::values::{Piece, pieces};
-use super::variables::Variables;
-use super::view::pool_named;
+use crate::refusals::regex;
+use crate::scope::Paths;
+use crate::sites::{Exposure, Sites};
+use crate::tree::Directive;
+use crate::values::{Piece, pieces};
+use crate::variables::Variables;
+use crate::view::pool_named;
 
 /// The servers behind a `proxy_pass`.
-pub(super) struct Target<'a> {
-    pub(super) encrypted: bool,
-    pub(super) servers: Servers<'a>,
+pub(crate) struct Target<'a> {
+    pub(crate) encrypted: bool,
+    pub(crate) servers: Servers<'a>,
     /// The path that clients have in nginx, as far as it is known.
-    pub(super) endpoint: String,
+    pub(crate) endpoint: String,
     /// That path in the spelling of the location: with a slash at the end if it is the location itself.
-    pub(super) asked: String,
+    pub(crate) asked: String,
     /// The path of the endpoint at the servers.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The uncertain part of the location.
-    pub(super) unsure: Option<(&'a Directive, &'static str)>,
+    pub(crate) unsure: Option<(&'a Directive, &'static str)>,
     /// The change of the path before it is passed on.
-    pub(super) rewritten: Rewritten<'a>,
+    pub(crate) rewritten: Rewritten<'a>,
 }
 
 /// A server, or the servers of an `upstream`.
 #[derive(Clone)]
-pub(super) enum Servers<'a> {
+pub(crate) enum Servers<'a> {
     /// `host:port`, or `unix:/path`.
     One(String),
     Pool(&'a Directive),
@@ -45,7 +45,7 @@ impl Servers<'_> {
 impl Target<'_> {
     /// Returns true if another target is the same server, by another location. Paths of HTTP+SSE belong to the endpoint
     /// beside.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same_path = self.is_of_sse()
             || other.is_of_sse()
             || self.path.trim_end_matches('/') == other.path.trim_end_matches('/');
@@ -53,14 +53,14 @@ impl Target<'_> {
     }
 
     /// Returns true if the servers of another target are the same.
-    pub(super) fn is_at_same_servers(&self, other: &Self) -> bool {
+    pub(crate) fn is_at_same_servers(&self, other: &Self) -> bool {
         let same_kind =
             matches!(self.servers, Servers::One(_)) == matches!(other.servers, Servers::One(_));
         same_kind && self.encrypted == other.encrypted && self.servers.id() == other.servers.id()
     }
 
     /// Returns true for a path of HTTP+SSE, which the gateway serves beside /mcp.
-    pub(super) fn is_of_sse(&self) -> bool {
+    pub(crate) fn is_of_sse(&self) -> bool {
         let last = self.endpoint.rsplit('/').next().unwrap_or_default();
         matches!(last, "sse" | "message" | "messages")
     }
@@ -71,7 +71,7 @@ impl Target<'_> {
 /// # Errors
 ///
 /// The reason why there is none, as a fixed text.
-pub(super) fn target<'a>(
+pub(crate) fn target<'a>(
     exposure: &Exposure<'a>,
     pass: &'a Directive,
     sites: &Sites<'a>,
@@ -217,7 +217,7 @@ fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
 }
 
 /// The effect of the `rewrite` directives that a request passes.
-pub(super) enum Rewritten<'a> {
+pub(crate) enum Rewritten<'a> {
     No,
     /// The server is asked for this path.
     To(String, &'a Directive),

@@ -6,17 +6,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::lexer::{Lexer, SyntaxError, TokenKind};
+use crate::lexer::{Lexer, SyntaxError, TokenKind};
 
 /// Maximum depth of blocks; real configurations have six at most.
-pub(super) const DEPTH_MAX: usize = 64;
+pub(crate) const DEPTH_MAX: usize = 64;
 
 /// The place of a directive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) file: Arc<str>,
+pub(crate) struct Place {
+    pub(crate) file: Arc<str>,
     /// 0 for the whole file.
-    pub(super) line: u32,
+    pub(crate) line: u32,
 }
 
 impl fmt::Display for Place {
@@ -30,7 +30,7 @@ impl fmt::Display for Place {
 
 /// Text of the configuration, which may be a secret: it prints as `[redacted]`.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Word(String);
+pub(crate) struct Word(String);
 
 impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,13 +40,13 @@ impl fmt::Debug for Word {
 
 /// A directive with its arguments and, where it has one, its block.
 #[derive(Debug)]
-pub(super) struct Directive {
+pub(crate) struct Directive {
     name: Word,
     args: Vec<Word>,
     block: Option<Vec<Directive>>,
     /// The directive that has this line in its table, such as `map`; `None` for a line that is a directive.
-    pub(super) table: Option<&'static str>,
-    pub(super) place: Place,
+    pub(crate) table: Option<&'static str>,
+    pub(crate) place: Place,
 }
 
 /// Directives whose block is a table: the first word of a line is a key, and not the name of a directive.
@@ -54,41 +54,41 @@ const TABLES: [&str; 4] = ["map", "geo", "split_clients", "types"];
 
 impl Directive {
     /// The directive's name. In the block of a `map` it may be a secret.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name.0
     }
 
-    pub(super) fn is(&self, name: &str) -> bool {
+    pub(crate) fn is(&self, name: &str) -> bool {
         self.name.0 == name
     }
 
     /// The argument with that index.
-    pub(super) fn arg(&self, index: usize) -> Option<&str> {
+    pub(crate) fn arg(&self, index: usize) -> Option<&str> {
         self.args.get(index).map(|word| word.0.as_str())
     }
 
     /// The first argument; empty if there is none.
-    pub(super) fn first(&self) -> &str {
+    pub(crate) fn first(&self) -> &str {
         self.arg(0).unwrap_or_default()
     }
 
-    pub(super) fn args(&self) -> impl DoubleEndedIterator<Item = &str> {
+    pub(crate) fn args(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.args.iter().map(|word| word.0.as_str())
     }
 
     /// The value of `key=value` among the arguments.
-    pub(super) fn option(&self, key: &str) -> Option<&str> {
+    pub(crate) fn option(&self, key: &str) -> Option<&str> {
         self.args()
             .find_map(|arg| arg.strip_prefix(key)?.strip_prefix('='))
     }
 
     /// Returns true if an argument is this word.
-    pub(super) fn has(&self, word: &str) -> bool {
+    pub(crate) fn has(&self, word: &str) -> bool {
         self.args().any(|arg| arg == word)
     }
 
     /// The directives in the block.
-    pub(super) fn block(&self) -> &[Directive] {
+    pub(crate) fn block(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 }
@@ -97,12 +97,12 @@ impl Directive {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct Failure {
-    pub(super) place: Place,
-    pub(super) what: String,
+    pub(crate) place: Place,
+    pub(crate) what: String,
 }
 
 /// Reader of included files, for the parser.
-pub(super) trait Includes {
+pub(crate) trait Includes {
     /// The directives in place of an `include` at this depth of blocks.
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
 
@@ -121,7 +121,7 @@ struct OpenBlock {
 /// # Errors
 ///
 /// The first mistake of syntax, or the failure of an include.
-pub(super) fn parse(
+pub(crate) fn parse(
     text: &str,
     file: &Arc<str>,
     depth: usize,
@@ -221,7 +221,7 @@ pub(super) fn parse(
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     struct NoFiles;
@@ -237,7 +237,7 @@ pub(super) mod tests {
     }
 
     /// The directives of a text without includes.
-    pub(in super::super) fn parsed(text: &str) -> Result<Vec<Directive>, Failure> {
+    pub(crate) fn parsed(text: &str) -> Result<Vec<Directive>, Failure> {
         parse(text, &"nginx.conf".into(), 0, &mut NoFiles)
     }
 

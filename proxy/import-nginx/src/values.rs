@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// `10m`, `8k`, `512`.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub(crate) fn size(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1024),
         None => match text.strip_suffix(['m', 'M']) {
@@ -19,7 +19,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
 }
 
 /// `30s`, `1h30m`, `500ms`; a number alone is seconds.
-pub(super) fn time(text: &str) -> Option<Duration> {
+pub(crate) fn time(text: &str) -> Option<Duration> {
     const UNITS: [(&str, u64); 8] = [
         ("ms", 1),
         ("s", 1_000),
@@ -56,13 +56,13 @@ pub(super) fn time(text: &str) -> Option<Duration> {
 
 /// A rate of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rate {
+pub(crate) enum Rate {
     PerSecond(NonZeroU32),
     PerMinute(NonZeroU32),
 }
 
 /// `10r/s`, `30r/m`.
-pub(super) fn rate(text: &str) -> Option<Rate> {
+pub(crate) fn rate(text: &str) -> Option<Rate> {
     let whole = |digits: &str| NonZeroU32::new(number(digits)?.try_into().ok()?);
     match text.strip_suffix("r/s") {
         Some(digits) => whole(digits).map(Rate::PerSecond),
@@ -71,21 +71,21 @@ pub(super) fn rate(text: &str) -> Option<Rate> {
 }
 
 /// Digits alone: no sign, no blank.
-pub(super) fn number(digits: &str) -> Option<u64> {
+pub(crate) fn number(digits: &str) -> Option<u64> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| digits.parse().ok()).flatten()
 }
 
 /// A part of a text in which nginx replaces variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     Text(&'a str),
     /// The name, without the dollar sign.
     Variable(&'a str),
 }
 
 /// The parts of a text. A dollar sign that begins no variable is text.
-pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
+pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut begun = 0;
     let mut at = 0;
@@ -115,7 +115,7 @@ pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
 }
 
 /// The name of the variable, if a text is a variable and nothing else.
-pub(super) fn only_variable(text: &str) -> Option<&str> {
+pub(crate) fn only_variable(text: &str) -> Option<&str> {
     match pieces(text)[..] {
         [Piece::Variable(name)] => Some(name),
         _ => None,
@@ -123,14 +123,14 @@ pub(super) fn only_variable(text: &str) -> Option<&str> {
 }
 
 /// Returns true if a text contains no variable.
-pub(super) fn is_literal(text: &str) -> bool {
+pub(crate) fn is_literal(text: &str) -> bool {
     pieces(text)
         .iter()
         .all(|piece| matches!(piece, Piece::Text(_)))
 }
 
 /// Returns true if a value is the path of a file: no certificate or key itself, nor a reference to another place.
-pub(super) fn is_file(value: &str) -> bool {
+pub(crate) fn is_file(value: &str) -> bool {
     let elsewhere = ["data:", "engine:", "store:"];
     let is_path = !value.is_empty() && !value.contains(char::is_control);
     is_path && is_literal(value) && !elsewhere.iter().any(|it| value.starts_with(it))

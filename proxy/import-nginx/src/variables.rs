@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::guards::may_be_secret;
-use super::scope::Scope;
-use super::tree::Directive;
-use super::values::{Piece, is_literal, only_variable, pieces};
+use crate::guards::may_be_secret;
+use crate::scope::Scope;
+use crate::tree::Directive;
+use crate::values::{Piece, is_literal, only_variable, pieces};
 
 /// All variables of a configuration.
 ///
 /// Names are in lower case: nginx takes `$Client` for `$client`.
-pub(super) struct Variables<'a> {
+pub(crate) struct Variables<'a> {
     maps: HashMap<String, &'a Directive>,
     sets: HashSet<String>,
     /// Variables that a `set` makes under a condition.
@@ -22,24 +22,24 @@ pub(super) struct Variables<'a> {
 }
 
 /// The content of a `map`.
-pub(super) struct Map<'a> {
+pub(crate) struct Map<'a> {
     /// The text that is looked up.
-    pub(super) source: &'a str,
-    pub(super) entries: Vec<MapEntry<'a>>,
+    pub(crate) source: &'a str,
+    pub(crate) entries: Vec<MapEntry<'a>>,
     /// The value of all other texts.
-    pub(super) default: &'a str,
+    pub(crate) default: &'a str,
 }
 
 /// A line of a `map`.
-pub(super) struct MapEntry<'a> {
-    pub(super) key: Key<'a>,
-    pub(super) value: &'a str,
-    pub(super) at: &'a Directive,
+pub(crate) struct MapEntry<'a> {
+    pub(crate) key: Key<'a>,
+    pub(crate) value: &'a str,
+    pub(crate) at: &'a Directive,
 }
 
 /// The key of a line of a `map`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key<'a> {
+pub(crate) enum Key<'a> {
     /// This text.
     Text(&'a str),
     /// A regular expression or a pattern of hosts.
@@ -107,7 +107,7 @@ fn named_groups(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl<'a> Variables<'a> {
-    pub(super) fn of(tree: &'a [Directive]) -> Self {
+    pub(crate) fn of(tree: &'a [Directive]) -> Self {
         let mut variables = Self {
             maps: HashMap::new(),
             sets: HashSet::new(),
@@ -185,14 +185,14 @@ impl<'a> Variables<'a> {
     }
 
     /// The `map` that makes a variable.
-    pub(super) fn map(&self, name: &str) -> Option<Map<'a>> {
+    pub(crate) fn map(&self, name: &str) -> Option<Map<'a>> {
         self.maps
             .get(&name.to_ascii_lowercase())
             .map(|directive| Map::of(directive))
     }
 
     /// The name that a `map` of the same source gives to a text, if the values of the map are names alone.
-    pub(super) fn name_of(&self, source: &str, text: &str) -> Option<&'a str> {
+    pub(crate) fn name_of(&self, source: &str, text: &str) -> Option<&'a str> {
         let names = self.maps.iter().filter(|(name, _)| self.only_decides(name));
         let mut found: Vec<_> = names
             .filter_map(|(variable, directive)| {
@@ -212,7 +212,7 @@ impl<'a> Variables<'a> {
     }
 
     /// True if a variable has the name of the client that a credential stands for: a `map` of credentials to names.
-    pub(super) fn names_client(&self, name: &str) -> bool {
+    pub(crate) fn names_client(&self, name: &str) -> bool {
         let Some(map) = self.map(name).filter(|_| !self.is_made_without_map(name)) else {
             return false;
         };
@@ -226,7 +226,7 @@ impl<'a> Variables<'a> {
 
     /// The text that a variable has for every request that comes to a place: the value that a `set` of the server or of
     /// the location gives it under no condition.
-    pub(super) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
+    pub(crate) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
         let lower = name.to_ascii_lowercase();
         if self.conditional.contains(&lower) || self.others.contains(&lower) {
             return None;
@@ -240,26 +240,26 @@ impl<'a> Variables<'a> {
     }
 
     /// Returns true if the configuration makes this variable.
-    pub(super) fn is_made(&self, name: &str) -> bool {
+    pub(crate) fn is_made(&self, name: &str) -> bool {
         self.maps.contains_key(&name.to_ascii_lowercase()) || self.is_made_without_map(name)
     }
 
     /// Returns true if something else than a `map` makes this variable.
-    pub(super) fn is_made_without_map(&self, name: &str) -> bool {
+    pub(crate) fn is_made_without_map(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         self.sets.contains(&name) || self.others.contains(&name)
     }
 
     /// Returns true if a variable only decides about admission and counting, so that its values are names, and no secrets
     /// for servers behind.
-    pub(super) fn only_decides(&self, name: &str) -> bool {
+    pub(crate) fn only_decides(&self, name: &str) -> bool {
         let uses = self.uses.get(&name.to_ascii_lowercase());
         uses.is_none_or(|uses| uses.iter().all(|by| DECIDING.contains(by)))
     }
 }
 
 /// True if a value of a `map` is a name, and not a word for yes.
-pub(super) fn is_name(value: &str) -> bool {
+pub(crate) fn is_name(value: &str) -> bool {
     let begins = value.starts_with(|first: char| first.is_ascii_alphabetic());
     let yes = [
         "yes", "true", "on", "ok", "allow", "allowed", "valid", "pass", "granted",

@@ -7,50 +7,50 @@ use std::collections::BTreeSet;
 
 use tooldock_workers::names::NamespaceName;
 
-use super::gateway_rules::GatewayRules;
-use super::guards::Token;
-use super::report::Report;
-use super::rules::Rules;
-use super::sites::{Exposure, Sites};
-use super::tree::Directive;
-use super::variables::Variables;
+use crate::gateway_rules::GatewayRules;
+use crate::guards::Token;
+use crate::report::Report;
+use crate::rules::Rules;
+use crate::sites::{Exposure, Sites};
+use crate::tree::Directive;
+use crate::variables::Variables;
 
 /// Everything that has been read.
-pub(super) struct View<'a> {
-    pub(super) gateway: &'a GatewayRules,
-    pub(super) sites: Sites<'a>,
-    pub(super) variables: Variables<'a>,
+pub(crate) struct View<'a> {
+    pub(crate) gateway: &'a GatewayRules,
+    pub(crate) sites: Sites<'a>,
+    pub(crate) variables: Variables<'a>,
     /// The requests that conditions admit, for each exposure.
-    pub(super) rules: Vec<Rules<'a>>,
+    pub(crate) rules: Vec<Rules<'a>>,
     /// The namespace of each exposure; `None` if no namespace of ours reaches it.
-    pub(super) names: Vec<Option<NamespaceName>>,
+    pub(crate) names: Vec<Option<NamespaceName>>,
 }
 
 /// The `upstream` of that name.
-pub(super) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Directive> {
+pub(crate) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Directive> {
     let mut pools = sites.http.all("upstream").iter().copied();
     pools.find(|it| it.first() == name)
 }
 
 impl<'a> View<'a> {
     /// Each exposure with the rules of its conditions.
-    pub(super) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
+    pub(crate) fn exposures(&self) -> impl Iterator<Item = (&Exposure<'a>, &Rules<'a>)> {
         self.sites.exposures.iter().zip(&self.rules)
     }
 
     /// The tokens that are let in anywhere.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = &Token<'a>> {
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &Token<'a>> {
         let rules = self.rules.iter().filter_map(|it| it.tokens.as_ref());
         rules.flat_map(|(tokens, _)| tokens)
     }
 
     /// All namespaces.
-    pub(super) fn namespaces(&self) -> BTreeSet<NamespaceName> {
+    pub(crate) fn namespaces(&self) -> BTreeSet<NamespaceName> {
         self.names.iter().flatten().cloned().collect()
     }
 
     /// The strictest value of a setting, with its directive. Differences are plain: nothing is more open.
-    pub(super) fn strictest<T: Ord + Copy>(
+    pub(crate) fn strictest<T: Ord + Copy>(
         &self,
         report: &mut Report,
         what: &str,

@@ -6,7 +6,7 @@ use tooldock_workers::yaml::{self, Value};
 
 /// A value with comments on its parts.
 #[derive(Clone)]
-pub(super) enum Node {
+pub(crate) enum Node {
     Scalar(Value),
     Map(Map),
     List(Vec<Item>),
@@ -14,7 +14,7 @@ pub(super) enum Node {
 
 /// Keys in the order in which they were added.
 #[derive(Clone, Default)]
-pub(super) struct Map(Vec<YamlEntry>);
+pub(crate) struct Map(Vec<YamlEntry>);
 
 #[derive(Clone)]
 struct YamlEntry {
@@ -25,13 +25,13 @@ struct YamlEntry {
 
 /// An entry of a list.
 #[derive(Clone)]
-pub(super) struct Item {
-    pub(super) comment: String,
-    pub(super) node: Node,
+pub(crate) struct Item {
+    pub(crate) comment: String,
+    pub(crate) node: Node,
 }
 
 impl Item {
-    pub(super) fn new(comment: impl Into<String>, node: impl Into<Node>) -> Self {
+    pub(crate) fn new(comment: impl Into<String>, node: impl Into<Node>) -> Self {
         Self {
             comment: comment.into(),
             node: node.into(),
@@ -41,12 +41,12 @@ impl Item {
 
 impl Map {
     /// Adds a key, unless its value is an empty map.
-    pub(super) fn add(&mut self, key: &str, node: impl Into<Node>) {
+    pub(crate) fn add(&mut self, key: &str, node: impl Into<Node>) {
         self.add_with(key, node, "");
     }
 
     /// Adds a key with a comment above it.
-    pub(super) fn add_with(
+    pub(crate) fn add_with(
         &mut self,
         key: &str,
         node: impl Into<Node>,
@@ -64,23 +64,23 @@ impl Map {
     }
 
     /// Returns true if there is such a key.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|entry| entry.key == key)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The text.
-    pub(super) fn to_yaml(&self) -> String {
+    pub(crate) fn to_yaml(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, 0, true);
         text
     }
 
     /// The text without comments.
-    pub(super) fn bare(&self) -> String {
+    pub(crate) fn bare(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, 0, false);
         text
@@ -101,7 +101,7 @@ impl Map {
 
 impl Node {
     /// The list of these values.
-    pub(super) fn list<T: Into<Value>>(values: impl IntoIterator<Item = T>) -> Self {
+    pub(crate) fn list<T: Into<Value>>(values: impl IntoIterator<Item = T>) -> Self {
         let items = values
             .into_iter()
             .map(|value| Item::new("", Self::Scalar(value.into())));

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::guards::token_digest;
-use super::principals::cleaned;
-use super::rules::Rules;
-use super::tree::Directive;
-use super::values::{Piece, is_literal, only_variable, pieces};
-use super::variables::Key as MapKey;
-use super::view::View;
+use crate::guards::token_digest;
+use crate::principals::cleaned;
+use crate::rules::Rules;
+use crate::tree::Directive;
+use crate::values::{Piece, is_literal, only_variable, pieces};
+use crate::variables::Key as MapKey;
+use crate::view::View;
 
 /// The key that a zone counts by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Address,
     Principal,
     /// A single count for a server or a path, which is a namespace here.
@@ -20,7 +20,7 @@ pub(super) enum Key {
 }
 
 impl Key {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Address => "address",
             Self::Principal => "principal",
@@ -44,7 +44,7 @@ impl Key {
     }
 
     /// The keys of a zone, each once. `None` if one of them is no key of the gateway.
-    pub(super) fn all_of(text: &str, view: &View<'_>) -> Option<BTreeSet<Self>> {
+    pub(crate) fn all_of(text: &str, view: &View<'_>) -> Option<BTreeSet<Self>> {
         let mut keys = BTreeSet::new();
         for piece in pieces(text) {
             let Piece::Variable(name) = piece else {
@@ -126,6 +126,6 @@ fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) ->
 }
 
 /// The name of a zone.
-pub(super) fn zone_name(zone: &Directive) -> Option<&str> {
+pub(crate) fn zone_name(zone: &Directive) -> Option<&str> {
     zone.option("zone")?.split(':').next()
 }

@@ -1,7 +1,7 @@
 //! Conditions and the rules that are read from them.
 
-use super::super::tree::tests::parsed;
 use super::*;
+use crate::tree::tests::parsed;
 
 /// The rule behind the first `if`, in a word.
 fn shown(text: &str) -> String {

@@ -20,7 +20,7 @@ const WORDS: &[&str] = &[
 
 /// The name, if it reveals only the directive: a name in one of the lists, or a name with a listed beginning and only words
 /// of nginx's names.
-pub(in super::super) fn shown(name: &str) -> &str {
+pub(crate) fn shown(name: &str) -> &str {
     let begins = |list: &[(&str, &str)]| list.iter().any(|(known, _)| name.starts_with(known));
     let known = || {
         let words = known_words();
