@@ -432,3 +432,61 @@ async fn an_operator_finds_after_the_import_what_nginx_had() {
     })
     .await;
 }
+
+/// The gateway of the import of `operated`, whose servers it is in front of.
+async fn operated_gateway(server: &Backend) -> (Gateway, tempfile::TempDir) {
+    let (core, metrics) = (free_address(), free_address());
+    let folder = folder(&[]);
+    let log = folder.path().join("access.log");
+    let conf = operated(server, &core.to_string(), &log);
+    fs::write(folder.path().join("nginx.conf"), conf).unwrap();
+    let output = import(folder.path(), &["nginx.conf"]);
+    let mut config: Value = yaml::from_str(&text(&output.stdout)).unwrap();
+    config["listeners"][1]["address"] = json!(metrics.to_string());
+    let gateway = Gateway::empty()
+        .without_tokens()
+        .listening(core, metrics)
+        .config(config)
+        .start()
+        .await;
+    (gateway, folder)
+}
+
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
+
+fn post(gateway: &Gateway, token: &str, message: &str) -> reqwest::RequestBuilder {
+    gateway
+        .client
+        .post(gateway.url("/files/mcp"))
+        .header("Accept", "application/json, text/event-stream")
+        .header("Content-Type", "application/json")
+        .bearer_auth(token)
+        .body(message.to_owned())
+}
+
+#[tokio::test]
+async fn each_client_has_a_session_of_its_own_at_an_imported_server() {
+    let server = Backend::start("files").await;
+    let (gateway, _folder) = operated_gateway(&server).await;
+    for token in ["0d4b31aa-ci-77f0", "77aa02c3d9"] {
+        let opened = post(&gateway, token, INITIALIZE).send().await.unwrap();
+        let session = opened.headers()["mcp-session-id"].clone();
+        let say = |message: &str| {
+            post(&gateway, token, message)
+                .header("Mcp-Session-Id", session.clone())
+                .header("MCP-Protocol-Version", "2025-11-25")
+                .send()
+        };
+        let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        assert_eq!(say(ready).await.unwrap().status(), 202);
+        let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"look","arguments":{}}}"#;
+        assert_eq!(say(call).await.unwrap().status(), 200);
+    }
+    let calls = server.requests("tools/call");
+    let sessions: Vec<_> = calls
+        .iter()
+        .map(|(head, _)| backend::header(head, "mcp-session-id").unwrap())
+        .collect();
+    assert_eq!(sessions.len(), 2, "{calls:?}");
+    assert_ne!(sessions[0], sessions[1], "clients share a session");
+}

@@ -19,6 +19,9 @@ use crate::values::{is_file, number, time};
 use crate::variables::Variables;
 use crate::yaml_text::Map;
 
+/// The comment on `isolation`.
+const OWN_SESSIONS: &str = "each client has a session of its own at the server, as with nginx: take this out only if the server keeps nothing in its sessions";
+
 /// The namespaces of a configuration.
 pub(crate) struct Namespaces {
     /// The namespace of each exposure.
@@ -239,6 +242,7 @@ fn write<'a>(
     if target.is_of_sse() {
         server.add("transport", "sse");
     }
+    server.add_with("isolation", "session", OWN_SESSIONS);
     headers::write_requests(exposure, name, variables, server, report);
     if target.encrypted {
         write_tls(exposure, target, server, report);

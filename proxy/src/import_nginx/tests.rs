@@ -2,6 +2,7 @@
 
 mod credentials;
 mod detours;
+mod differences;
 mod limits;
 mod nearer;
 mod operation;
@@ -316,6 +317,8 @@ upstreams:
     search:
       backends:
         - http://10.0.0.1:9000/mcp
+      # each client has a session of its own at the server, as with nginx: take this out only if the server keeps nothing in its sessions
+      isolation: session
       timeouts:
         # nginx.conf:2
         idle: 30s
