@@ -490,3 +490,14 @@ async fn each_client_has_a_session_of_its_own_at_an_imported_server() {
     assert_eq!(sessions.len(), 2, "{calls:?}");
     assert_ne!(sessions[0], sessions[1], "clients share a session");
 }
+
+#[tokio::test]
+async fn pages_of_an_imported_server_may_call_and_others_are_refused() {
+    let server = Backend::start("files").await;
+    let (gateway, _folder) = operated_gateway(&server).await;
+    let own = gateway.url("").replace("127.0.0.1", "gw.example.com");
+    for (origin, status) in [(own, 200), ("https://elsewhere.example".to_owned(), 403)] {
+        let asked = post(&gateway, "77aa02c3d9", INITIALIZE).header("Origin", &origin);
+        assert_eq!(asked.send().await.unwrap().status(), status, "{origin}");
+    }
+}

@@ -13,11 +13,10 @@ use std::process::ExitCode;
 use tooldock_import_nginx::{GatewayRules, Import, Weight, import};
 use tooldock_workers::yaml;
 
-use crate::access_log::Pattern;
 use crate::cli::ImportNginxArgs;
 use crate::config::{
-    self, ConfigError, GRACE_MAX, HeaderEditsConfig, HeadersConfig, ListenAddress, ProfileName,
-    refusal_of_alias,
+    self, ConfigError, GRACE_MAX, HeaderEditsConfig, HeadersConfig, ListenAddress, LogPattern,
+    ProfileName, refusal_of_alias,
 };
 use crate::header_edits::HeaderEdits;
 use crate::{EXIT_USAGE, print, refuse};
@@ -28,7 +27,7 @@ const GATEWAY: GatewayRules = GatewayRules {
     allows_address: |text| text.parse::<ListenAddress>().is_ok(),
     allows_alias: |path| refusal_of_alias(path, ProfileName::Core.spec().routes).is_none(),
     allows_response_header,
-    allows_log_format: |text| text.parse::<Pattern>().is_ok(),
+    allows_log_format: |text| text.parse::<LogPattern>().is_ok(),
 };
 
 fn allows_response_header(name: &str, value: &str) -> bool {
@@ -69,8 +68,8 @@ pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     }
     // The text passed the check, so it is YAML.
     let tree = yaml::from_slice(yaml.as_bytes()).unwrap_or_default();
-    eprintln!("tooldock: differs from now on, limits that nginx did not have:");
-    for line in new_limits::lines(&tree) {
+    eprintln!("tooldock: differs from now on:");
+    for line in report.differences().chain(new_limits::lines(&tree)) {
         eprintln!("  {line}");
     }
     let (plain, security) = (report.count(Weight::Plain), report.count(Weight::Security));

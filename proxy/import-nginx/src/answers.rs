@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::guards::may_be_secret;
 use crate::headers::HEADERS_MAX;
 use crate::report::Report;
-use crate::sites::Sites;
-use crate::tree::Directive;
+use crate::sites::{Exposure, Sites};
+use crate::tree::{Directive, Place};
 use crate::values::is_literal;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
@@ -62,6 +62,13 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
                         before.1.place
                     ),
                 );
+            } else if let Some(place) = without(exposures(), directive) {
+                report.plain(
+                    directive,
+                    format!(
+                        "headers are set for a whole listener: answers of {place} have it, too"
+                    ),
+                );
             }
         }
     }
@@ -75,6 +82,9 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
                 && !remove.iter().any(|it| it.eq_ignore_ascii_case(name))
             {
                 remove.push(name);
+                if let Some(place) = without(exposures(), directive) {
+                    report.plain(directive, format!("headers are removed for a whole listener: answers of {place} lose it, too"));
+                }
             }
         }
     }
@@ -90,6 +100,16 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     let mut headers = Map::default();
     headers.add("response", response);
     headers
+}
+
+/// The place of the first exposure that has no directive for the same header.
+fn without<'e, 'a: 'e>(
+    mut exposures: impl Iterator<Item = &'e Exposure<'a>>,
+    header: &Directive,
+) -> Option<&'a Place> {
+    let is_same = |it: &&Directive| it.first().eq_ignore_ascii_case(header.first());
+    let lacking = exposures.find(|it| !it.scope.all(header.name()).iter().any(is_same));
+    lacking.map(|it| &it.at.place)
 }
 
 /// Lists directives that replace texts in bodies. Paths and URLs are replaced so that clients find them, other texts

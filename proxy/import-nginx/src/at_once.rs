@@ -22,6 +22,7 @@ pub(crate) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
                 at.place
             ),
         );
+        report.plain(at, "counts open connections here, those for /health too: while all of them are busy, a further one is closed without an answer, where nginx answers a request with 503. Raise admission.limits.connections, or limit each client by admission.limits.concurrency, which answers 429");
         if view.sites.sites.iter().any(|it| is_encrypted(&it.level)) {
             report.security(
                 at,

@@ -84,6 +84,16 @@ fn namespaces_of(
         .collect()
 }
 
+/// Reports the locations that need no credential in nginx, beside others that do.
+fn report_open(view: &View<'_>, open: &BTreeSet<Option<NamespaceName>>, report: &mut Report) {
+    for (exposure, name) in view.sites.exposures.iter().zip(&view.names) {
+        let Some(name) = name.as_ref().filter(|_| open.contains(name)) else {
+            continue;
+        };
+        report.plain(exposure.at, format!("asks clients for nothing in nginx, and clients without a token get 401 here: give them tokens, or write a listener with namespace: {name} and auth: [bearer, none], on loopback or with admission.cidrs.allow"));
+    }
+}
+
 fn write_tokens(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let (opened, open) = opened(view, report, |index| {
         let (tokens, at) = view.rules[index].tokens.as_ref()?;
@@ -120,6 +130,7 @@ fn write_tokens(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         ));
     }
     if !items.is_empty() {
+        report_open(view, &open, report);
         admission.add("tokens", Node::List(items));
     }
 }
@@ -191,6 +202,7 @@ fn write_certificates(
         }
     }
     if !items.is_empty() {
+        report_open(view, &open, report);
         admission.add("certificates", Node::List(items.into_values().collect()));
     }
 }

@@ -27,7 +27,7 @@ const MAPPED: &[&str] = &[
     "ssl_verify_depth",
     "allow", "deny", "satisfy", "set_real_ip_from", "real_ip_header", "real_ip_recursive", "limit_except",
     "limit_req_zone", "limit_req", "limit_req_dry_run", "limit_conn_zone", "limit_conn", "limit_conn_dry_run",
-    "proxy_pass", "rewrite", "try_files", "error_page", "proxy_connect_timeout", "proxy_read_timeout", "proxy_next_upstream", "proxy_next_upstream_tries",
+    "proxy_pass", "rewrite", "try_files", "error_page", "proxy_connect_timeout", "proxy_read_timeout", "proxy_send_timeout", "proxy_next_upstream", "proxy_next_upstream_tries",
     "proxy_ssl_verify", "proxy_ssl_trusted_certificate", "proxy_ssl_name", "proxy_ssl_certificate", "proxy_ssl_certificate_key",
     "proxy_set_header", "add_header", "proxy_hide_header", "sub_filter",
     "client_max_body_size", "client_header_timeout", "client_body_timeout", "keepalive_timeout", "send_timeout", "large_client_header_buffers",
@@ -57,7 +57,7 @@ const OF_POOLS: &[&str] = &[
 #[rustfmt::skip]
 const FINE: &[&str] = &[
     "http2", "tcp_nodelay", "tcp_nopush", "sendfile", "sendfile_max_chunk", "aio", "directio", "output_buffers", "postpone_output",
-    "proxy_send_timeout", "proxy_redirect", "proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size", "proxy_request_buffering",
+    "proxy_redirect", "proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size", "proxy_request_buffering",
     "proxy_max_temp_file_size", "proxy_temp_path", "proxy_temp_file_write_size", "proxy_headers_hash_max_size", "proxy_headers_hash_bucket_size",
     "proxy_socket_keepalive", "proxy_ignore_client_abort", "proxy_ssl_server_name", "proxy_ssl_session_reuse", "proxy_ssl_protocols",
     "proxy_ssl_ciphers", "proxy_pass_request_headers", "proxy_next_upstream_timeout", "proxy_force_ranges", "proxy_ignore_headers",

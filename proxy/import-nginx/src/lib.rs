@@ -137,7 +137,7 @@ fn imported(
     let listeners = listeners::listeners(&view, report);
     let mut admission = Map::default();
     hosts::write(&view, &mut admission, report);
-    origins::write(&view, &mut admission, report);
+    origins::write(&view, &listeners.ports, &mut admission, report);
     credentials::write(&view, &listeners.asking, &mut admission, report);
     network::write(&view, &mut admission, report);
     network::write_trusted_proxies(&view, listeners.proxy_protocol, &mut admission, report);

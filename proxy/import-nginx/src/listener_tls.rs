@@ -43,6 +43,8 @@ pub(crate) fn tls(
                 );
                 continue;
             }
+            report.path(certificate);
+            report.path(key);
             let pair = (certificate.first().to_owned(), key.first().to_owned());
             if !pairs.contains(&pair) {
                 pairs.push(pair);
@@ -133,6 +135,10 @@ fn client_auth<'a>(
     }
     if strictness != ClientAuth::None {
         report_depth(scope, at, report);
+        if let Some(authority) = authority {
+            report.path(authority);
+        }
+        report.differs(at, "client certificates of X.509 version 1, which nginx takes, are refused in the handshake: issue them as version 3");
     }
     if strictness != ClientAuth::Required {
         let mut rules = view

@@ -54,6 +54,16 @@ pub(crate) struct Listeners<'a> {
     pub(crate) proxy_protocol: Option<&'a Directive>,
     /// The listeners that ask clients for certificates.
     pub(crate) asking: Vec<Asking>,
+    /// The ports of the servers.
+    pub(crate) ports: Vec<ServedPort>,
+}
+
+/// A port that a server has in nginx.
+pub(crate) struct ServedPort {
+    /// The index of the server.
+    pub(crate) site: usize,
+    pub(crate) port: u16,
+    pub(crate) encrypted: bool,
 }
 
 /// A listener that asks clients for certificates.
@@ -71,6 +81,7 @@ pub(crate) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
     for (index, site) in view.sites.sites.iter().enumerate() {
         listens.extend(listens_of(view, site, index, report));
     }
+    let ports = listens.iter().filter_map(served_port).collect();
     bound::as_bound(&mut listens, report);
     let mut addresses: Vec<ListenOn> = Vec::new();
     for listen in &listens {
@@ -111,6 +122,18 @@ pub(crate) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'
         items,
         proxy_protocol: listens.iter().find(|it| it.proxy_protocol).map(|it| it.at),
         asking,
+        ports,
+    }
+}
+
+fn served_port(listen: &Listen<'_>) -> Option<ServedPort> {
+    match listen.address {
+        ListenOn::Port(address) => Some(ServedPort {
+            site: listen.site,
+            port: address.port(),
+            encrypted: listen.encrypted,
+        }),
+        ListenOn::Socket(_) => None,
     }
 }
 

@@ -36,6 +36,9 @@ pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
         }
         path => path,
     };
+    if path != "stdout" {
+        report.path(log);
+    }
     if log.option("if").is_some() {
         report.plain(log, "every request has a line: the condition is left out");
     }

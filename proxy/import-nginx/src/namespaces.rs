@@ -22,6 +22,9 @@ use crate::yaml_text::Map;
 /// The comment on `isolation`.
 const OWN_SESSIONS: &str = "each client has a session of its own at the server, as with nginx: take this out only if the server keeps nothing in its sessions";
 
+/// Maximum of `retry.max`.
+const RETRIES_MAX: u64 = 10;
+
 /// The namespaces of a configuration.
 pub(crate) struct Namespaces {
     /// The namespace of each exposure.
@@ -247,8 +250,8 @@ fn write<'a>(
     if target.encrypted {
         write_tls(exposure, target, server, report);
     }
-    write_timeouts(exposure, server);
-    write_retry(exposure, server, report);
+    write_timeouts(exposure, server, report);
+    write_retry(exposure, target, server, report);
     true
 }
 
@@ -265,12 +268,15 @@ fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, rep
     }
     let file = |name: &str| exposure.scope.last(name).filter(|it| is_file(it.first()));
     if let Some(authority) = file("proxy_ssl_trusted_certificate") {
+        report.path(authority);
         tls.add_with("ca", authority.first(), authority.place.to_string());
     }
     if let (Some(cert), Some(key)) = (
         file("proxy_ssl_certificate"),
         file("proxy_ssl_certificate_key"),
     ) {
+        report.path(cert);
+        report.path(key);
         tls.add_with("cert", cert.first(), cert.place.to_string());
         tls.add("key", key.first());
     } else if let Some(at) = exposure.scope.last("proxy_ssl_certificate") {
@@ -303,7 +309,7 @@ fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, rep
     server.add("tls", tls);
 }
 
-fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map) {
+fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report) {
     let defaults = RemoteTimeouts::default();
     let said = |name: &str| {
         let directive = exposure.scope.last(name)?;
@@ -332,9 +338,15 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map) {
         }
     }
     server.add("timeouts", timeouts);
-    if let Some((read, at)) =
-        read.filter(|(read, _)| *read > Limits::default().timeout.max(Duration::from_secs(1)))
-    {
+    let call = Limits::default().timeout.max(Duration::from_secs(1));
+    if let Some((read, at)) = read {
+        let most = duration(read.max(call));
+        report.differs(at, format!("a call takes at most {most} in all (limits.timeout), and progress does not extend it; nginx limits the time between two reads, and no call as a whole"));
+    }
+    if let Some(at) = exposure.scope.last("proxy_send_timeout") {
+        report.differs(at, "the time between two writes to a server is not limited by itself; timeouts.head and limits.timeout of the remote server bound a request");
+    }
+    if let Some((read, at)) = read.filter(|(read, _)| *read > call) {
         let mut limits = Map::default();
         let comment = format!(
             "{}: here the time of a whole call, where nginx has none",
@@ -345,20 +357,34 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map) {
     }
 }
 
-fn write_retry(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report) {
+fn write_retry(
+    exposure: &Exposure<'_>,
+    target: &Target<'_>,
+    server: &mut Map,
+    report: &mut Report,
+) {
     let when = exposure.scope.last("proxy_next_upstream");
     let tries = exposure.scope.last("proxy_next_upstream_tries");
     if let Some(when) = when.filter(|it| it.has("non_idempotent")) {
         report.plain(when, "a tool call that may have run is never sent again");
     }
-    let max = match (when, tries) {
-        (Some(when), _) if when.has("off") => Some((0, when)),
-        (_, Some(tries)) => number(tries.first())
-            .filter(|it| *it > 0)
-            .map(|it| ((it - 1).min(10), tries)),
-        _ => None,
+    let tries = tries.filter(|it| number(it.first()) != Some(0));
+    let max = match (when, tries, &target.servers) {
+        (Some(when), ..) if when.has("off") => Some((0, when)),
+        (_, Some(tries), _) => number(tries.first()).map(|it| (it - 1, tries)),
+        // Without a number of tries, nginx goes on to each server of the pool.
+        (_, None, Servers::Pool(pool)) => {
+            let servers = pool.block().iter().filter(|it| it.is("server"));
+            Some((servers.count().saturating_sub(1).max(1) as u64, *pool))
+        }
+        (_, None, Servers::One(_)) => None,
     };
-    if let Some((max, at)) = max.filter(|(max, _)| *max != u64::from(RemoteRetry::default().max)) {
+    let Some((max, at)) = max else { return };
+    if max > RETRIES_MAX {
+        report.differs(at, format!("a request is sent to at most {RETRIES_MAX} further backends (retry.max), and nginx tries {max}"));
+    }
+    let max = max.min(RETRIES_MAX);
+    if max != u64::from(RemoteRetry::default().max) {
         let mut retry = Map::default();
         retry.add_with("max", max, at.place.to_string());
         server.add("retry", retry);

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use tooldock_filters::host::HostPattern;
 use tooldock_filters::origin::OriginPattern;
 
 use crate::conditions::{Test, asked};
+use crate::listeners::ServedPort;
 use crate::report::Report;
 use crate::sites::Exposure;
 use crate::tree::Directive;
@@ -12,6 +14,10 @@ use crate::values::{is_literal, only_variable};
 use crate::variables::{Key, Variables};
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
+
+/// The comment on origins that no directive names.
+const NO_OTHER: &str = "nginx answers no page of another origin";
+const LIST: &str = "list the pages that may call, as https://chat.example.com";
 
 /// The web pages that an exposure admits.
 #[derive(Clone, PartialEq, Eq)]
@@ -32,8 +38,15 @@ impl Pages {
     }
 }
 
-/// Adds the web pages that may call: those that conditions admit, or those that headers of answers name.
-pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
+/// Adds the web pages that may call: those that conditions admit, or those that headers of answers name and the servers' own.
+pub(crate) fn write(
+    view: &View<'_>,
+    ports: &[ServedPort],
+    admission: &mut Map,
+    report: &mut Report,
+) {
+    let own = own_origins(view, ports);
+    let mut unguarded = false;
     let mut all: Option<(Pages, &Directive)> = None;
     let mut guarded = false;
     let mut said: Option<&Directive> = None;
@@ -43,7 +56,13 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                 guarded = true;
                 (Pages::Only(origins_of(origins, at, report)), *at)
             }
-            None => answered_pages(exposure, &view.variables, report),
+            None => {
+                unguarded = true;
+                match answered_pages(exposure, &view.variables, report) {
+                    (Pages::Only(pages), at) => (Pages::Only(&pages | &own), at),
+                    other => other,
+                }
+            }
         };
         if !std::ptr::eq(at, exposure.at) {
             said = said.or(Some(at));
@@ -70,9 +89,34 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     };
     let comment = match said {
         Some(at) => at.place.to_string(),
-        None => "nginx answers no page of another origin; list the pages that may call, as https://chat.example.com".to_owned(),
+        None if origins.is_empty() => format!("{NO_OTHER}; {LIST}"),
+        None => format!("pages of the servers themselves; {NO_OTHER}: {LIST}"),
     };
+    if unguarded {
+        report.differs_in("admission", "requests of web pages of other origins get 403 origin_not_allowed, where nginx passes them on: add the pages that may call (origins)");
+    }
     admission.add_with("origins", Node::list(origins), comment);
+}
+
+/// The origins of the servers by their names and ports: pages that nginx serves beside the MCP servers.
+fn own_origins(view: &View<'_>, ports: &[ServedPort]) -> BTreeSet<String> {
+    let mut own = BTreeSet::new();
+    for served in ports {
+        let server_names = view.sites.sites[served.site].level.all("server_name");
+        let names = server_names.iter().flat_map(|it| it.args());
+        let exposures = view.exposures().filter(|(it, _)| it.site == served.site);
+        let hosts = exposures.filter_map(|(_, rules)| rules.host.map(|(host, _)| host));
+        let scheme = if served.encrypted { "https" } else { "http" };
+        for name in names.chain(hosts) {
+            let name = name.strip_prefix('.').unwrap_or(name);
+            let is_host = is_literal(name) && name.parse::<HostPattern>().is_ok();
+            if is_host && !name.contains('*') && name != "_" {
+                let origin = format!("{scheme}://{name}:{}", served.port);
+                own.extend(origin.parse::<OriginPattern>().map(|it| it.to_string()));
+            }
+        }
+    }
+    own
 }
 
 fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet<String> {

@@ -15,6 +15,12 @@ use crate::yaml_text::{Item, Map, Node};
 /// Maximum number of backends of one server; the gateway takes no more.
 const BACKENDS_MAX: usize = 1_000;
 
+/// The line about a hash that is carried over.
+const HASHED: &str = "a session stays at one backend, and a new session of the same client may get another: without a session, the backend is chosen by principal and address (balance: hash)";
+
+/// `max_fails` of a server that does not say it.
+const MAX_FAILS: u64 = 1;
+
 /// A backend.
 struct BackendEntry {
     url: String,
@@ -176,7 +182,10 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
                 server.add_with("balance", "least_busy", place);
             }
             "random" => server.add_with("balance", "random", place),
-            "ip_hash" => server.add_with("balance", "hash", place),
+            "ip_hash" => {
+                report.differs(directive, HASHED);
+                server.add_with("balance", "hash", place);
+            }
             "hash" => match directive.first() {
                 // A session stays at its backend in any case; by this hash, a new session would be opened at another
                 // backend.
@@ -184,7 +193,10 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
                 "$http_authorization"
                 | "$remote_addr"
                 | "$binary_remote_addr"
-                | "$http_x_api_key" => server.add_with("balance", "hash", place),
+                | "$http_x_api_key" => {
+                    report.differs(directive, HASHED);
+                    server.add_with("balance", "hash", place);
+                }
                 _ => report.plain(
                     directive,
                     "sessions stay at their backend by themselves; requests without one take turns",
@@ -242,6 +254,13 @@ fn write_failures(pool: &Directive, server: &mut Map, report: &mut Report) {
                 );
             }
             eject = eject.or(Some((pause, at)));
+        }
+    }
+    if let Some((count, first)) = failures.filter(|(count, _)| *count != MAX_FAILS) {
+        let servers = pool.block().iter().filter(|it| it.is("server"));
+        for at in servers.filter(|it| it.option("max_fails").is_none()) {
+            let place = &first.place;
+            report.plain(at, format!("max_fails is {MAX_FAILS} here in nginx, and one for all backends: the {count} of {place} are taken"));
         }
     }
     let mut passive = Map::default();

@@ -1,4 +1,5 @@
-//! The directives of an nginx configuration that are not carried over, a line each.
+//! The directives of an nginx configuration that are not carried over, a line each, and the differences in behaviour of
+//! those that are.
 //!
 //! A line has the place, the name of the directive and a fixed text: never an argument, which may be a secret.
 
@@ -6,6 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::known;
 use crate::tree::{Directive, Place};
+use crate::values::is_relative;
 
 /// The loss that a leftover means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,9 +27,21 @@ struct Leftover {
     why: String,
 }
 
-/// All leftovers, by their place, each once.
+/// All leftovers, by their place, each once, and the differences of the rest.
 #[derive(Debug, Default)]
-pub struct Report(BTreeSet<Leftover>);
+pub struct Report {
+    leftovers: BTreeSet<Leftover>,
+    differences: BTreeSet<Difference>,
+}
+
+/// A directive that is carried over, with a difference in behaviour that clients or operators notice; or a key of the
+/// gateway without a directive.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Difference {
+    place: Option<Place>,
+    name: String,
+    what: String,
+}
 
 impl Report {
     /// Notes a directive without which nothing is more open than with nginx.
@@ -40,15 +54,35 @@ impl Report {
         self.note(directive, Weight::Security, why.into());
     }
 
+    /// Notes that a directive is carried over and that requests are treated differently all the same.
+    pub(crate) fn differs(&mut self, directive: &Directive, what: impl Into<String>) {
+        self.differences.insert(Difference {
+            place: Some(directive.place.clone()),
+            name: name(directive),
+            what: what.into(),
+        });
+    }
+
+    /// Notes a path that is copied as it is, if nginx and the gateway look for the file in different folders.
+    pub(crate) fn path(&mut self, directive: &Directive) {
+        if is_relative(directive.first()) {
+            self.differs(directive, "is a path without a root: the gateway completes it by its working directory, and nginx by its own prefix. Write the whole path");
+        }
+    }
+
+    /// Notes a difference that no directive makes, by the section of the gateway's configuration.
+    pub(crate) fn differs_in(&mut self, section: &str, what: impl Into<String>) {
+        self.differences.insert(Difference {
+            place: None,
+            name: section.to_owned(),
+            what: what.into(),
+        });
+    }
+
     fn note(&mut self, directive: &Directive, weight: Weight, why: String) {
-        let name = match directive.table {
-            // The key of a line may be a secret.
-            Some(table) => format!("line of {table}"),
-            None => known::shown(directive.name()).to_owned(),
-        };
-        self.0.insert(Leftover {
+        self.leftovers.insert(Leftover {
             place: directive.place.clone(),
-            directive: name,
+            directive: name(directive),
             weight,
             why,
         });
@@ -61,17 +95,37 @@ impl Report {
 
     /// The number of leftovers with that weight.
     pub fn count(&self, weight: Weight) -> usize {
-        self.0.iter().filter(|it| it.weight == weight).count()
+        self.leftovers
+            .iter()
+            .filter(|it| it.weight == weight)
+            .count()
     }
 
     /// The lines.
     pub fn lines(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(|it| {
+        self.leftovers.iter().map(|it| {
             let weight = match it.weight {
                 Weight::Plain => "",
                 Weight::Security => "security: ",
             };
             format!("{}: {}: {weight}{}", it.place, it.directive, it.why)
         })
+    }
+
+    /// The lines about directives that are carried over and behave differently.
+    pub fn differences(&self) -> impl Iterator<Item = String> {
+        self.differences.iter().map(|it| match &it.place {
+            Some(place) => format!("{place}: {}: {}", it.name, it.what),
+            None => format!("{}: {}", it.name, it.what),
+        })
+    }
+}
+
+/// The name of a directive as a report may show it.
+fn name(directive: &Directive) -> String {
+    match directive.table {
+        // The key of a line may be a secret.
+        Some(table) => format!("line of {table}"),
+        None => known::shown(directive.name()).to_owned(),
     }
 }

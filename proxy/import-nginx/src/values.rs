@@ -136,6 +136,11 @@ pub(crate) fn is_file(value: &str) -> bool {
     is_path && is_literal(value) && !elsewhere.iter().any(|it| value.starts_with(it))
 }
 
+/// Returns true if a value is a path without a root, which nginx completes by its prefix.
+pub(super) fn is_relative(value: &str) -> bool {
+    is_file(value) && !value.starts_with('/')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

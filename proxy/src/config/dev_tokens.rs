@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use tooldock_workers::secrets::Secret;
+use tooldock_workers::secret::Secret;
 
 use super::GeneratedTokens;
 use crate::kept_file;

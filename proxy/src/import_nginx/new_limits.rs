@@ -1,5 +1,5 @@
-//! Limits of the gateway that the imported nginx did not have, for the report. Each limit is in force from the first
-//! request on.
+//! Limits of the gateway that the imported nginx did not have, for the report, and the end of sessions by a restart. Each
+//! is in force from the first request on.
 
 use tooldock_workers::yaml::Value;
 
@@ -57,6 +57,10 @@ pub(super) fn lines(yaml: &Value) -> Vec<String> {
                 "a request has at most {} header lines (header_fields)",
                 admission.header_fields
             ),
+        },
+        NewLimit {
+            path: &["sessions", "store"],
+            words: "sessions end with a restart of the gateway, and clients initialize again; behind nginx they lived as long as their server (store: disk keeps them)".to_owned(),
         },
     ];
     let unset = all

@@ -18,6 +18,8 @@ use super::*;
 struct Outcome {
     yaml: String,
     lines: Vec<String>,
+    /// The lines about directives that are carried over and behave differently.
+    differences: Vec<String>,
     security: bool,
 }
 
@@ -29,6 +31,13 @@ impl Outcome {
     /// Whether some line has all these words.
     fn says(&self, words: &[&str]) -> bool {
         self.lines
+            .iter()
+            .any(|line| words.iter().all(|word| line.contains(word)))
+    }
+
+    /// Whether some line about differences has all these words.
+    fn differs(&self, words: &[&str]) -> bool {
+        self.differences
             .iter()
             .any(|line| words.iter().all(|word| line.contains(word)))
     }
@@ -45,6 +54,7 @@ fn read(text: &str) -> Result<Outcome, String> {
     let Import { yaml, report } = import.map_err(|error| bare(error.to_string()))?;
     Ok(Outcome {
         lines: report.lines().map(bare).collect(),
+        differences: report.differences().map(bare).collect(),
         security: report.has_security(),
         yaml: bare(yaml),
     })
@@ -301,8 +311,9 @@ admission:
   # nginx.conf:2
   hosts:
     - gw.example.com
-  # nginx answers no page of another origin; list the pages that may call, as https://chat.example.com
-  origins: []
+  # pages of the servers themselves; nginx answers no page of another origin: list the pages that may call, as https://chat.example.com
+  origins:
+    - http://gw.example.com:8080
 namespaces:
   # the servers of nginx alone are served, and no example
   starter: false

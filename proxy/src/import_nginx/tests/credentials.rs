@@ -141,18 +141,21 @@ fn pages_that_a_condition_answers_are_not_all_pages() {
     for (location, origins) in [
         (
             format!("if ($http_origin ~* '^https://(app|www)[.]example[.]com$') {{ {cors} }}"),
-            "[]",
+            "[http://gw.example.com:8080]",
         ),
         (
             format!("{preflight} if ($http_origin ~ example) {{ {cors} }}"),
-            "[]",
+            "[http://gw.example.com:8080]",
         ),
-        (format!("if ($page) {{ {cors} }}"), "[]"),
+        (
+            format!("if ($page) {{ {cors} }}"),
+            "[http://gw.example.com:8080]",
+        ),
         (
             format!(
                 "if ($http_origin = https://a.example) {{ {cors} }} if ($http_origin = https://b.example) {{ {cors} }}"
             ),
-            "[https://a.example,https://b.example]",
+            "[http://gw.example.com:8080,https://a.example,https://b.example]",
         ),
         (preflight.to_owned(), "null"),
         (cors.to_owned(), "null"),
