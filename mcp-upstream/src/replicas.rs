@@ -192,7 +192,8 @@ pub struct Replicas {
     directory: Option<Arc<dyn ReplicaDirectory>>,
     leaving: AtomicBool,
     known: watch::Sender<Known>,
-    /// Number of pauses between beats of this process that were longer than [`BEAT_LIFE`].
+    /// Number of pauses between accepted beats of this process that were longer than [`BEAT_LIFE`]; the time before the first
+    /// accepted beat counts as one.
     lapses: AtomicU64,
     /// Number of losses of the store's data that the beats of this replica have found.
     losses: AtomicU64,
@@ -230,9 +231,12 @@ struct Known {
     lost: Option<Instant>,
     /// True if the last beat failed.
     fails: bool,
-    /// Start of the last attempted beat; `taken` is the start of the last beat that the directory accepted.
+    /// Start of the last attempted beat.
     tried: Instant,
-    taken: Option<Instant>,
+    /// Start of the last beat that the directory answered.
+    answered: Option<Instant>,
+    /// Start of the last beat that the directory accepted: it refuses those of a rival.
+    accepted: Option<Instant>,
 }
 
 /// The outcome of one beat.
@@ -314,7 +318,8 @@ impl Replicas {
             lost: None,
             fails: false,
             tried: Instant::now(),
-            taken: None,
+            answered: None,
+            accepted: None,
         };
         Arc::new(Self {
             own,
@@ -473,12 +478,12 @@ impl Replicas {
     }
 
     fn is_stale(&self, known: &Known) -> bool {
-        self.directory.is_some() && known.taken.is_none_or(|taken| taken.elapsed() >= BEAT_LIFE)
+        self.directory.is_some() && known.answered.is_none_or(|it| it.elapsed() >= BEAT_LIFE)
     }
 
-    /// Number of pauses between beats that were long enough for other replicas to claim sessions of this process. After a pause
-    /// (SIGSTOP, a suspended machine) this waits for the next beat, for 100 ms at most. Time in which the directory is away is
-    /// no pause, since no session can be claimed then.
+    /// Number of pauses between accepted beats that were long enough for other replicas to claim sessions of this process. The
+    /// time before the first accepted beat is such a pause, too. After a pause (SIGSTOP, a suspended machine) this waits for the
+    /// next beat, for 100 ms at most. Time in which the directory is away is no pause, since no session can be claimed then.
     pub async fn lapses(&self) -> u64 {
         const NEXT_BEAT: Duration = Duration::from_millis(100);
         if self.directory.is_some() && self.known.borrow().tried.elapsed() >= BEAT_LIFE {
@@ -486,6 +491,12 @@ impl Replicas {
             let _ = timeout_at(Instant::now() + NEXT_BEAT, beats.changed()).await;
         }
         self.lapses.load(Ordering::Acquire)
+    }
+
+    /// True while the directory refuses the beats of this process, because another process had its name until just now, or still
+    /// has it: other replicas may claim sessions of this process at any moment.
+    pub fn is_refused(&self) -> bool {
+        self.known.borrow().rival.is_some()
     }
 
     /// True if this replica has told the others that it ends: they may claim its sessions at any moment.
@@ -653,20 +664,24 @@ impl Replicas {
             self.tell_rival(lasts);
         }
         self.tell_changes(known, &heard);
-        // Measured from the start of the last accepted beat to the end of this one: never shorter than the pause that the
-        // directory saw, wherever in between the process was frozen.
-        if known.taken.is_some_and(|taken| now - taken >= BEAT_LIFE) {
-            self.lapses.fetch_add(1, Ordering::Release);
-        }
-        if known.taken.is_some() && !heard.known && !heard.rival {
-            self.losses.fetch_add(1, Ordering::Release);
-            known.lost = Some(now);
+        if !heard.rival {
+            // Measured from the start of the last accepted beat to the end of this one: never shorter than the pause that the
+            // directory saw, wherever in between the process was frozen.
+            let paused = |accepted: Instant| now - accepted >= BEAT_LIFE;
+            if known.accepted.is_none_or(paused) {
+                self.lapses.fetch_add(1, Ordering::Release);
+            }
+            if known.accepted.is_some() && !heard.known {
+                self.losses.fetch_add(1, Ordering::Release);
+                known.lost = Some(now);
+            }
+            known.accepted = Some(began);
         }
         self.count_reloads_from(heard.reloads);
         known.settled = heard.settled;
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
             - i64::try_from(local_millis()).unwrap_or(i64::MAX);
-        known.taken = Some(began);
+        known.answered = Some(began);
         let others = heard.others.into_iter();
         known.others = Arc::new(others.map(|other| (other.id, other)).collect());
         self.unreachable.retain(|id| known.others.contains_key(&id));

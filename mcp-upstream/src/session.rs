@@ -134,6 +134,8 @@ pub struct Session {
     binding: Binding,
     /// Stands for the id in logs, since the id is a credential.
     tag: Arc<str>,
+    /// The epoch of the session's [`Home`] in this process.
+    epoch: u32,
     state: AtomicU8,
     became_ready: Notify,
     last_use: LastUse,
@@ -178,6 +180,7 @@ impl Session {
             tag: tag(id.as_str()).into(),
             id,
             binding,
+            epoch: 0,
             state: AtomicU8::new(SessionState::New as u8),
             became_ready: Notify::new(),
             last_use: LastUse::new(now),

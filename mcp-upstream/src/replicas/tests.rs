@@ -192,12 +192,27 @@ async fn a_process_that_was_silent_for_a_life_knows_it_after_its_next_beat() {
     let board = Arc::new(Board::default());
     let one = board.replica("one");
     beats(&[&one], BEAT_LIFE).await;
-    assert_eq!(one.lapses().await, 0);
+    let start = one.lapses().await;
     tokio::time::advance(BEAT_LIFE).await;
     beats(&[&one], Duration::ZERO).await;
-    assert_eq!(one.lapses().await, 1);
+    assert_eq!(one.lapses().await, start + 1);
     beats(&[&one], BEAT_LIFE * 2).await;
-    assert_eq!(one.lapses().await, 1);
+    assert_eq!(one.lapses().await, start + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_heard_for_the_first_time_knows_that_it_was_silent_and_has_lost_nothing()
+{
+    let board = Arc::new(Board::default());
+    let killed = board.replica("one");
+    beats(&[&killed], BEAT_EVERY).await;
+    let restarted = board.replica("one");
+    beats(&[&restarted], BEAT_LIFE - BEAT_EVERY).await;
+    assert!(restarted.is_refused());
+    assert_eq!((restarted.lapses().await, restarted.losses()), (0, 0));
+    beats(&[&restarted], BEAT_LIFE).await;
+    assert!(!restarted.is_refused());
+    assert_eq!((restarted.lapses().await, restarted.losses()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,12 +356,13 @@ async fn a_process_that_was_frozen_before_it_heard_the_answer_to_a_beat_knows_of
         is_local: false,
         late: BEAT_LIFE - BEAT_EVERY,
     };
+    let start = one.lapses().await;
     one.beat(&late).await;
-    assert_eq!(one.lapses().await, 0);
+    assert_eq!(one.lapses().await, start);
     tokio::time::advance(BEAT_EVERY).await;
     // The directory saw a pause of `BEAT_LIFE`.
     one.beat(&*board).await;
-    assert_eq!(one.lapses().await, 1);
+    assert_eq!(one.lapses().await, start + 1);
 }
 
 #[tokio::test(start_paused = true)]

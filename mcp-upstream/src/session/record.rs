@@ -96,6 +96,7 @@ impl Session {
         session.toolset = Mutex::new(Arc::new(record.toolset));
         session.subscriptions = Subscriptions::recorded(record.subscriptions);
         session.streams = OwnedStreams::after(record.streams);
+        session.epoch = record.home.epoch;
         session.questions = SessionInteractions::of_epoch(record.home.epoch);
         session.touch(now);
         session
@@ -106,7 +107,7 @@ impl Session {
     pub(crate) fn taken_up(&self) -> Self {
         let home = Home {
             replica: ReplicaId::ALONE,
-            epoch: 1,
+            epoch: self.epoch + 1,
         };
         let record = serde_json::to_string(&self.record(home)).expect("plain data");
         let record = serde_json::from_str(&record).expect("as written");

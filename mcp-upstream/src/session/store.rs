@@ -14,12 +14,13 @@ use crate::stream::StoreError;
 /// be deleted.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
-    /// Stores the record of a new session.
+    /// Stores the whole record of a session, in place of an earlier one. A record with the home of another replica stays
+    /// unchanged. Returns true if the record was stored.
     ///
     /// # Errors
     ///
     /// [`StoreError`], if the store cannot be written.
-    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError>;
+    async fn insert(&self, record: &SessionRecord) -> Result<bool, StoreError>;
 
     /// Loads the record of a session.
     ///
@@ -55,7 +56,7 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`], if the store cannot be written.
     async fn touch(&self, ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError>;
 
-    /// Deletes a session's record. Returns true if there was one.
+    /// Deletes a session's record. A record that another replica has claimed stays. Returns true if there is no record any more.
     ///
     /// # Errors
     ///

@@ -167,19 +167,22 @@ impl SessionTable {
         }
         let session = Arc::new(session);
         if let Some(store) = &self.store {
-            let inserted = store.insert(&session.record(self.home())).await;
-            inserted.unwrap_or_else(|error| self.note_unrecorded(&session, &error));
+            let inserted = store.insert(&session.record(self.home(&session))).await;
+            // Nothing is there under a new id.
+            if let Err(error) = inserted {
+                self.note_unrecorded(&session, &error);
+            }
         }
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
         Ok(Created { session, evicted })
     }
 
-    /// Home of sessions that are opened in this process.
-    fn home(&self) -> Home {
+    /// Home of a session that is live in this process.
+    fn home(&self, session: &Session) -> Home {
         Home {
             replica: self.replicas.own(),
-            epoch: 0,
+            epoch: session.epoch,
         }
     }
 

@@ -56,7 +56,7 @@ macro_rules! holds_for {
             one_of_two_claims_wins,
             a_claim_keeps_the_patches_and_meets_the_current_home,
             touch_answers_the_sessions_without_a_record,
-            remove_answers_whether_there_was_a_record,
+            remove_deletes_one_record_and_may_be_repeated,
             events_are_read_in_the_order_of_their_sequences,
             the_newest_messages_are_read_and_the_newest_one_left_out_is_named,
             the_opening_of_a_stream_outlives_its_messages,
@@ -80,6 +80,7 @@ macro_rules! holds_for_replicas {
         crate::stores::contract::holds_for!($make:
             events_are_taken_from_the_home_of_a_session_alone,
             changes_are_taken_from_the_home_of_a_session_alone,
+            records_are_replaced_and_deleted_by_the_home_of_a_session_alone,
             news_are_heard_by_the_other_replicas_once,
             reloads_are_counted_for_all_replicas,
             a_replica_that_leaves_says_so_and_is_gone_then,
@@ -295,7 +296,7 @@ fact!(an_insert_replaces_the_record, |store| {
     for patch in patches() {
         store.patch(&record.id, &patch).await;
     }
-    record.home.replica = ReplicaId(7);
+    record.home.epoch = 7;
     let inserted = store.stores.sessions.insert(&record).await;
     inserted.expect("works");
     let loaded = store.load(&record.id).await.expect("a record");
@@ -445,12 +446,14 @@ fact!(touch_answers_the_sessions_without_a_record, |store| {
     assert_eq!(answered.expect("works"), []);
 });
 
-fact!(remove_answers_whether_there_was_a_record, |store| {
+fact!(remove_deletes_one_record_and_may_be_repeated, |store| {
     let record = store.inserted().await;
     let other = store.inserted().await;
     let sessions = &store.stores.sessions;
-    assert!(sessions.remove(&record.id).await.expect("works"));
-    assert!(!sessions.remove(&record.id).await.expect("works"));
+    for _ in 0..2 {
+        assert!(sessions.remove(&record.id).await.expect("works"));
+        assert!(store.load(&record.id).await.is_none());
+    }
     assert!(store.load(&other.id).await.is_some());
 });
 
@@ -543,6 +546,26 @@ fact!(events_are_taken_from_the_home_of_a_session_alone, |store| {
     let (read, _) = store.read(&record.id, 2, 256).await;
     assert_eq!(read, ["1 {}", "3 {}"]);
 });
+
+fact!(
+    records_are_replaced_and_deleted_by_the_home_of_a_session_alone,
+    |store| {
+        let (one, two) = (store.replica("one"), store.replica("two"));
+        let mut record = new_record();
+        record.home = one.home(0);
+        let sessions = [&one.stores.sessions, &two.stores.sessions];
+        assert!(sessions[0].insert(&record).await.expect("works"));
+        let claimed = sessions[1].claim(&record.id, two.home(1), record.home);
+        assert!(claimed.await.expect("works").is_some());
+        assert!(!sessions[0].insert(&record).await.expect("works"));
+        assert!(!sessions[0].remove(&record.id).await.expect("works"));
+        let kept = store.load(&record.id).await.expect("a record");
+        assert_eq!(kept.home, two.home(1));
+        assert!(sessions[1].insert(&kept).await.expect("works"));
+        assert!(sessions[1].remove(&record.id).await.expect("works"));
+        assert!(store.load(&record.id).await.is_none());
+    }
+);
 
 fact!(
     changes_are_taken_from_the_home_of_a_session_alone,

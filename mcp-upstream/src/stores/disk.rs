@@ -132,7 +132,7 @@ impl fmt::Debug for DiskStore {
 
 #[async_trait]
 impl SessionStore for DiskStore {
-    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
+    async fn insert(&self, record: &SessionRecord) -> Result<bool, StoreError> {
         let record = record.clone();
         self.writer
             .run(move |connection, _| records::insert(connection, &record))
@@ -184,8 +184,15 @@ impl SessionStore for DiskStore {
 
     async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
         let key = records::Key::of(id.as_str());
+        let replica = self.replica;
         self.writer
-            .run(move |connection, _| records::remove(connection, key))
+            .run(move |connection, _| {
+                if replica.is_some() && is_foreign(records::home(connection, key)?, replica) {
+                    return Ok(false);
+                }
+                records::remove(connection, key)?;
+                Ok(true)
+            })
             .await
     }
 }
@@ -205,7 +212,7 @@ impl EventStore for DiskStore {
                     Some(_) => records::home(connection, stream.session)?,
                     None => None,
                 };
-                if home.is_some() && home != replica {
+                if is_foreign(home, replica) {
                     return Ok(AppendOutcome::Foreign);
                 }
                 events::append(connection, growth, stream, event)?;
@@ -227,6 +234,11 @@ impl EventStore for DiskStore {
             .run(move |connection, _| events::forget(connection, key))
             .await
     }
+}
+
+/// True if a session has a home that is another replica than `own`.
+fn is_foreign(home: Option<ReplicaId>, own: Option<ReplicaId>) -> bool {
+    home.is_some() && home != own
 }
 
 /// Converts an error of SQLite.

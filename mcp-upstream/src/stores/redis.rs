@@ -45,8 +45,10 @@ const LIFETIMES: u32 = 2;
 /// Number of sessions that are touched in one round trip: few enough for the time limit of an operation.
 const TOUCHED_AT_ONCE: usize = 512;
 
+static INSERT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/insert.lua")));
 static PATCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/patch.lua")));
 static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/claim.lua")));
+static REMOVE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("redis/remove.lua")));
 
 /// Session store in Redis. Clones share its connection.
 #[derive(Clone)]
@@ -189,16 +191,17 @@ fn millis(time: Duration) -> i64 {
 
 #[async_trait]
 impl SessionStore for RedisStore {
-    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
-        let key = self.keys.of(record.id.as_str()).record();
-        let mut insert = redis::pipe();
-        insert.atomic();
-        insert.del(&key);
-        insert.hset_multiple(&key, &record::fields(record)?);
-        insert.pexpire(&key, millis(self.record_ttl));
-        let insert = &insert;
+    async fn insert(&self, record: &SessionRecord) -> Result<bool, StoreError> {
+        let mut script = INSERT.key(self.keys.of(record.id.as_str()).record());
+        script
+            .arg(record.home.replica.0)
+            .arg(millis(self.record_ttl));
+        for (field, value) in record::fields(record)? {
+            script.arg(field).arg(value);
+        }
+        let script = &script;
         self.link
-            .run(|mut connection| async move { insert.exec_async(&mut connection).await })
+            .run(|mut connection| async move { script.invoke_async(&mut connection).await })
             .await
     }
 
@@ -263,11 +266,11 @@ impl SessionStore for RedisStore {
     }
 
     async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
-        let mut remove = redis::cmd("UNLINK");
-        remove.arg(self.keys.of(id.as_str()).record());
-        let remove = &remove;
+        let mut script = REMOVE.key(self.keys.of(id.as_str()).record());
+        script.arg(self.replica_argument());
+        let script = &script;
         self.link
-            .run(|mut connection| async move { remove.query_async(&mut connection).await })
+            .run(|mut connection| async move { script.invoke_async(&mut connection).await })
             .await
     }
 }

@@ -135,11 +135,15 @@ fn read<T: DeserializeOwned>(text: &str) -> T {
 
 #[async_trait]
 impl SessionStore for Shadow {
-    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
+    async fn insert(&self, record: &SessionRecord) -> Result<bool, StoreError> {
         self.works().await?;
-        let mut sessions = self.sessions.lock().expect("not poisoned");
-        sessions.insert(record.id.as_str().into(), written(record));
-        Ok(())
+        let known = self.record(record.id.as_str());
+        let is_own = known.is_none_or(|known| known.home.replica == record.home.replica);
+        if is_own {
+            let mut sessions = self.sessions.lock().expect("not poisoned");
+            sessions.insert(record.id.as_str().into(), written(record));
+        }
+        Ok(is_own)
     }
 
     async fn load(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
@@ -183,7 +187,8 @@ impl SessionStore for Shadow {
     async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
         self.works().await?;
         let mut sessions = self.sessions.lock().expect("not poisoned");
-        Ok(sessions.remove(id.as_str()).is_some())
+        sessions.remove(id.as_str());
+        Ok(true)
     }
 }
 

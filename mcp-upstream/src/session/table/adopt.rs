@@ -109,10 +109,6 @@ impl SessionTable {
                 return Ok(Located::Elsewhere(found.home.replica));
             }
         }
-        if found.binding.transport == SessionTransport::Sse {
-            self.forget(&found.id).await?;
-            return Ok(Located::Absent);
-        }
         let by = Home {
             replica: self.replicas.own(),
             epoch: found.home.epoch.saturating_add(1),
@@ -126,6 +122,10 @@ impl SessionTable {
                 _ => Located::Absent,
             });
         };
+        if record.binding.transport == SessionTransport::Sse {
+            self.forget(&record.id).await?;
+            return Ok(Located::Absent);
+        }
         let session = Arc::new(Session::adopted(record, now));
         self.events.restore(&session).await?;
         let evicted = self.enter(&session, now);

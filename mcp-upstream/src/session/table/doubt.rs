@@ -1,6 +1,6 @@
 //! Sessions in doubt: another replica may have claimed them while this process was silent, that is, stopped or cut off from
-//! the store. Each is compared with its record before it is used again, and given up here if another replica has it: closed
-//! with its calls, or handed over by a process that is leaving and still answers its calls.
+//! the store, or not heard yet after its start. Each is compared with its record before it is used again, and given up here if
+//! another replica has it: closed with its calls, or handed over by a process that is leaving and still answers its calls.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,9 @@ struct Doubted {
     sessions: HashSet<SessionId>,
     /// Time from which no replica takes this one for gone any more, so that a comparison settles the doubt.
     settled: Option<Instant>,
+    /// True if sessions in doubt are refused while the store does not answer. False after the start of the process, when a store
+    /// that is away must not end the use of new sessions.
+    strict: bool,
 }
 
 /// Longest time for which other replicas may still claim sessions after this process beats again: by then they have heard
@@ -38,23 +41,29 @@ impl Doubts {
 
 impl SessionTable {
     /// Compares a session with its record if this process was silent since it was last sure of the session, or if this process
-    /// is leaving.
+    /// is leaving, or its beats are refused.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the store does not answer, and this process was silent: another replica may have the session by now.
     pub(super) async fn resolve_doubt(&self, id: &str) -> Result<(), StoreError> {
         self.notice_lapse().await;
-        if self.replicas.is_leaving()
+        if (self.replicas.is_leaving() || self.replicas.is_refused())
             && let Some(session) = self.live(id)
         {
-            // Sessions that are not claimed stay here until the process ends, whether or not the store answers.
+            // Sessions that are not claimed stay here, whether or not the store answers.
             let _ = self.compare(session.id()).await;
             return Ok(());
         }
-        let doubted = self.doubts.doubted().sessions.get(id).cloned();
+        let (doubted, strict) = {
+            let doubted = self.doubts.doubted();
+            (doubted.sessions.get(id).cloned(), doubted.strict)
+        };
         match doubted {
-            Some(id) => self.compare(&id).await,
+            Some(id) => self.compare(&id).await.or_else(|error| match strict {
+                true => Err(error),
+                false => Ok(()),
+            }),
             None => Ok(()),
         }
     }
@@ -84,14 +93,26 @@ impl SessionTable {
         if doubted.lapses == lapses {
             return;
         }
+        doubted.strict = doubted.lapses > 0 || lapses > 1;
         doubted.lapses = lapses;
         doubted.settled = Some(Instant::now() + SETTLING);
         doubted.sessions = self.all().iter().map(|it| it.id().clone()).collect();
         if !doubted.sessions.is_empty() {
             tracing::warn!(
                 sessions = doubted.sessions.len(),
-                "this replica was silent for so long that others may have claimed its sessions: each is checked"
+                "the other replicas did not hear this one for so long that they may have claimed its sessions: each is checked"
             );
+        }
+    }
+
+    /// Puts a session that has become live here in doubt while other replicas may still take this one for gone.
+    pub(super) fn doubt_until_settled(&self, id: &SessionId) {
+        let mut doubted = self.doubts.doubted();
+        if doubted
+            .settled
+            .is_some_and(|settled| Instant::now() < settled)
+        {
+            doubted.sessions.insert(id.clone());
         }
     }
 
@@ -110,15 +131,20 @@ impl SessionTable {
         }
         drop(doubted);
         // A session without a record has not been claimed: the sweep records it again.
-        let claimed = record.is_some_and(|record| record.home.replica != self.replicas.own());
-        let given_up = claimed
-            && match self.replicas.is_leaving() {
-                true => self.hand_over(id),
-                false => self.close(&mut self.index(), id),
-            };
+        if record.is_some_and(|record| record.home.replica != self.replicas.own()) {
+            self.give_up(id);
+        }
+        Ok(())
+    }
+
+    /// Gives up a session that another replica has claimed.
+    pub(super) fn give_up(&self, id: &SessionId) {
+        let given_up = match self.replicas.is_leaving() {
+            true => self.hand_over(id),
+            false => self.close(&mut self.index(), id),
+        };
         if given_up {
             tracing::info!("a session goes on in the replica that claimed it");
         }
-        Ok(())
     }
 }

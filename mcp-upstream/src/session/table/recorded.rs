@@ -49,10 +49,11 @@ impl SessionTable {
         }
     }
 
-    /// Removes the record of a session and the events of its streams.
+    /// Removes the record of a session and the events of its streams, unless another replica has claimed the session.
     pub(super) async fn forget(&self, id: &SessionId) -> Result<(), StoreError> {
-        if let Some(store) = &self.store {
-            store.remove(id).await?;
+        if let Some(store) = &self.store
+            && store.remove(id).await?
+        {
             self.events.forget(id).await?;
         }
         Ok(())

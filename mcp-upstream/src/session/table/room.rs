@@ -44,6 +44,8 @@ impl SessionTable {
         let evicted = self.make_room(&mut index, principal, coming, None, now);
         index.insert(id.clone(), principal.clone(), coming.bytes, now, due);
         self.sessions.insert(id, Arc::clone(session));
+        drop(index);
+        self.doubt_until_settled(session.id());
         evicted
     }
 

@@ -100,19 +100,22 @@ impl SessionTable {
     }
 
     /// Writes the whole record of a session. Returns false if the session was changed while its record was written: the record
-    /// may have replaced that change. A session that ended meanwhile keeps no record.
+    /// may have replaced that change. A session that ended meanwhile keeps no record; a session that another replica has claimed
+    /// keeps the record of that replica, and is given up.
     async fn record_whole(
         &self,
         store: &dyn SessionStore,
         session: &Session,
     ) -> Result<bool, StoreError> {
-        let known = store.load(session.id().as_str()).await?;
-        let home = known.map_or_else(|| self.home(), |record| record.home);
+        let home = self.home(session);
         let text = |record: &SessionRecord| {
             serde_json::to_string(record).map_err(|error| StoreError(error.to_string()))
         };
         let record = session.record(home);
-        store.insert(&record).await?;
+        if !store.insert(&record).await? {
+            self.give_up(session.id());
+            return Ok(true);
+        }
         if self.live(session.id().as_str()).is_none() {
             self.forget(session.id()).await?;
             return Ok(true);

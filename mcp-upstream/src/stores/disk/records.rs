@@ -37,13 +37,15 @@ impl ToSql for Key {
     }
 }
 
-/// Stores a record.
-pub(super) fn insert(connection: &Connection, record: &SessionRecord) -> Result<()> {
-    let sql = "INSERT OR REPLACE INTO sessions (key, record, used) VALUES (?1, ?2, ?3)";
+/// Stores a record, unless there is one with the home of another replica. Returns true if it was stored.
+pub(super) fn insert(connection: &Connection, record: &SessionRecord) -> Result<bool> {
+    let sql = "INSERT INTO sessions (key, record, used) VALUES (?1, ?2, ?3)
+        ON CONFLICT (key) DO UPDATE SET record = excluded.record, used = excluded.used
+        WHERE json_extract(record, '$.home.replica') = ?4";
     let key = Key::of(record.id.as_str());
     let mut statement = connection.prepare_cached(sql)?;
-    statement.execute(params![key, written(record)?, now()])?;
-    Ok(())
+    let stored = statement.execute(params![key, written(record)?, now(), record.home.replica.0])?;
+    Ok(stored > 0)
 }
 
 /// Loads the record of a session.
@@ -98,10 +100,10 @@ pub(super) fn touch(connection: &Connection, mut ids: Vec<SessionId>) -> Result<
     failure.map_or(Ok(ids), Err)
 }
 
-/// Deletes the record of a session. Returns true if there was one.
-pub(super) fn remove(connection: &Connection, key: Key) -> Result<bool> {
+/// Deletes the record of a session.
+pub(super) fn remove(connection: &Connection, key: Key) -> Result<()> {
     let mut statement = connection.prepare_cached("DELETE FROM sessions WHERE key = ?1")?;
-    Ok(statement.execute([key])? > 0)
+    statement.execute([key]).map(drop)
 }
 
 fn written(record: &SessionRecord) -> Result<String> {

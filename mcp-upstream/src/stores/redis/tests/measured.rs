@@ -103,7 +103,7 @@ async fn work_and_memory_of_a_real_server() {
     let (store, own, records) = (&store, &own, &records);
     let works = "works";
 
-    let insert = async |at: usize| store.insert(&records[at]).await.expect(works);
+    let insert = async |at: usize| _ = store.insert(&records[at]).await.expect(works);
     measured.cost("insert", SESSIONS, insert).await;
     let confirm = async |at| {
         own.patch(id(at), &SessionPatch::Confirm)

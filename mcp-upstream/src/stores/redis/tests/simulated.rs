@@ -479,15 +479,19 @@ impl StoredSession {
 
 #[async_trait]
 impl SessionStore for SimulatedConnection {
-    async fn insert(&self, record: &SessionRecord) -> Result<(), StoreError> {
+    async fn insert(&self, record: &SessionRecord) -> Result<bool, StoreError> {
         let key = key(record.id.as_str());
-        let fields = record::fields(record)?;
+        let (fields, home) = (record::fields(record)?, record.home.replica);
         self.run(one(Operation::Insert, key), move |data| {
             let session = data.sessions.entry(key).or_default();
+            if session.is_foreign(Some(home)) {
+                return false;
+            }
             session.fields.clear();
             fields
                 .into_iter()
                 .for_each(|(name, value)| session.set(name, value));
+            true
         })
         .await
     }
@@ -568,14 +572,16 @@ impl SessionStore for SimulatedConnection {
     }
 
     async fn remove(&self, id: &SessionId) -> Result<bool, StoreError> {
-        let key = key(id.as_str());
+        let (key, replica) = (key(id.as_str()), self.replica);
         self.run(one(Operation::Remove, key), move |data| {
             let Some(session) = data.sessions.get_mut(&key) else {
-                return false;
+                return true;
             };
-            let was_there = session.has_record();
+            if session.is_foreign(replica) {
+                return false;
+            }
             session.fields.clear();
-            was_there
+            true
         })
         .await
     }
