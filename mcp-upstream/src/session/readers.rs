@@ -62,6 +62,10 @@ impl StreamOwner for Arc<Session> {
         &self.id
     }
 
+    fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     fn streams(&self) -> &OwnedStreams {
         &self.streams
     }

@@ -543,6 +543,8 @@ fact!(events_are_taken_from_the_home_of_a_session_alone, |store| {
     assert!(claimed.expect("works").is_some());
     assert_eq!(one.append(stream, 2).await, AppendOutcome::Foreign);
     assert_eq!(two.append(stream, 3).await, AppendOutcome::Kept);
+    let late = one.stores.events.append(stream, &opened(0, &["1"])).await;
+    assert_eq!(late.expect("works"), AppendOutcome::Foreign);
     let (read, _) = store.read(&record.id, 2, 256).await;
     assert_eq!(read, ["1 {}", "3 {}"]);
 });

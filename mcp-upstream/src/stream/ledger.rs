@@ -1,15 +1,13 @@
 //! Bounds over all kept streams: total memory, and age.
 //!
-//! A [`Share`] accounts the streams of one principal. Sequences increase in the process, so the oldest event of a share is the
-//! one with the smallest sequence. A share keeps one entry per stream that holds events, under the sequence of an event no newer
-//! than the stream's oldest, and moves an outdated entry to its proper place when it meets one. So appending to a stream that
-//! holds events touches two atomics here, and neither bound ever walks the streams.
+//! A [`Share`] accounts the streams of one principal. It keeps one entry per stream that holds events, under the time and the
+//! sequence of an event no newer than the stream's oldest, and moves an outdated entry to its proper place when it meets one. So
+//! appending to a stream that holds events touches two atomics here, and neither bound ever walks the streams.
 //!
 //! When the total is reached, the principal that holds the most gives way: its oldest event goes, even if another principal
 //! appended. A principal that holds less than its equal part of the total therefore loses nothing to the others. Within a
 //! principal one session may hold a 64th of the total, and at least the bound of one stream; the log enforces that when it
 //! appends.
-//! session may hold a 64th of the total, and at least what one stream may; the log sees to that when it appends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -82,9 +80,10 @@ impl Ledger {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Assigns only later sequences from now on, since another process assigned this one.
-    pub(super) fn raise(&self, sequence: u64) {
-        self.sequence.fetch_max(sequence, Ordering::Relaxed);
+    /// A sequence for an event of a stream behind `newest`. A stream that another process held is ahead of this process: its
+    /// sequences are its own, so that they do not depend on other sessions of the process.
+    pub(super) fn next_after(&self, newest: u64) -> u64 {
+        self.next_sequence().max(newest.saturating_add(1))
     }
 
     /// The last assigned sequence.

@@ -336,7 +336,8 @@ impl EventLog {
     }
 
     /// Resumes a stream after an event. A reader that is still attached loses the stream. Events older than the log are left out;
-    /// if the stream is no longer kept, a general one continues empty and a request's is over.
+    /// if the stream is no longer kept, a general one continues empty and a request's is over. A request's stream of another process
+    /// is unknown if nothing of it was stored.
     ///
     /// # Errors
     ///
@@ -350,6 +351,8 @@ impl EventLog {
         let found = match session.streams().find(id.stream) {
             StreamLookup::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
                 Some(stream) => StreamLookup::Kept(stream),
+                // The process that may have opened it has stored nothing of it, so nothing says how its request ended.
+                None if kind == StreamKind::Request => return Err(ResumeError::Unknown),
                 // Its sequences come from another process.
                 None => StreamLookup::Earlier(kind),
             },

@@ -12,10 +12,17 @@ use crate::seal::SessionId;
 /// The most streams without a reader, of each kind, that are kept for their client to come back to.
 const KEPT_MAX: usize = 32;
 
+/// Streams of requests that a process may open without a record of it, because the store fails. A process that takes the owner up
+/// leaves as many numbers free: a client that resumes a stream by its number must not meet another one.
+pub(crate) const UNRECORDED_MAX: u32 = 1 << 12;
+
 /// Owner of streams: a session, from the point of view of the event log.
 pub trait StreamOwner: Send + Sync {
     /// The id of the owner.
     fn id(&self) -> &SessionId;
+
+    /// The number of times that processes have taken the owner up, including this one; 0 where it was opened.
+    fn epoch(&self) -> u32;
 
     /// The streams of the owner.
     fn streams(&self) -> &OwnedStreams;
@@ -99,6 +106,12 @@ impl StreamCounts {
             (0, which) => (which <= self.generals).then_some(StreamKind::General),
             (_, which) => (which <= self.requests).then_some(StreamKind::Request),
         }
+    }
+
+    /// The number of a request's stream behind all that the process before this one may have opened.
+    pub(crate) fn behind_unrecorded(self) -> u32 {
+        let last = self.requests.saturating_add(UNRECORDED_MAX);
+        last.saturating_mul(2).saturating_sub(1)
     }
 
     /// The number of the newest general stream.

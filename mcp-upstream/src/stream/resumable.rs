@@ -18,8 +18,9 @@ use super::{
 
 /// The state of a stream after events were removed from it.
 pub(super) struct RemainingEvents {
-    /// The oldest event, by which the share lists the stream from now on; `None` without events, and then it is not listed.
-    pub(super) oldest: Option<u64>,
+    /// The oldest event and its time, by which the share lists the stream from now on; `None` without events, and then it is not
+    /// listed.
+    pub(super) oldest: Option<(u64, Instant)>,
     /// True when nothing can ever be read from the stream again.
     pub(super) useless: bool,
 }
@@ -167,7 +168,7 @@ impl Stream {
         if sequence > state.window.newest() {
             self.show(state, [(sequence, framed)]);
         } else {
-            let sequence = share.ledger().next_sequence();
+            let sequence = share.ledger().next_after(state.window.newest());
             let framed = frame::message(Some(self.event_id(sequence)), message);
             self.show(state, [(sequence, framed)]);
         }
@@ -194,7 +195,7 @@ impl Stream {
         }
         state.cut |= slow;
         share.account(before, state.window.cost());
-        let oldest = state.window.oldest().map_or(newest, |(oldest, _)| oldest);
+        let oldest = state.window.oldest().unwrap_or((newest, now));
         let listed = std::mem::replace(&mut state.listed, true);
         let waker = state.waker.take();
         drop(state);
@@ -246,7 +247,7 @@ impl Stream {
             slow |= state.window.evict_oldest() == Some(true);
         }
         self.account(before, state.window.cost());
-        let oldest = state.window.oldest().map(|(sequence, _)| sequence);
+        let oldest = state.window.oldest();
         state.listed = oldest.is_some();
         let useless = oldest.is_none() && state.phase != StreamPhase::Open && !state.attached;
         // A reader that had not read the removed events cannot go on as if nothing were missing.

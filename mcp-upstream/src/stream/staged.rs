@@ -92,9 +92,10 @@ impl Stream {
             return None;
         }
         let newest = state.staged.newest().unwrap_or(0);
-        let sequence = match sequence > newest.max(state.window.newest()) {
+        let newest = newest.max(state.window.newest());
+        let sequence = match sequence > newest {
             true => sequence,
-            false => share.ledger().next_sequence(),
+            false => share.ledger().next_after(newest),
         };
         let frame = frame::message(Some(self.event_id(sequence)), message);
         let waiting = state.staged.0.get_or_insert_default();

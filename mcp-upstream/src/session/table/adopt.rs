@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{Created, Located, SessionTable};
 use crate::replicas::{ReplicaId, Standing};
 use crate::session::store::SessionStore;
-use crate::session::{Home, Session, SessionTransport};
+use crate::session::{Home, Session, SessionPatch, SessionTransport};
 use crate::stream::StoreError;
 
 /// Adoptions in progress, by session id: no more than there are requests. Further requests for such a session wait for the
@@ -113,7 +113,7 @@ impl SessionTable {
             replica: self.replicas.own(),
             epoch: found.home.epoch.saturating_add(1),
         };
-        let Some(record) = store.claim(&found.id, by, found.home).await? else {
+        let Some(mut record) = store.claim(&found.id, by, found.home).await? else {
             // Another replica has claimed the session first.
             return Ok(match store.load(id).await? {
                 Some(record) if record.home.replica != self.replicas.own() => {
@@ -126,8 +126,15 @@ impl SessionTable {
             self.forget(&record.id).await?;
             return Ok(Located::Absent);
         }
+        let streams = SessionPatch::OpenStream(record.streams.behind_unrecorded());
+        record.apply(&streams);
         let session = Arc::new(Session::adopted(record, now));
-        self.events.restore(&session).await?;
+        let (restored, stored) = tokio::join!(
+            self.events.restore(&session),
+            store.patch(session.id(), &streams)
+        );
+        restored?;
+        stored.unwrap_or_else(|error| self.note_unrecorded(&session, &error));
         let evicted = self.enter(&session, now);
         self.forget_ended().await;
         Ok(Located::Adopted(Created { session, evicted }))

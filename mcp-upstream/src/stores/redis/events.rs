@@ -20,19 +20,17 @@ use redis::Script;
 use super::{RedisStore, millis};
 use crate::seal::SessionId;
 use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
-use crate::stream::{EventStore, StoreError};
+use crate::stream::{EventStore, StoreError, UNRECORDED_MAX};
 
 /// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the oldest stream
 /// beyond this number, so that a session that lasts for years does not grow for years. A process keeps 32 finished streams;
 /// the larger number here leaves room for a long call behind many short ones.
 const STREAMS_MAX: u32 = 1024;
 
-/// Fields of a stream.
-const FIELDS: [&str; 4] = ["opened", "newest", "dropped", "bytes"];
-
-/// Answer of `append.lua` for a session of another replica.
+/// Answer of `open.lua` and `append.lua` for a session of another replica.
 const FOREIGN: i64 = -1;
 
+static OPEN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("open.lua")));
 static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("append.lua")));
 
 fn field(number: u32, name: &str) -> String {
@@ -47,10 +45,7 @@ impl EventStore for RedisStore {
         event: &StoredEvent,
     ) -> Result<AppendOutcome, StoreError> {
         match &event.kind {
-            EventKind::Opened { .. } => {
-                self.keep_opening(stream, event).await?;
-                Ok(AppendOutcome::Kept)
-            }
+            EventKind::Opened { .. } => self.keep_opening(stream, event).await,
             EventKind::Message(message) => self.keep(stream, event.sequence, message).await,
         }
     }
@@ -101,23 +96,27 @@ impl RedisStore {
         &self,
         stream: StreamRef<'_>,
         event: &StoredEvent,
-    ) -> Result<(), StoreError> {
+    ) -> Result<AppendOutcome, StoreError> {
         let keys = self.keys.of(stream.session.as_str());
         let number = stream.number;
         let event = serde_json::to_string(event).map_err(|error| StoreError(error.to_string()))?;
-        let mut open = redis::pipe();
-        open.atomic();
-        open.hset(keys.streams(), field(number, "opened"), event);
-        open.pexpire(keys.streams(), millis(self.record_ttl));
-        // Numbers of streams of one kind are two apart.
-        if let Some(oldest) = number.checked_sub(2 * STREAMS_MAX).filter(|it| *it > 0) {
-            open.hdel(keys.streams(), &FIELDS.map(|name| field(oldest, name))[..]);
-            open.unlink(keys.events(oldest));
+        let mut open = OPEN.key(keys.streams());
+        open.key(keys.record())
+            .arg(number)
+            .arg(event)
+            .arg(millis(self.record_ttl))
+            .arg(self.replica_argument());
+        // Numbers of streams of one kind are two apart. A process that took the session up has left out some.
+        for before in [STREAMS_MAX, STREAMS_MAX + UNRECORDED_MAX] {
+            if let Some(oldest) = number.checked_sub(2 * before).filter(|it| *it > 0) {
+                open.key(keys.events(oldest)).arg(oldest);
+            }
         }
         let open = &open;
-        self.link
-            .run(|mut connection| async move { open.exec_async(&mut connection).await })
-            .await
+        let opened = self
+            .link
+            .run(|mut connection| async move { open.invoke_async::<i64>(&mut connection).await });
+        Ok(outcome(opened.await?))
     }
 
     async fn keep(
@@ -144,10 +143,14 @@ impl RedisStore {
         let appended = self
             .link
             .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
-        match appended.await? {
-            FOREIGN => Ok(AppendOutcome::Foreign),
-            _ => Ok(AppendOutcome::Kept),
-        }
+        Ok(outcome(appended.await?))
+    }
+}
+
+fn outcome(answer: i64) -> AppendOutcome {
+    match answer {
+        FOREIGN => AppendOutcome::Foreign,
+        _ => AppendOutcome::Kept,
     }
 }
 

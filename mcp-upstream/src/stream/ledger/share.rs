@@ -32,6 +32,7 @@ struct ShareEntries {
 
 #[derive(Debug)]
 struct ShareEntry {
+    at: Instant,
     sequence: u64,
     stream: Weak<Stream>,
 }
@@ -66,9 +67,10 @@ impl Share {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Lists a stream that held nothing before an event with this sequence or a newer one.
-    pub(in crate::stream) fn list(&self, sequence: u64, stream: &Arc<Stream>) {
+    /// Lists a stream that held nothing before an event with this sequence, of this time, or a newer one.
+    pub(in crate::stream) fn list(&self, (sequence, at): (u64, Instant), stream: &Arc<Stream>) {
         self.entries().oldest_first.push(ShareEntry {
+            at,
             sequence,
             stream: Arc::downgrade(stream),
         });
@@ -112,7 +114,10 @@ impl Share {
             };
             let left = stream.evict_before(since);
             self.settle(&stream, &left);
-            if left.oldest == Some(entry.sequence) {
+            if left
+                .oldest
+                .is_some_and(|(oldest, _)| oldest == entry.sequence)
+            {
                 // The oldest event of all is young enough.
                 return;
             }
@@ -151,9 +156,9 @@ impl Share {
 }
 
 impl Ord for ShareEntry {
-    /// The greatest entry is the one with the smallest sequence, since the heap returns the greatest first.
+    /// The greatest entry is the oldest one, since the heap returns the greatest first. Within a moment sequences decide.
     fn cmp(&self, other: &Self) -> Order {
-        other.sequence.cmp(&self.sequence)
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
 }
 

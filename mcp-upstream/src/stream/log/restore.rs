@@ -18,8 +18,12 @@ const LOST: &str = "the gateway process that ran the call has ended, or was cut 
 
 /// Sequences left free behind the newest stored event of a stream that is taken over. The process that held the stream, cut off
 /// from the store, may have sent events with these sequences: a client that resumes after such an event has read everything that
-/// is stored, and nothing of the new process. Sequences stay exact in a store that counts in doubles for 2^25 take-overs in a row.
+/// is stored, and nothing of the new process.
 const UNSTORED_MAX: u64 = 1 << 28;
+
+/// Sequences of each process that takes a stream over: the first ones of epoch N are behind N times as many, so that they are free
+/// also if processes in between have stored nothing. Sequences stay exact in a store that counts in doubles for 2^24 take-overs.
+const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
 impl EventLog {
     /// Takes over a session's newest general stream, for further server notifications.
@@ -55,8 +59,9 @@ impl EventLog {
         let Some(newest) = newest else {
             return Ok(None);
         };
-        let unstored = newest.max(replay.dropped).saturating_add(UNSTORED_MAX);
-        self.ledger.raise(unstored);
+        let stored = newest.max(replay.dropped);
+        let epochs = u64::from(session.epoch()) * EPOCH_SEQUENCES;
+        let unstored = stored.saturating_add(UNSTORED_MAX).max(epochs);
         let share = self.ledger.share(session.principal());
         let readers = session.readers();
         let stream = Stream::restored(&self.pulse, kind, number, readers, share, &replay);

@@ -214,6 +214,55 @@ async fn a_client_resumes_elsewhere_after_an_event_that_its_process_could_not_st
     }
 }
 
+#[tokio::test]
+async fn a_client_resumes_after_an_event_of_a_process_between_two_others_that_stored_nothing() {
+    let shadow = Arc::new(Shadow::default());
+    let metrics = StreamMetrics::unregistered();
+    let process = || log_over(limits(256, 1 << 20), &metrics).with_store(Arc::clone(&shadow) as _);
+    let (first, opened) = (process(), session());
+    let stream = open(&first, &opened, StreamKind::General).await;
+    put(&first, &opened, &stream, "stored").await;
+
+    let (second, session) = (process(), taken_up(&opened));
+    second.restore(&session).await.expect("works");
+    let id = format!("{}-0", stream.number());
+    let mut reader = second.resume(&session, &id).await.expect("resumes");
+    shadow.fail(usize::MAX);
+    assert!(second.append_general(&session, b"only sent").await);
+    shadow.fail(0);
+    let read = ready(&mut reader).0;
+    assert_eq!(data(&read), ["stored", "only sent"]);
+
+    let (third, session) = (process(), taken_up(&session));
+    third.restore(&session).await.expect("works");
+    assert!(third.append_general(&session, b"next").await);
+    for event in &read {
+        let mut resumed = third.resume(&session, &event.id).await.expect("resumes");
+        assert_eq!(data(&ready(&mut resumed).0), ["next"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_taken_over_ages_beside_those_that_began_here() {
+    let shadow = Arc::new(Shadow::default());
+    let metrics = StreamMetrics::unregistered();
+    let process = || log_over(limits(256, 1 << 20), &metrics).with_store(Arc::clone(&shadow) as _);
+    let (before, there) = (process(), session());
+    let stream = open(&before, &there, StreamKind::General).await;
+    put(&before, &there, &stream, "old").await;
+    let (log, taken) = (process(), taken_up(&there));
+    log.restore(&taken).await.expect("works");
+    assert!(log.append_general(&taken, b"old").await);
+    let here = session();
+    let stream = open(&log, &here, StreamKind::General).await;
+    tokio::time::advance(AGE / 2).await;
+    put(&log, &here, &stream, "young").await;
+    let held = log.ledger.bytes();
+    tokio::time::advance(AGE / 2 + Duration::from_secs(1)).await;
+    log.sweep(Instant::now());
+    assert!(log.ledger.bytes() < held / 2, "{}", log.ledger.bytes());
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_total_takes_the_oldest_event_of_all_streams() {
     let each = 1000;

@@ -7,6 +7,7 @@ use super::*;
 use crate::session::in_flight::NoNotice;
 use crate::session::{InFlightCalls, SessionPatch, SessionRecord};
 use crate::stores::redis::tests::{server::RedisServer, store_at};
+use crate::stream::ResumeError;
 
 fn recorded(limits: TableLimits, shadow: &Arc<Shadow>) -> SessionTable {
     table(limits, Some(shadow.stores()))
@@ -165,6 +166,28 @@ async fn a_session_that_is_over_has_no_record() {
     assert_eq!(store.evict_expired(at(101)).await, 0);
     assert_eq!((store.count(), used.state()), (0, SessionState::Closed));
     books_balance(&store);
+}
+
+#[tokio::test]
+async fn a_stream_that_was_opened_without_a_record_has_its_number_for_itself() {
+    let shadow = Arc::new(Shadow::default());
+    let now = Instant::now();
+    let one = recorded(ROOMY, &shadow);
+    let session = open(&one, "a", now).await;
+    shadow.fail(usize::MAX);
+    let unrecorded = one.events.open(&session, StreamKind::Request, true).await;
+    let unrecorded = unrecorded.expect("without the store").number();
+    shadow.fail(0);
+    let another = recorded(ROOMY, &shadow);
+    let located = another.locate(session.id().as_str(), now).await;
+    let Ok(Located::Adopted(Created { session, .. })) = located else {
+        panic!("it has a record only");
+    };
+    let opened = another.events.open(&session, StreamKind::Request, true);
+    assert_ne!(opened.await.expect("works").number(), unrecorded);
+    let id = format!("{unrecorded}-1");
+    let resumed = another.events.resume(&session, &id).await;
+    assert!(matches!(resumed, Err(ResumeError::Unknown)));
 }
 
 #[tokio::test]

@@ -601,6 +601,9 @@ impl EventStore for SimulatedConnection {
                 let opened = serde_json::to_string(event).expect("plain data");
                 self.run(one(Operation::Open, key), move |data| {
                     let session = data.sessions.entry(key).or_default();
+                    if session.is_foreign(replica) {
+                        return AppendOutcome::Foreign;
+                    }
                     session.stream(number).opened = Some(opened.into());
                     AppendOutcome::Kept
                 })
