@@ -79,7 +79,7 @@ const COMPARED: [[&str; 3]; 13] = [
     [
         "the log of the first of them that is answered",
         r#"`"ci" "POST /files/mcp HTTP/1.1" 200 B "after/1.0"`"#,
-        r#"`"ci" "POST /files/mcp HTTP/1.1" 200 B "after/1.0"`"#,
+        r#"`"ci" "POST /files/mcp HTTP/1.1" 200 A,\x20B "after/1.0"`"#,
     ],
     [
         "healthy servers, as `/ready` tells",
