@@ -217,7 +217,8 @@ impl<'a> MatchedRoute<'a> {
         self.segments.namespace.is_some()
     }
 
-    /// The path by which a client of the listener lists the namespaces, as a part of a sentence.
+    /// A clause for error messages that names the path at which this listener lists the namespaces. `None` if it serves no such
+    /// path.
     pub(crate) fn way_to_list_namespaces(&self) -> Option<&'static str> {
         if self.served.contains(RouteGroup::Rest) {
             Some("GET /namespaces lists the ones there are")

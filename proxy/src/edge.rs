@@ -99,7 +99,7 @@ impl HttpServerApp for Edge {
     }
 }
 
-/// The edge on the listeners that share one cap on connections.
+/// An [`Edge`] with the connections that its listeners have accepted. The cap on connections holds for all of them together.
 pub(crate) struct Listening {
     edge: Arc<Edge>,
     connections: Arc<Connections>,

@@ -407,7 +407,8 @@ struct Shows {
 }
 
 impl TlsConnection {
-    /// Notes the arrival of a request: its client is not waited for until the result is dropped.
+    /// Registers an HTTP/2 request of this connection. The time limit for the client's next request starts when the results of all
+    /// its requests are dropped.
     pub(crate) fn request_arrived(&self, limits: &ConnectionLimits) -> MultiplexedRequest {
         self.open.request_arrived(limits)
     }

@@ -312,11 +312,12 @@ impl AnswerAccount {
         }
     }
 
-    /// Counts `bytes` until the claim and all its copies are dropped.
+    /// Charges `bytes` to the caller's account and to the total of all answers, until the returned claim and all its copies are
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`]; nothing is counted then.
+    /// [`NoAnswerRoom`], if the total has no room for `bytes`; nothing is charged then.
     pub fn claim(&self, bytes: usize) -> Result<AnswerClaim, NoAnswerRoom> {
         self.take(bytes, 1)?;
         Ok(AnswerClaim(Arc::new(ClaimState {

@@ -64,7 +64,7 @@ const ENDLESS: u64 = 256 * 1024 * 1024;
 
 /// The bounds of a link.
 pub(crate) struct LinkLimits {
-    /// Bytes of JSON of a result. A larger one becomes `result_too_large`.
+    /// Maximum size of a result's JSON, in bytes. A call with a larger result fails with `result_too_large`.
     max_result: MaxResult,
     /// Bytes that may wait to be written.
     pub(crate) outbox: usize,

@@ -55,7 +55,7 @@ pub struct Replay {
 pub enum AppendOutcome {
     /// The event was stored.
     Kept,
-    /// Another replica has claimed the session, and assigns its sequences now.
+    /// The event was not stored: another replica has claimed the session and now numbers the events of its streams.
     Foreign,
 }
 

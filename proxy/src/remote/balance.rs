@@ -29,7 +29,7 @@ pub(super) struct Candidate {
 pub(super) trait CandidateFacts {
     /// The number of requests that the candidate works on.
     fn in_flight(&self, index: usize) -> usize;
-    /// The part of its share that the candidate gets: less than 1 while it comes back.
+    /// The fraction of its usual requests that the candidate gets: 1, or less during the slow start after it was down or ejected.
     fn share(&self, index: usize) -> f64;
 }
 

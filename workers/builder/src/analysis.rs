@@ -95,7 +95,7 @@ impl Language {
     }
 }
 
-/// Analyses a tree.
+/// Analyses the source files of a repository or package in `tree`. `source` is its URL in the result.
 pub(crate) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
     let started = Instant::now();
     let mut notes = Vec::new();

@@ -375,7 +375,8 @@ pub(super) fn noted(current: &Namespace, code: &'static str, message: String) ->
     })
 }
 
-/// Declarations of the worker for the served namespace. The process may have been replaced since.
+/// The worker's declarations that the namespace `current` is served with, without their issues. The worker's process may have
+/// been replaced since it declared them.
 pub(super) fn declared_by(current: &Namespace) -> Declarations {
     Declarations {
         tools: current.tools.clone(),

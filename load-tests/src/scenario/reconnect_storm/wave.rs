@@ -66,7 +66,7 @@ pub(super) struct Wave {
     /// Calls on other connections: before, and from the first socket lost on.
     pub(super) before: OpenSample,
     pub(super) meanwhile: OpenSample,
-    /// Hundredths of the streams, seconds from the first socket lost until so many are open.
+    /// Points of the recovery curve: percent of the streams, and seconds from the first lost socket until that many are open again.
     pub(super) back: Points,
 }
 

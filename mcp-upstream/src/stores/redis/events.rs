@@ -157,7 +157,7 @@ fn outcome(answer: i64) -> AppendOutcome {
 /// Opening of a stream, its newest sequence, and the newest sequence that was trimmed.
 type Told = (Option<String>, Option<u64>, Option<u64>);
 
-/// Builds the replay of a stream from its parts.
+/// Builds a stream's replay from the answer of Redis: at most the newest `max` messages, in order and without duplicates.
 fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreError> {
     let damaged = || StoreError("an event in Redis cannot be read".into());
     let (opened, newest, dropped) = told;

@@ -67,7 +67,7 @@ pub(crate) struct InboundHandler {
     key: SessionKey,
 }
 
-/// Owner of a process.
+/// Owner of the unshared server process whose messages an [`InboundHandler`] routes.
 #[derive(Debug)]
 pub(crate) enum ProcessOwner {
     /// A session.
