@@ -501,3 +501,24 @@ async fn pages_of_an_imported_server_may_call_and_others_are_refused() {
         assert_eq!(asked.send().await.unwrap().status(), status, "{origin}");
     }
 }
+
+#[test]
+fn an_output_that_is_a_pipe_is_written_to_and_not_replaced() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("open.conf");
+    fs::write(
+        &file,
+        "events {}\nhttp { server { listen 127.0.0.1:8080; location / { proxy_pass http://127.0.0.1:9001; } } }\n",
+    )
+    .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .arg("import-nginx")
+        .arg(&file)
+        .args(["-o", "/dev/stdout"])
+        .current_dir(folder.path())
+        .env_clear()
+        .output()
+        .unwrap();
+    let written = text(&output.stdout);
+    assert!(written.contains("127.0.0.1:9001"), "{output:?}");
+}

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &ImportNginxArgs) -> ExitCode {
     if let Some(output) = arguments
         .output
         .as_deref()
-        .filter(|it| it.exists() && !arguments.force)
+        .filter(|it| (it.is_file() || it.is_dir()) && !arguments.force)
     {
         return refuse(format_args!(
             "{}: is there already; --force writes over it",
@@ -117,6 +117,10 @@ fn checked(yaml: &str) -> Result<(), ConfigError> {
 
 /// Writes the whole file or nothing. It contains digests of tokens, so only its owner may read it.
 fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
+    // A device or a pipe stays: /dev/stdout, /dev/null.
+    if fs::metadata(output).is_ok_and(|it| !it.is_file() && !it.is_dir()) {
+        return fs::write(output, yaml);
+    }
     let mut staged = OsString::from(output);
     staged.push(format!(".new.{:016x}", fastrand::u64(..)));
     let staged = PathBuf::from(staged);
