@@ -14,6 +14,7 @@ use crate::support::programs;
 const CRATES: &[(&str, &[&str])] = &[
     ("filters/src/lib.rs", FILTERS),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
+    ("proxy/src/main.rs", PROXY),
     ("workers/builder/src/lib.rs", BUILDER),
     ("workers/src/lib.rs", WORKERS),
 ];
@@ -103,6 +104,57 @@ const MCP_UPSTREAM: &[&str] = &[
     "web",
     "surface",
     "service",
+];
+
+const PROXY: &[&str] = &[
+    // Files, values of headers, and the configuration.
+    "kept_file",
+    "timeout",
+    "scratch",
+    "request_id",
+    "header_edits",
+    "cli",
+    "config",
+    "logging",
+    "access_log",
+    "allocator",
+    "descriptors",
+    "session_key",
+    // Connections of clients, and to other servers.
+    "sockets",
+    "session_store",
+    "body",
+    "connection",
+    "tls",
+    "rules",
+    "remote",
+    "replicas",
+    "certificates",
+    // Requests and answers.
+    "metrics",
+    "unread",
+    "respond",
+    "web",
+    "issuers",
+    "stream",
+    "gateway",
+    "edge",
+    // The running process, and the commands.
+    "check",
+    "dev",
+    "upgrade",
+    "watcher",
+    "management",
+    "reconfigure",
+    "signals",
+    "relay",
+    "hub",
+    "serve",
+    "explain_cli",
+    "import_nginx",
+    "keys_cli",
+    "secrets_cli",
+    "toolman",
 ];
 
 const BUILDER: &[&str] = &[

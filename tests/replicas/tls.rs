@@ -124,6 +124,12 @@ async fn certificates_between_replicas_are_renewed_by_a_reload() {
         (ping(&there).await == 200).then_some(())
     })
     .await;
+    // The first line is of the start. The files are read before the second, and may be replaced after it alone.
+    eventually("the reload is over", || async {
+        let reloads = two.log().matches("namespaces loaded").count();
+        (reloads >= 2).then_some(())
+    })
+    .await;
 
     // Files that cannot be used are logged, and those read before stay.
     fs::write(second.path().join("key.pem"), "no key").unwrap();
