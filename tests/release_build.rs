@@ -121,7 +121,7 @@ fn the_compiler_that_recorded_the_profile_can_read_it() {
     };
     let version = rustc().arg("--version").output().unwrap();
     if String::from_utf8(version.stdout).unwrap().trim() != recorded_by() {
-        // A Rust that did not come by rustup is not the pinned one.
+        // Only rustup reads rust-toolchain.toml: without it, rustc may be another version than the recorded one.
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// A principal whose credential opens every tool of these namespaces, for as long as it is configured.
+    /// Creates the principal of a credential that opens every tool of `namespaces` and ends only when the configuration drops it.
     pub(crate) fn unlimited(name: &str, namespaces: NamespaceScope) -> Self {
         Self {
             name: name.into(),

@@ -170,18 +170,21 @@ impl Hub {
             successor.go();
         }
         self.succession.offer.close();
+        if let Some(relay) = &self.relay {
+            relay.stop();
+        }
         let deadline = Instant::now() + self.grace;
-        // A client that opens its stream at the successor takes its session along. Where no request can be forwarded there, the
-        // streams stay as long as requests on kept connections may come here.
-        if linger.is_some() && self.service.replicas().forwarded_to().is_empty() {
-            tokio::time::sleep(LINGER.min(self.grace)).await;
+        let lingers = || linger.is_some_and(|until| Instant::now() < until.min(deadline));
+        // A client that opens its stream at the successor takes its session along. If no request can be forwarded there, the
+        // streams stay as long as requests may come here on connections that carry no stream.
+        let forwards = !self.service.replicas().forwarded_to().is_empty();
+        while !forwards && lingers() && self.metrics.connections.get() > self.metrics.streams_open()
+        {
+            tokio::time::sleep(DRAIN_CHECK).await;
         }
         self.service.end_streams();
         if let Some(replicas) = &self.replicas {
             replicas.end_streams();
-        }
-        if let Some(relay) = &self.relay {
-            relay.stop();
         }
         let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
         // The others forward requests here until their next beat.
@@ -190,11 +193,8 @@ impl Hub {
             false => SETTLE,
         };
         tokio::time::sleep(heard.min(self.grace)).await;
-        let lingers = || {
-            let is_time = linger.is_some_and(|until| Instant::now() < until);
-            is_time && self.metrics.connections.get() > 0
-        };
-        while (self.metrics.in_flight.get() > 0 || relayed() > 0 || lingers())
+        let awaited = || lingers() && self.metrics.connections.get() > 0;
+        while (self.metrics.in_flight.get() > 0 || relayed() > 0 || awaited())
             && Instant::now() < deadline
         {
             tokio::time::sleep(DRAIN_CHECK).await;

@@ -35,7 +35,7 @@ const FILTERS: &[&str] = &[
     "namespace",
     "origin",
     "media",
-    // The configuration, and what is made of it.
+    // The configuration, and the tables that are built from it.
     "config",
     "makers",
     "network",

@@ -23,6 +23,13 @@ async fn replica(redis: &Redis, name: &str, folder: &Path) -> Gateway {
     member(gateway, redis, name).start().await
 }
 
+/// Two replicas with the certificates of these folders, once they have heard of each other.
+async fn replicas(redis: &Redis, first: &TempDir, second: &TempDir) -> (Gateway, Gateway) {
+    let one = replica(redis, "one", first.path());
+    let two = replica(redis, "two", second.path());
+    both_up(tokio::join!(one, two)).await
+}
+
 /// A folder with a certificate of that authority.
 fn signed(authority: &Authority) -> TempDir {
     let folder = TempDir::new().expect("a temporary directory");
@@ -46,11 +53,7 @@ async fn requests_between_replicas_are_encrypted_and_both_sides_prove_who_they_a
     let redis = Redis::start().await;
     let authority = Authority::new("replicas");
     let (first, second) = (signed(&authority), signed(&authority));
-    let both = tokio::join!(
-        replica(&redis, "one", first.path()),
-        replica(&redis, "two", second.path())
-    );
-    let (one, two) = both_up(both).await;
+    let (one, two) = replicas(&redis, &first, &second).await;
     let here = Session::start(&one, "talk", LATEST).await;
     let there = here.at(&two);
     assert_eq!(ping(&there).await, 200);
@@ -99,11 +102,7 @@ async fn certificates_between_replicas_are_renewed_by_a_reload() {
     let redis = Redis::start().await;
     let authority = Authority::new("replicas");
     let (first, second) = (signed(&authority), signed(&authority));
-    let both = tokio::join!(
-        replica(&redis, "one", first.path()),
-        replica(&redis, "two", second.path())
-    );
-    let (one, two) = both_up(both).await;
+    let (one, two) = replicas(&redis, &first, &second).await;
     let here = Session::start(&one, "talk", LATEST).await;
     let there = here.at(&two);
     assert_eq!(ping(&there).await, 200);
@@ -159,11 +158,7 @@ async fn a_replica_that_refuses_the_certificate_of_another_is_named_by_both_unti
     // The first accepts the certificate of the second, and not the reverse: TLS 1.3 tells it after the handshake.
     let both_authorities = format!("{}{}", authority.pem, stranger.pem);
     fs::write(first.path().join("ca.pem"), both_authorities).unwrap();
-    let both = tokio::join!(
-        replica(&redis, "one", first.path()),
-        replica(&redis, "two", second.path())
-    );
-    let (one, two) = both_up(both).await;
+    let (one, two) = replicas(&redis, &first, &second).await;
     let there = Session::start(&two, "talk", LATEST).await;
     let here = there.at(&one);
     for _ in 0..5 {
@@ -202,11 +197,7 @@ async fn a_certificate_that_other_replicas_would_refuse_is_not_put_into_force() 
     let redis = Redis::start().await;
     let authority = Authority::new("replicas");
     let (first, second) = (signed(&authority), signed(&authority));
-    let both = tokio::join!(
-        replica(&redis, "one", first.path()),
-        replica(&redis, "two", second.path())
-    );
-    let (one, two) = both_up(both).await;
+    let (one, two) = replicas(&redis, &first, &second).await;
     let here = Session::start(&one, "talk", LATEST).await;
     let there = here.at(&two);
     assert_eq!(ping(&there).await, 200);

@@ -17,7 +17,7 @@
 //! | `include`, `lexer`, `tree` | files, words, and a tree of directives that prints none of its words |
 //! | `sites`, `scope` | the places where nginx passes requests on, and the directives in force there |
 //! | `variables`, `values` | `map` and `set`; the spelling of times, sizes, rates and variables |
-//! | `conditions`, `guards`, `principals`, `rules` | `if`: its question, what it refuses, and the clients that it admits |
+//! | `conditions`, `guards`, `principals`, `rules` | `if`: the condition, the requests it refuses, and the clients it admits |
 //! | `refusals`, `shadows`, `detours` | locations that are closed or hidden by others; requests that nginx answers elsewhere |
 //! | `namespaces`, `targets`, `pools`, `headers`, `aliases` | remote servers: `proxy_pass`, `upstream`, headers of requests, old paths |
 //! | `listeners`, `bound`, `listener_tls`, `answers` | listeners: addresses, TLS, headers of answers |

@@ -286,8 +286,8 @@ impl Forwarder {
         }
     }
 
-    /// Connects to a replica. A new TLS connection has answered a health request: a replica that refuses the certificate of
-    /// this one says so after the handshake (TLS 1.3), when a request might be under way.
+    /// Connects to a replica. Over TLS it is first sent a health request, whose answer is awaited: with TLS 1.3 a replica refuses
+    /// the certificate of this replica only after the handshake, when a client's request would already have been sent.
     async fn connect(
         &self,
         peer: &PeerAddress,

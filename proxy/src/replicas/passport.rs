@@ -70,19 +70,14 @@ impl Passport {
     /// Creates the passport of a request; the receiver is set when it is sealed.
     pub(super) fn of(replicas: &Replicas, arrival: Option<&Arrival>, met: Met<'_>) -> Self {
         Self {
-            from: replicas.own(),
-            to: replicas.own(),
             hops: arrival.map_or(0, |arrival| arrival.hops),
-            at: 0,
-            nonce: 0,
-            method: String::new(),
-            target: String::new(),
             listener: (*met.listener.name).into(),
             peer: met.peer.address,
             names_no_client: met.peer.names_no_client,
             certificate: met.certificate,
             request_id: met.request_id.into(),
             health: false,
+            ..Self::of_health(replicas)
         }
     }
 

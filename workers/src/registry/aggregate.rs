@@ -18,7 +18,7 @@ pub struct Aggregate {
 /// The namespace behind a prefix.
 #[derive(Debug, Clone)]
 pub enum AggregateMember {
-    /// A server of the aggregate alone. No list shows its namespace.
+    /// A server that only this aggregate uses. Its namespace stands in no list of namespaces.
     Own(Arc<Namespace>),
     /// A namespace of the gateway, found in the current snapshot.
     Served(NamespaceName),

@@ -13,8 +13,8 @@ use crate::stream::store::{EventKind, Replay, StoreError, StreamRef};
 use crate::stream::{Stream, StreamOwner};
 
 /// The error for a client that comes back for the response to a call that ended with its process.
-const LOST: &str = "the gateway process that ran the call has ended, or was cut off from the session store; the call may have had effects and was \
-     not repeated";
+const LOST: &str = "the gateway process that ran the call has ended, or was cut off from the session store; the call may \
+     have had effects and was not repeated";
 
 /// Sequences left free behind the newest stored event of a stream that is taken over. The process that held the stream, cut off
 /// from the store, may have sent events with these sequences: a client that resumes after such an event has read everything that

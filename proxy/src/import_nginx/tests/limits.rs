@@ -124,7 +124,7 @@ fn a_rate_by_the_names_that_a_map_gives_to_tokens_counts_by_principal() {
             outcome.lines
         );
     }
-    // Their names in another map do not change that, whether they may be shown or not.
+    // The limit is refused also if another map, used in a header or not, gives these clients names.
     for sent in ["", "proxy_set_header X-Role $role;"] {
         let outcome = front(
             &format!(
