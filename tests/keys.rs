@@ -513,6 +513,81 @@ async fn a_key_that_opens_no_tool_says_so_when_it_is_made() {
     );
 }
 
+/// `keys create` asks a gateway behind a certificate of its own, and says why when it cannot.
+#[tokio::test]
+async fn a_new_key_is_explained_over_tls_or_the_reason_is_told() {
+    let folder = tempfile::TempDir::new().unwrap();
+    tls::write_certificate(folder.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (secure, metrics) = (free_address(), free_address());
+    // The plain listener, by which the test knows that the gateway serves, is in the gateway's configuration alone.
+    let plain = free_address();
+    let pair = json!({"cert": file("cert.pem"), "key": file("key.pem")});
+    let encrypted =
+        json!({"name": "secure", "address": secure.to_string(), "profile": "core", "tls": pair});
+    let gateway = Gateway::with_tools([("work", "work.py", PROJECTS)])
+        .listening(plain, metrics)
+        .config(json!({"listeners": [
+            {"name": "core", "address": plain.to_string(), "profile": "core"}, encrypted,
+            {"name": "metrics", "address": metrics.to_string(), "profile": "metrics"}]}))
+        .start()
+        .await;
+    let config = folder.path().join("asking.yaml");
+    let asked_at = |listener: Value| {
+        fs::write(&config, json!({"listeners": [listener]}).to_string()).unwrap();
+    };
+    let create = |more: &[&str], tokens: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tooldock"))
+            .args(["keys", "create", "--name", "ci", "--scope", "read"])
+            .args(["--namespaces", "no-such", "-c", config.to_str().unwrap()])
+            .args(more)
+            .arg("--data-dir")
+            .arg(gateway.data_dir())
+            .env_clear()
+            .envs(tokens.iter().copied())
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        let is_made = String::from_utf8(output.stdout).unwrap().contains("key: ");
+        (output.status.code(), is_made, told)
+    };
+    let tokens = [
+        ("BEARER_TOKEN", TOKEN),
+        ("MANAGER_INTERNAL_TOKEN", MANAGER_TOKEN),
+    ];
+    asked_at(encrypted.clone());
+    let explained = "no namespace that is served fits no-such";
+    for (more, tokens, says) in [
+        (&["--ca", &file("cert.pem")][..], &tokens[..], explained),
+        (&["--insecure"], &tokens, explained),
+        (&[], &tokens, "--ca"),
+        (&["--insecure"], &[], "MANAGER_INTERNAL_TOKEN"),
+    ] {
+        let (code, is_made, told) = create(more, tokens);
+        assert!(code == Some(0) && is_made, "{more:?}: {told}");
+        assert!(told.contains(says), "{more:?}: {told}");
+        assert_eq!(told.lines().count(), 1, "{more:?}: {told}");
+        assert!(
+            !told.contains(TOKEN) && !told.contains(MANAGER_TOKEN),
+            "{told}"
+        );
+    }
+    let refused = |more: &[&str], says: &str| {
+        let (code, is_made, told) = create(more, &tokens);
+        assert!(code == Some(2) && !is_made, "{more:?}: {told}");
+        assert!(told.contains(says), "{more:?}: {told}");
+    };
+    refused(&["--ca", "/no/such/file"], "/no/such/file");
+    refused(&["--ca", &file("cert.pem"), "--insecure"], "--insecure");
+    let mut elsewhere = encrypted;
+    elsewhere["address"] = json!("192.0.2.1:443");
+    asked_at(elsewhere);
+    refused(&["--insecure"], "no address of this machine");
+    let made = keys(&gateway, &["list", "--json"]);
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    assert_eq!(made.as_array().unwrap().len(), 4, "{made}");
+}
+
 #[tokio::test]
 async fn explain_names_the_rule_that_refuses_and_is_right_about_every_tool() {
     let (builder, address) = with_manager(Gateway::with_tools([("work", "work.py", PROJECTS)]));

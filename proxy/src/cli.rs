@@ -212,12 +212,8 @@ pub(crate) struct ExplainArgs {
     /// first listener of the profile core: one of plain HTTP, else of HTTPS, else of a Unix socket]
     #[arg(long, value_name = "URL")]
     pub(crate) core: Option<String>,
-    /// Certificates that vouch for an address with https, in place of the system's
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
-    pub(crate) ca: Option<PathBuf>,
-    /// Take any certificate from an address of this machine
-    #[arg(long)]
-    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) trust: GatewayTrust,
     /// Data directory, for the tokens that serve --dev keeps [default: that of the configuration, or DATA_DIR]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
@@ -227,6 +223,24 @@ pub(crate) struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Trust in the certificate of the running gateway that a command asks.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GatewayTrust {
+    /// Certificates that vouch for the running gateway over https, in place of the system's
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    pub(crate) ca: Option<PathBuf>,
+    /// Take any certificate from a gateway at an address of this machine
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+impl GatewayTrust {
+    /// True if one of the options is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.insecure || self.ca.is_some()
+    }
 }
 
 /// `tooldock keys`. A change counts in the running gateways when the command returns.
@@ -290,6 +304,8 @@ pub(crate) struct NewKeyArgs {
     /// Let the key begin with oub_, as those of containers do; td_ else
     #[arg(long)]
     pub(crate) relay: bool,
+    #[command(flatten)]
+    pub(crate) trust: GatewayTrust,
 }
 
 /// Formats in which secrets are exported.
@@ -438,6 +454,9 @@ mod tests {
             "--json",
         ]);
         assert_eq!((new.networks.len(), new.rate.len()), (2, 2));
+        assert!(!new.trust.is_given());
+        assert!(made(&["--ca", "x.pem"]).trust.is_given());
+        assert!(made(&["--insecure"]).trust.is_given());
         assert_eq!(new.expires.map(|it| it.as_secs()), Some(90 * 24 * 3600));
         for wrong in [
             &["create", "--name", "ci"][..],
@@ -452,6 +471,16 @@ mod tests {
                 "10.0.0.0/33",
             ],
             &["create", "--name", "ci", "--scope", "read", "--rate", "0"],
+            &[
+                "create",
+                "--name",
+                "ci",
+                "--scope",
+                "read",
+                "--ca",
+                "x.pem",
+                "--insecure",
+            ],
             &["revoke"],
             &[],
         ] {

@@ -12,7 +12,7 @@ use tooldock_upstream::management::core::{CoreLink as _, CoreRequest};
 use tooldock_workers::explain::{Explanation, Principals, Question, Reach, ReachQuestion};
 use tooldock_workers::process::output::printable_text;
 
-use crate::cli::ExplainArgs;
+use crate::cli::{ExplainArgs, GatewayTrust};
 use crate::config::dev_tokens;
 use crate::config::{
     self, ClientAuth, CoreUrl, Effective, ListenAddress, ListenerConfig, ProfileName,
@@ -88,16 +88,25 @@ struct Asker {
     is_set: bool,
 }
 
-/// The tools that a new key opens in the running gateway of a configuration; `None` where the gateway cannot be asked.
-pub(crate) fn reach(config: Option<&Path>, data_dir: Option<&Path>, key: &str) -> Option<Reach> {
-    let (effective, is_set) = with_tokens(config, data_dir).ok()?;
+/// The tools that a new key opens in the running gateway of a configuration.
+///
+/// # Errors
+///
+/// The reason why the gateway cannot be asked.
+pub(crate) fn reach(
+    config: Option<&Path>,
+    data_dir: Option<&Path>,
+    at: CoreAddress,
+    key: &str,
+) -> Result<Reach, String> {
+    let (effective, is_set) = with_tokens(config, data_dir)?;
     let asker = Asker {
-        at: core_of(&effective).ok()?,
         effective,
+        at,
         is_set,
     };
     let who = key.to_owned();
-    asked(&asker, &ReachQuestion { who }).ok()
+    asked(&asker, &ReachQuestion { who })
 }
 
 /// A configuration with the tokens of the running gateway, and true if BEARER_TOKEN or its file is set.
@@ -116,7 +125,7 @@ fn with_tokens(
         let kept = found(dev_tokens::found_manager_token(&data))?.ok_or_else(|| {
             format!(
                 "MANAGER_INTERNAL_TOKEN: not set, nor is MANAGER_INTERNAL_TOKEN_FILE, and {} has no token of serve --dev; \
-                 explain shows it to the running gateway, which needs the same one",
+                 it is shown to the running gateway, which needs the same one",
                 data.display()
             )
         })?;
@@ -128,17 +137,35 @@ fn with_tokens(
 fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
     let (effective, is_set) =
         with_tokens(arguments.config.as_deref(), arguments.data_dir.as_deref())?;
-    let mut at = match &arguments.core {
+    let at = core_at(&effective, arguments.core.as_deref(), &arguments.trust)?;
+    Ok(Asker {
+        effective,
+        at,
+        is_set,
+    })
+}
+
+/// The address of the core, by `--core` or by the configuration, with the trust that options choose.
+///
+/// # Errors
+///
+/// A line that names the option, or the reason why no listener can be asked.
+pub(crate) fn core_at(
+    effective: &Effective,
+    core: Option<&str>,
+    trust: &GatewayTrust,
+) -> Result<CoreAddress, String> {
+    let mut at = match core {
         Some(url) => {
             let url: CoreUrl = url.parse().map_err(|error| format!("--core: {error}"))?;
             url.into()
         }
-        None => core_of(&effective)?,
+        None => core_of(effective)?,
     };
-    if let Some(file) = &arguments.ca {
+    if let Some(file) = &trust.ca {
         at.trust = CoreTrust::of_file(file).map_err(|error| format!("--ca: {error}"))?;
     }
-    if arguments.insecure {
+    if trust.insecure {
         if !at.url.is_local() {
             return Err(format!(
                 "--insecure: {} is no address of this machine, and tokens go there: name the certificates that vouch for \
@@ -148,11 +175,7 @@ fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
         }
         at.trust = CoreTrust::Any;
     }
-    Ok(Asker {
-        effective,
-        at,
-        is_set,
-    })
+    Ok(at)
 }
 
 /// The address of the core, by `CORE_URL` or by the listeners of the configuration.

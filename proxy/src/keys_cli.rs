@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use humantime_serde::re::humantime::format_rfc3339_seconds;
 use serde::Serialize;
+use tooldock_workers::explain::Reach;
 use tooldock_workers::keys::{
     InvalidKeyId, KeyId, KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey,
 };
@@ -41,15 +42,18 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
     store.set_makers(effective.config.admission.key_makers());
     match arguments.command {
         KeysCommand::Create(new) => {
+            // Read before the key is made, so that a wrong option makes none.
+            let gateway = explain_cli::core_at(effective, None, &new.trust);
+            if let (true, Err(reason)) = (new.trust.is_given(), &gateway) {
+                return Err(KeysError::Invalid(reason.clone()));
+            }
             let made = store.create(wanted(new))?;
             tell_of_gateways_behind(&store);
             // Without a running gateway, the program at its address is shown no tokens.
             if store.has_running_gateway() {
                 let (config, data) = (arguments.config.as_deref(), arguments.data_dir.as_deref());
-                let reach = explain_cli::reach(config, data, &made.record.id.to_string());
-                for note in reach.into_iter().flat_map(|it| it.notes) {
-                    eprintln!("tooldock: {}", printable_text(&format!("{note}.")));
-                }
+                let id = made.record.id.to_string();
+                tell_of_reach(gateway.and_then(|at| explain_cli::reach(config, data, at, &id)));
             }
             match arguments.json {
                 true => Ok(json(&CreatedKey::of(&made))),
@@ -91,6 +95,21 @@ fn tell_of_gateways_behind(store: &KeyStore) {
         eprintln!(
             "tooldock: {behind} of the running gateways did not say that they go by the change; they do within a second if they still run"
         );
+    }
+}
+
+/// Tells if a new key opens no tool, or why the running gateway could not be asked for its tools.
+fn tell_of_reach(reach: Result<Reach, String>) {
+    let tell = |line: &str| eprintln!("tooldock: {}", printable_text(line));
+    match reach {
+        Ok(reach) => {
+            for note in reach.notes {
+                tell(&format!("{note}."));
+            }
+        }
+        Err(reason) => tell(&format!(
+            "the key is made, and the tools that it opens are not known: {reason}"
+        )),
     }
 }
 
