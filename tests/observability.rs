@@ -1,10 +1,14 @@
 //! The operator's view: metrics, the audit log, request ids, logs without secrets.
 
 use std::fs;
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
-use crate::support::backend::{Backend, header};
+use crate::support::backend::{Backend, answered, header, read};
 use crate::support::gateway::MANAGER_TOKEN;
 use crate::support::ports::free_address;
 use crate::support::{Gateway, TOKEN, eventually, tools};
@@ -387,11 +391,29 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
     let script = folder.path().join("says.py");
     fs::write(&script, SAYS).unwrap();
     let nobody = free_address();
-    let away = |mode: &str| json!({"backends": [format!("http://{nobody}/mcp")], "mode": mode});
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refuser = listener.local_addr().unwrap();
+    let refusing = tokio::spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            connections.spawn(async move {
+                while read(&mut stream).await.is_some() {
+                    let refusal = answered(400, "", "");
+                    if stream.write_all(refusal.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let at = |backend: SocketAddr, mode: &str| json!({"backends": [format!("http://{backend}/mcp")], "mode": mode});
     let gateway = Gateway::with_tools([("asks", "asks.py", ASKS)])
         .config(json!({"upstreams": {
-            "stdio": {"says": {"command": "python3", "args": [script]}},
-            "remote": {"client": away("client"), "passed": away("pass_through")}}}))
+        "stdio": {"says": {"command": "python3", "args": [script]}},
+        "remote": {
+            "client": at(nobody, "client"), "passed": at(nobody, "pass_through"),
+            "refused": at(refuser, "client"), "answered": at(refuser, "pass_through"),
+        }}}))
         .env("LOG_LEVEL", "debug")
         .start()
         .await;
@@ -436,8 +458,18 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
             "{logged}"
         );
     }
-    // A server that is not there: with the backend, and in the log, too.
-    for namespace in ["client", "passed"] {
+    // A server that is not there, and one that refuses each request: with the backend, which clients are not told.
+    for (namespace, backend, status, cause) in [
+        ("client", nobody, "worker_unavailable", "connect"),
+        ("passed", nobody, "worker_unavailable", "connect"),
+        (
+            "refused",
+            refuser,
+            "worker_unavailable",
+            "worker_unavailable",
+        ),
+        ("answered", refuser, "upstream_error", "upstream_error"),
+    ] {
         let id = format!("r-{namespace}");
         let body =
             json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}});
@@ -449,13 +481,21 @@ async fn a_failed_call_says_why_in_the_audit_log_and_the_log() {
             .await
             .unwrap();
         let sent = answer.status().as_u16();
+        let told = answer.text().await.unwrap();
+        let backend = backend.to_string();
+        assert!(!told.contains(&backend), "{told}");
         let line = audited(&gateway, &id).await;
         assert_eq!(line["http_status"], sent, "{line}");
-        assert_eq!(line["cause"]["code"], "connect", "{line}");
+        assert_eq!(line["cause"]["code"], cause, "{line}");
         let detail = line["cause"]["detail"].as_str().unwrap();
-        assert!(detail.contains(&nobody.to_string()), "{line}");
+        assert!(detail.contains(&backend), "{line}");
+        assert!(
+            backend != refuser.to_string() || detail.contains("400"),
+            "{line}"
+        );
         let logged = failure_logged(&gateway, &id);
-        assert!(logged.contains(&nobody.to_string()), "{logged}");
-        assert!(logged.contains("worker_unavailable"), "{logged}");
+        assert!(logged.contains(&backend), "{logged}");
+        assert!(logged.contains(status), "{logged}");
     }
+    refusing.abort();
 }

@@ -336,6 +336,7 @@ pub(crate) fn in_pieces(
         map.insert(name, HeaderValue::from_str(value).expect("a value"));
     }
     BackendResponse {
+        backend: BackendId::new("backend-0:80"),
         status: StatusCode::from_u16(status).expect("a status"),
         headers: map,
         body: Box::new(Pieces(pieces.into_iter(), then)),

@@ -140,6 +140,7 @@ pub(super) async fn send(
     };
     body.release_if_done();
     Ok(BackendResponse {
+        backend: id.clone(),
         status,
         headers,
         body: Box::new(body),

@@ -54,6 +54,7 @@ enum Begun {
 
 fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
     let kind = headers::kind(&response.headers);
+    pending.answered_by(response.backend.clone());
     match judged(&response, kind, pending.id().is_some()) {
         Ok(()) => {}
         Err(failure) => return Begun::Reply(pending.fail(&failure)),

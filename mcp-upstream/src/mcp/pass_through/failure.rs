@@ -8,6 +8,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::names::NamespaceName;
+use tooldock_workers::remote::BackendId;
 
 use crate::call_error::CallCause;
 use crate::jsonrpc::RequestError;
@@ -140,13 +141,21 @@ impl PassThroughFailure {
         format!("The server of {namespace} {what}")
     }
 
-    /// The failure for logs, with the backend if there is one.
-    pub(super) fn cause(&self, namespace: &NamespaceName) -> CallCause {
+    /// The failure for logs, with the backend if there is one. `backend` is the backend that answered.
+    pub(super) fn cause(
+        &self,
+        namespace: &NamespaceName,
+        backend: Option<&BackendId>,
+    ) -> CallCause {
         let error = CallError::new(self.code(), self.message(namespace));
-        CallCause::of(&match self {
-            Self::Send(failed) => error.caused_by(failed.kind.as_str(), &*failed.message),
-            Self::Refused(refused) => refused.clone(),
-            _ => error,
+        CallCause::of(&match (self, backend) {
+            (Self::Send(failed), _) => error.caused_by(failed.kind.as_str(), &*failed.message),
+            (Self::Refused(refused), _) => refused.clone(),
+            (_, Some(backend)) => {
+                let (code, detail) = (error.code, format!("{backend}: {}", error.message));
+                error.caused_by(code.as_str(), detail)
+            }
+            (_, None) => error,
         })
     }
 

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
+use tooldock_workers::remote::BackendId;
 
 use super::affinity::told;
 use super::failure::PassThroughFailure;
@@ -31,6 +32,8 @@ pub(super) struct PendingMessage {
     id: Option<Box<str>>,
     /// The engine's record of the call, until its end is recorded.
     call: Option<Box<PassedCall>>,
+    /// The backend whose answer is passed on, once it has answered.
+    backend: Option<BackendId>,
     deadline: Instant,
     max: u64,
     /// True when the client was asked, and its time limit was extended.
@@ -172,6 +175,7 @@ impl PendingMessage {
             era,
             id: id.map(Into::into),
             call,
+            backend: None,
             deadline: deadline.unwrap_or_else(|| Instant::now() + limits.timeout),
             max: max.unwrap_or_else(|| limits.max_result.as_u64()),
             asked: false,
@@ -221,6 +225,11 @@ impl PendingMessage {
         }
     }
 
+    /// Notes the backend whose answer is passed on from now on.
+    pub(super) fn answered_by(&mut self, backend: BackendId) {
+        self.backend = Some(backend);
+    }
+
     /// Extends the deadline, since the server asks its client. This happens once, so that a server that goes on asking does not
     /// hold the call's place for ever.
     pub(super) fn asked(&mut self) {
@@ -260,7 +269,7 @@ impl PendingMessage {
         let cause = self
             .call
             .is_some()
-            .then(|| failure.cause(&self.namespace.name));
+            .then(|| failure.cause(&self.namespace.name, self.backend.as_ref()));
         self.end(Err(failure.code()), cause, sent);
     }
 

@@ -48,7 +48,7 @@ impl PoolShared {
         error
     }
 
-    /// The message while the breaker is open, with the last failure.
+    /// The error while the breaker is open, with the last failure and its cause.
     fn failed_repeatedly(&self, retry_after: Duration) -> CallError {
         let last = self.lock().state.why().map(|failure| failure.error.clone());
         let what = match &last {
@@ -58,7 +58,9 @@ impl PoolShared {
             }
             None => format!("failed repeatedly. {ADVICE}"),
         };
-        self.unavailable(&what, Some(retry_after))
+        let mut error = self.unavailable(&what, Some(retry_after));
+        error.cause = last.and_then(|last| last.cause);
+        error
     }
 
     fn overloaded(&self, full: PoolLimit) -> String {

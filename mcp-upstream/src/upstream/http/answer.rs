@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
 use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::remote::RemoteServer;
+use tooldock_workers::remote::{BackendId, RemoteServer};
 
 use super::media::{MediaKind, media_kind};
 use super::port::{BackendResponse, BodyError, ResponseBody, SendError, SendErrorKind};
@@ -274,11 +274,19 @@ pub(super) fn is_no_streamable(status: StatusCode) -> bool {
     )
 }
 
-/// A failure of the server of a namespace: `what` follows its name.
-pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> RequestFailure {
+/// A failure of the server of a namespace: `what` follows its name. Logs have `what` of the backend, which clients are not told.
+pub(super) fn failed(
+    server: &RemoteServer,
+    backend: &BackendId,
+    code: CallErrorCode,
+    what: &str,
+) -> RequestFailure {
+    let what = server.without_secrets(what);
     let message = format!("the server of namespace {} {what}", server.name);
     RequestFailure {
-        error: CallError::new(code, server.without_secrets(&message)).retry_after(RETRY),
+        error: CallError::new(code, message)
+            .caused_by(code.as_str(), format!("{backend}: {what}"))
+            .retry_after(RETRY),
         is_unsent: false,
         is_session_gone: false,
     }
@@ -287,6 +295,7 @@ pub(super) fn failed(server: &RemoteServer, code: CallErrorCode, what: &str) -> 
 /// The failure for a status that is no response to the request.
 pub(super) fn refused(
     server: &RemoteServer,
+    backend: &BackendId,
     status: StatusCode,
     headers: &HeaderMap,
 ) -> RequestFailure {
@@ -335,7 +344,7 @@ pub(super) fn refused(
             format!("refused the request (HTTP {number})"),
         ),
     };
-    let mut failed = failed(server, code, &what);
+    let mut failed = failed(server, backend, code, &what);
     failed.error.retry_after = match number {
         429 | 503 => Some(again),
         401 | 403 | 300..=399 => None,

@@ -178,6 +178,8 @@ impl Departure {
 /// The head of a response, and its body; a compressed body is decoded. Redirects that are not followed are responses
 /// like any other; their `Location` may be shown to clients.
 pub struct BackendResponse {
+    /// The backend that sent it, for logs.
+    pub backend: BackendId,
     /// Status of the response.
     pub status: StatusCode,
     /// Headers of the response, without hop-by-hop headers.

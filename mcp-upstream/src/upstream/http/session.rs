@@ -638,7 +638,7 @@ impl Session {
             SendErrorKind::Authorization => format!("was not asked: {}", error.message),
             kind => format!("cannot be reached: {}", kind.told()),
         };
-        let mut failed = answer::failed(&self.server, code, &what);
+        let mut failed = self.failed(code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
         failed.is_unsent = error.unsent;
         // The request may have been sent to this backend once, and the connection ended under it: that the backend cannot be
@@ -665,19 +665,23 @@ impl Session {
                 format!("sent an answer that cannot be read: {error}"),
             ),
         };
-        answer::failed(&self.server, code, &what)
+        self.failed(code, &what)
     }
 
     pub(super) fn broken(&self, what: &str) -> RequestFailure {
-        answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what)
+        self.failed(CallErrorCode::WorkerUnavailable, what)
     }
 
     pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap) -> RequestFailure {
-        answer::refused(&self.server, status, headers)
+        answer::refused(&self.server, self.opened_at.id(), status, headers)
     }
 
     fn error(&self, what: &str) -> CallError {
-        answer::failed(&self.server, CallErrorCode::WorkerUnavailable, what).error
+        self.broken(what).error
+    }
+
+    fn failed(&self, code: CallErrorCode, what: &str) -> RequestFailure {
+        answer::failed(&self.server, self.opened_at.id(), code, what)
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<u64, SessionCall>> {

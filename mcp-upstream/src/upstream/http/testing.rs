@@ -334,6 +334,7 @@ pub(super) fn open(status: u16, headers: &[(&'static str, &str)]) -> (BackendRes
         );
     }
     let response = BackendResponse {
+        backend: BackendId::new("127.0.0.1:9000"),
         status: StatusCode::from_u16(status).expect("a status"),
         headers: map,
         body: Box::new(Pieces(pieces)),

@@ -92,6 +92,8 @@ async fn shared(scene: &Scene, era: Era) -> ProcessLease {
 
 struct Called {
     outcome: Result<String, (CallErrorCode, String)>,
+    /// The cause that logs have of a failure.
+    cause: Option<String>,
     unsent: bool,
     session_gone: bool,
 }
@@ -103,7 +105,10 @@ async fn call(link: &Link) -> Called {
         .request("tools/call", Some(params), None)
         .expect("begun");
     let answer = within(call.answer()).await;
+    let error = answer.as_ref().err();
+    let cause = error.and_then(|error| Some(error.cause.as_ref()?.detail.clone()));
     Called {
+        cause,
         unsent: call.is_unsent(),
         session_gone: call.is_session_gone(),
         outcome: answer
@@ -299,7 +304,7 @@ async fn a_modern_server_gets_mirrored_headers_and_no_session() {
 async fn each_failure_of_a_backend_is_a_typed_error_and_only_what_never_ran_may_be_repeated() {
     use CallErrorCode::{ExecutionTimeout, RateLimited, ResultTooLarge, WorkerUnavailable};
     let send = |kind, unsent| {
-        let message = "said so".to_owned();
+        let message = "127.0.0.1:9000: said so".to_owned();
         Err(SendError {
             kind,
             unsent,
@@ -465,6 +470,12 @@ async fn each_failure_of_a_backend_is_a_typed_error_and_only_what_never_ran_may_
         assert_eq!((found, called.unsent), (code, unsent), "{what}: {message}");
         assert!(message.contains(said), "{what}: {message}");
         assert!(!message.contains("said so"), "{what}: {message}");
+        assert!(!message.contains("127.0.0.1"), "{what}: {message}");
+        let cause = called.cause.unwrap_or_default();
+        assert!(
+            code == ResultTooLarge || cause.contains("127.0.0.1:9000: "),
+            "{what}: {cause}"
+        );
         assert!(
             code == ResultTooLarge || message.contains("namespace ns"),
             "{what}: {message}"
