@@ -35,7 +35,6 @@ pub(super) struct Series {
     metrics: Weak<RemoteMetrics>,
     namespace: NamespaceName,
     backend: BackendId,
-    pub(super) up: IntGauge,
     pub(super) in_flight: IntGauge,
     pub(super) ejections: IntCounter,
 }
@@ -57,7 +56,6 @@ impl RemoteMetrics {
             metrics: Arc::downgrade(self),
             namespace: namespace.clone(),
             backend: backend.clone(),
-            up: self.up.with_label_values(&labels),
             in_flight: self.in_flight.with_label_values(&labels),
             ejections: self.ejections.with_label_values(&labels),
         });
@@ -102,6 +100,20 @@ pub(super) const OUTCOMES: [&str; 15] = [
 ];
 
 impl Series {
+    /// Shows if the backend is healthy; with `None` there is no such series.
+    pub(super) fn show_up(&self, healthy: Option<bool>) {
+        let Some(metrics) = self.metrics.upgrade() else {
+            return;
+        };
+        let labels = [self.namespace.as_str(), self.backend.as_str()];
+        match healthy {
+            Some(healthy) => metrics.up.with_label_values(&labels).set(healthy.into()),
+            None => {
+                let _ = metrics.up.remove_label_values(&labels);
+            }
+        }
+    }
+
     /// Counts a request. The outcome is one of [`OUTCOMES`].
     pub(super) fn count(&self, outcome: &'static str) {
         if let Some(metrics) = self.metrics.upgrade() {

@@ -241,6 +241,14 @@ impl PoolMember {
         lock(&self.core.health).is_healthy(now)
     }
 
+    /// Shows in the metrics if the backend is healthy. A backend that takes nothing new is not shown: that it is down troubles no
+    /// client, and an alert would never end.
+    pub(super) fn show_health(&self, now: Instant) {
+        let is_shown = !self.removed && self.spec.weight > 0;
+        let healthy = is_shown.then(|| self.is_healthy_at(now));
+        self.core.series.show_up(healthy);
+    }
+
     /// Returns true once the backend has answered a request or passed a check.
     pub(super) fn has_answered(&self) -> bool {
         lock(&self.core.health).has_answered()
@@ -262,16 +270,15 @@ impl PoolMember {
         }
     }
 
-    /// Applies an event to the health, and reports changes to the log and the metrics.
+    /// Applies an event to the health, and reports changes to the log. Upkeep shows them in the metrics.
     pub(super) fn note(&self, event: HealthEvent) {
         let now = Instant::now();
-        let (change, healthy, problem) = {
+        let (change, problem) = {
             let mut health = lock(&self.core.health);
             let change = health.on(event, now, &self.server.spec.health.passive);
             let problem = health.problem(now).map(str::to_owned);
-            (change, health.is_healthy(now), problem.unwrap_or_default())
+            (change, problem.unwrap_or_default())
         };
-        self.core.series.up.set(healthy.into());
         let (namespace, backend) = (&self.server.name, &self.spec.id);
         match change {
             Change::None => {}

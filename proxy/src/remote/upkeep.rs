@@ -74,10 +74,14 @@ pub(super) async fn keep(pool: Weak<Pool>) {
 
 /// Updates gauges, closes idle connections and refreshes names. Runs every second.
 async fn tend(pool: &Pool, now: Instant) {
-    lock(&pool.leaving).retain(|member| member.is_busy());
+    {
+        let mut leaving = lock(&pool.leaving);
+        leaving.retain(|member| member.is_busy());
+        leaving.iter().for_each(|member| member.show_health(now));
+    }
     for member in &pool.members {
         let core = &member.core;
-        core.series.up.set(member.is_healthy_at(now).into());
+        member.show_health(now);
         core.idle.sweep(|address| core.addresses.still_has(address));
     }
     let mut lookups = JoinSet::new();

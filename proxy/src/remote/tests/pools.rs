@@ -366,8 +366,8 @@ async fn checks_find_a_backend_that_goes_and_comes_back() {
     eventually("it comes back", || pool.states()[0].healthy).await;
 }
 
-#[tokio::test]
-async fn the_series_of_a_backend_go_with_it() {
+/// A client and the registry of its metrics.
+fn measured() -> (prometheus::Registry, Arc<RemoteClient>) {
     let registry = prometheus::Registry::new();
     let metrics = Arc::new(RemoteMetrics::new(&registry).expect("fresh"));
     let client = RemoteClient::new(
@@ -377,6 +377,42 @@ async fn the_series_of_a_backend_go_with_it() {
         Arc::default(),
         None,
     );
+    (registry, client)
+}
+
+#[tokio::test]
+async fn a_dead_backend_is_shown_as_down_only_while_it_takes_new_requests() {
+    let (registry, client) = measured();
+    let ((drained, _drained_port), (used, _used_port)) = (dead(), dead());
+    let shown = |url: &str| {
+        let id = url
+            .strip_prefix("http://")
+            .and_then(|it| it.strip_suffix("/mcp"));
+        let families = registry.gather();
+        let family = families
+            .iter()
+            .find(|it| it.name() == "tooldock_upstream_backend_up");
+        let mut series = family.map(|it| it.get_metric()).unwrap_or_default().iter();
+        let found = series.find(|it| it.get_label().iter().any(|label| Some(label.value()) == id));
+        found.map(|it| it.get_gauge().value() > 0.5)
+    };
+    let without = server(
+        &[format!("{{ url: '{drained}', weight: 0 }}"), used.clone()],
+        QUIET,
+    );
+    checked(&client, &without).await;
+    eventually("the other one is down", || shown(&used) == Some(false)).await;
+    assert_eq!(shown(&drained), None);
+    let with = server(&[drained.clone(), used.clone()], QUIET);
+    client.serve(&with);
+    eventually("it is used, and down", || shown(&drained) == Some(false)).await;
+    client.serve(&without);
+    eventually("it is not used", || shown(&drained).is_none()).await;
+}
+
+#[tokio::test]
+async fn the_series_of_a_backend_go_with_it() {
+    let (registry, client) = measured();
     let scripted = ScriptedBackend::start(&[Answer::Say(OK)]).await;
     let server = server(&[scripted.url()], QUIET);
     let backend = client.backends(&server).pick(&[], 0).expect("a backend");
