@@ -69,14 +69,19 @@ connect_timeout = "300ms"
     );
     let prompts = result(&session, "prompts/list", json!({})).await;
     assert_eq!(super::names(&prompts["prompts"], "name"), ["vec_explain"]);
-    let gone = said(&call(&session, "pjpd_create_task", json!({})).await);
+    // A call is told of its own server, not of tools of others with similar names.
+    let refused = call(&session, "pjpd_create_task", json!({})).await;
+    let code = &refused["_meta"]["tooldock/error"]["code"];
+    assert_eq!(code, "worker_unavailable", "{refused}");
+    let gone = said(&refused);
+    let error = gone["error"].as_str().unwrap();
     assert!(
-        gone["error"]
-            .as_str()
-            .unwrap()
-            .contains("offers nothing now"),
+        error.contains("server pjpd offers nothing now") && !error.contains("did you mean"),
         "{gone}"
     );
+    let missing = call(&session, "pjpd_no_such_tool", json!({})).await;
+    let code = &missing["_meta"]["tooldock/error"]["code"];
+    assert_eq!(code, "tool_not_found", "{missing}");
     assert_eq!(house.asked("pjpd", "initialize"), 1);
 }
 
@@ -269,7 +274,10 @@ async fn a_session_whose_own_copy_of_a_server_ended_sees_nothing_of_that_server(
     let listed = tools_without_pjpd(&asking, &mut stream).await;
     let lines = catalogue(&listed["tools"]);
     assert!(!lines.iter().any(|it| it.contains("pjpd_")), "{lines:#?}");
-    let why = said(&call(&asking, "pjpd_mixed", json!({})).await);
+    let refused = call(&asking, "pjpd_mixed", json!({})).await;
+    let code = &refused["_meta"]["tooldock/error"]["code"];
+    assert_eq!(code, "worker_unavailable", "{refused}");
+    let why = said(&refused);
     let error = why["error"].as_str().unwrap();
     assert!(error.contains("offers nothing in this session"), "{error}");
     let params = json!({"uri": "pjpd_projects://list"});

@@ -60,7 +60,7 @@ impl EntryKind {
 #[derive(Debug)]
 pub(super) struct PublishedEntry {
     pub(super) kind: EntryKind,
-    /// Position among all entries.
+    /// Position among all entries; `usize::MAX` for an entry of a server that is away.
     pub(super) at: usize,
     /// The position of its member.
     pub(super) member: usize,
@@ -85,6 +85,8 @@ pub(super) struct PublishedEntry {
 pub(super) struct Catalogue {
     entries: Vec<PublishedEntry>,
     by_name: HashMap<(u8, Arc<str>), usize>,
+    /// The last entries of servers that are away. They keep their names from servers behind.
+    away: HashMap<(u8, Arc<str>), PublishedEntry>,
 }
 
 impl PublishedEntry {
@@ -120,8 +122,6 @@ impl Catalogue {
         let mut warnings = Warnings::default();
         let mut catalogue = Self::default();
         let reserved: HashSet<_> = reserved.iter().copied().collect();
-        // Names of servers that are away.
-        let mut kept: HashSet<(u8, Arc<str>)> = HashSet::new();
         let mut publisher = Publisher::new(spec.options.tool_names, offers, &reserved);
         for (member, offered) in offers.iter().enumerate() {
             let prefix = &offered.prefix;
@@ -137,7 +137,12 @@ impl Catalogue {
                 for listed in list {
                     if !offered.now {
                         if let Some(name) = publisher.name(kind, prefix, &listed.own) {
-                            kept.insert((kind.family(), name.published.into()));
+                            let last =
+                                entry((kind, usize::MAX), member, name, listed, &spec.active);
+                            let key = (kind.family(), Arc::clone(&last.published));
+                            if !catalogue.by_name.contains_key(&key) {
+                                catalogue.away.entry(key).or_insert(last);
+                            }
                         }
                         continue;
                     }
@@ -166,7 +171,9 @@ impl Catalogue {
                     }
                     let is_own = kind == EntryKind::Tool && reserved.contains(&*entry.published);
                     let key = (kind.family(), Arc::clone(&entry.published));
-                    if is_own || catalogue.by_name.contains_key(&key) || kept.contains(&key) {
+                    let is_taken =
+                        catalogue.by_name.contains_key(&key) || catalogue.away.contains_key(&key);
+                    if is_own || is_taken {
                         warnings.add(|| {
                             let name = &entry.published;
                             format!("{name} of server {prefix:?} is left out: an earlier server has the name already")
@@ -199,6 +206,11 @@ impl Catalogue {
 
     pub(super) fn tool(&self, published: &str) -> Option<&PublishedEntry> {
         self.named(EntryKind::Tool, published)
+    }
+
+    /// The last entry with this published name of a server that is away.
+    pub(super) fn away_tool(&self, published: &str) -> Option<&PublishedEntry> {
+        self.away.get(&(EntryKind::Tool.family(), published.into()))
     }
 
     pub(super) fn prompt(&self, published: &str) -> Option<&PublishedEntry> {
@@ -479,7 +491,15 @@ mod tests {
             let catalogue = made_of(&[], &[first, later.clone()]);
             let member = catalogue.tool("a_list").map(|entry| entry.member);
             assert_eq!(member, found, "there: {now}");
+            let away = catalogue.away_tool("a_list").map(|entry| entry.member);
+            assert_eq!(away, (!now).then_some(0), "there: {now}");
         }
+        // A server behind that is away does not count.
+        let of_both = [
+            offered("a", of("list"), true),
+            offered("", of("a_list"), false),
+        ];
+        assert!(made_of(&[], &of_both).away_tool("a_list").is_none());
         // The name of an entry that the first server no longer offers is free.
         let first = offered("a", of("other"), true);
         let catalogue = made_of(&[], &[first, later]);

@@ -13,12 +13,14 @@ use super::call::OwnCall;
 use super::catalogue::PublishedEntry;
 use super::own::{AggregateReply, CALL, CatalogueView, SEARCH};
 use super::snapshot::Snapshot;
-use crate::engine::{CallFacts, UpstreamCall, insufficient_scope};
+use super::state::{ENDED, MemberReadiness};
+use super::visible::would_show;
+use crate::engine::{CallFacts, UpstreamCall, insufficient_scope, shortened};
 use crate::heavy_work;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{self, Key, RequestError};
 use crate::protocol::code;
-use crate::upstream::{IncomingRequest, PreparedRequest};
+use crate::upstream::{IncomingRequest, PreparedRequest, ServerCopy};
 
 impl AggregateRequest<'_> {
     /// Finds the active tool with this published name that the caller may use.
@@ -27,8 +29,36 @@ impl AggregateRequest<'_> {
         match found.filter(|entry| self.is_visible(entry)) {
             Some(entry) if self.is_active(entry) => Ok(entry),
             Some(entry) => Err(self.inactive(name, entry)),
-            None => Err(AggregateReply::unknown(self.unknown(name, false))),
+            None => Err(self
+                .down(name)
+                .unwrap_or_else(|| AggregateReply::unknown(self.unknown(name, false)))),
         }
+    }
+
+    /// The refusal of a tool whose server is down; `None` if the caller could not use the tool if the server were there.
+    fn down(&self, name: &str) -> Option<AggregateReply> {
+        let listed = self.catalogue.tool(name);
+        let entry = listed.or_else(|| self.catalogue.away_tool(name))?;
+        if !would_show(self, entry) {
+            return None;
+        }
+        let slot = &self.live.slots[entry.member];
+        let reason = match slot.state() {
+            MemberReadiness::Gone { why, .. } => format!("offers nothing now: {}", why.told()),
+            _ => {
+                let namespace = slot.namespace(&self.shared.home.registry)?;
+                if self.copy(namespace) != ServerCopy::Ended {
+                    return None;
+                }
+                format!("offers nothing in this session any more: {ENDED}")
+            }
+        };
+        let (name, server) = (shortened(name), slot.label());
+        let reason = format!(
+            "{name} cannot be called: server {server} {reason}. Go on with other tools, or tell the user that server {server} is away"
+        );
+        let code = CallErrorCode::WorkerUnavailable;
+        Some(AggregateReply::failed(reason, code))
     }
 
     /// A call of one of the aggregate's own tools.
@@ -175,7 +205,7 @@ impl AggregateRequest<'_> {
         match self.active_tool(&inner.tool) {
             Ok(entry) => CallTarget::Inner(entry, inner),
             Err(_) if self.is_closed(&inner.tool) => CallTarget::Closed(inner.tool),
-            Err(inactive) if self.is_listed(&inner.tool) => CallTarget::Nothing(inactive),
+            Err(unusable) if self.is_known(&inner.tool) => CallTarget::Nothing(unusable),
             Err(unknown) => CallTarget::Nothing(unknown.adding(&self.call_of_nearest(&inner.tool))),
         }
     }
@@ -189,13 +219,13 @@ impl AggregateRequest<'_> {
             .grant
             .as_ref()
             .is_some_and(|it| !it.tools.is_admin());
-        is_scoped && !self.is_listed(name)
+        is_scoped && !self.is_known(name)
     }
 
-    /// Returns true if the catalogue that the caller sees has a tool of that name.
-    fn is_listed(&self, name: &str) -> bool {
+    /// Returns true if the catalogue that the caller sees has a tool of that name, or would have it if its server were there.
+    fn is_known(&self, name: &str) -> bool {
         let tool = self.catalogue.tool(name);
-        tool.is_some_and(|entry| self.is_visible(entry))
+        tool.is_some_and(|entry| self.is_visible(entry)) || self.down(name).is_some()
     }
 
     /// A call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that the

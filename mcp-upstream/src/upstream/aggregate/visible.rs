@@ -30,22 +30,10 @@ impl Visible {
 
     /// Returns true if the caller of a request may know of an entry.
     pub(super) fn shows(&self, asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
-        let is_tool = entry.kind == EntryKind::Tool;
-        // Patterns may be written for the published or for the original name.
-        let mut names = [Some(&entry.published), entry.unsafe_name.as_ref()]
-            .into_iter()
-            .flatten();
-        if is_tool && !names.all(|name| asked.cx.view().allows_tool(name)) {
-            return false;
-        }
-        let Some(namespace) = self.member(asked, entry.member) else {
-            return false;
-        };
-        (!is_tool || View::of(asked.cx.caller, namespace).allows_tool(&entry.own))
-            && (!super::is_aggregate(namespace)
-                || inside(asked, namespace, entry, |inner, entry| {
-                    inner.is_visible(entry)
-                }))
+        is_open(asked, entry)
+            && self
+                .member(asked, entry.member)
+                .is_some_and(|namespace| is_open_in(asked, entry, namespace))
     }
 
     /// A member that the caller may know of.
@@ -59,6 +47,39 @@ impl Visible {
         });
         known.as_ref()
     }
+}
+
+/// Returns true if the caller of a request could know of an entry if its server were there.
+pub(super) fn would_show(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
+    let slot = &asked.live.slots[entry.member];
+    let namespace = slot.namespace(&asked.shared.home.registry);
+    is_open(asked, entry)
+        && namespace.is_some_and(|namespace| {
+            may_reach(asked.cx.caller, slot, &namespace) && is_open_in(asked, entry, &namespace)
+        })
+}
+
+/// Returns true if the policy of the aggregate allows an entry.
+fn is_open(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
+    // Patterns may be written for the published or for the original name.
+    let mut names = [Some(&entry.published), entry.unsafe_name.as_ref()]
+        .into_iter()
+        .flatten();
+    entry.kind != EntryKind::Tool || names.all(|name| asked.cx.view().allows_tool(name))
+}
+
+/// Returns true if the policy of its member and the caller's scopes allow an entry.
+fn is_open_in(
+    asked: &AggregateRequest<'_>,
+    entry: &PublishedEntry,
+    namespace: &Arc<Namespace>,
+) -> bool {
+    let is_tool = entry.kind == EntryKind::Tool;
+    (!is_tool || View::of(asked.cx.caller, namespace).allows_tool(&entry.own))
+        && (!super::is_aggregate(namespace)
+            || inside(asked, namespace, entry, |inner, entry| {
+                inner.is_visible(entry)
+            }))
 }
 
 /// Asks a member that is an aggregate about an entry, for this caller.
