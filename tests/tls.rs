@@ -1,6 +1,7 @@
 //! TLS listeners: HTTP/1.1 and HTTP/2 by ALPN, certificates swapped on reload, bad ones refused.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::support::ports::free_address;
-use crate::support::raw::closes_within;
+use crate::support::raw::{closes_within, exchange, post};
 use crate::support::{DEADLINE, Gateway, TOKEN, eventually};
 
 /// Writes a new self-signed certificate for localhost and its key.
@@ -140,6 +141,28 @@ async fn a_handshake_that_is_none_is_no_error_of_ours() {
     );
     let log = secure.gateway.log();
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[tokio::test]
+async fn plain_http_at_a_tls_address_is_told_that_it_speaks_https() {
+    let secure = secure().await;
+    let address = SocketAddr::from(([127, 0, 0, 1], secure.port));
+    let get = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned();
+    for request in [get, post("/mcp", "shared", "{}")] {
+        let answer = exchange(address, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer:?}");
+        assert!(answer.contains("this address speaks HTTPS"), "{answer:?}");
+        assert!(!answer.contains(TOKEN), "{answer:?}");
+    }
+    // Bytes that are no HTTP either are a failed handshake.
+    assert_eq!(exchange(address, b"SSH-2.0-x\r\n").await, "");
+    let metrics = secure.gateway.metrics_text().await;
+    for (reason, times) in [("bad_request", 2), ("tls_handshake", 1)] {
+        let line = format!("tooldock_refusals_total{{reason=\"{reason}\"}} {times}\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+    let trusted = std::slice::from_ref(&secure.certificate);
+    assert!(connect(secure.port, trusted).await.is_some());
 }
 
 /// The certificate a new connection is shown.

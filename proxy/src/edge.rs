@@ -181,6 +181,10 @@ impl Listening {
             }
             open.comes_from(accepted.peer.ip());
         }
+        // The address for other replicas warns of such connections as of each handshake that fails.
+        let is_plain = tls.is_some()
+            && self.edge.handshake_warnings.is_none()
+            && accepted.socket.begins_as_text().await;
         let write_limit = self.edge.limits.load().write;
         let wire = Wire::accepted(
             accepted.socket,
@@ -191,7 +195,10 @@ impl Listening {
         let Some(tls) = tls else {
             return self.http1(Box::new(wire), open, shutdown).await;
         };
-        // Boxed, or every connection would keep room for it.
+        // Boxed, or every connection would keep room for it, as below.
+        if is_plain {
+            return Box::pin(self.refuse_plain(wire, open)).await;
+        }
         let tls = match Box::pin(tls.tls_handshake(wire)).await {
             Ok(tls) => tls,
             Err(error) => {
@@ -281,6 +288,22 @@ impl Listening {
                 return;
             };
             wire = same;
+        }
+    }
+
+    /// Answers a request of plain HTTP/1 at an address that speaks TLS. Anything else is a handshake that failed.
+    async fn refuse_plain(&self, mut wire: Wire<Socket>, open: &OpenConnection) {
+        let limit = self.edge.limits.load().header_bytes;
+        let gathered = head::gather(&mut wire, limit, || {}).await;
+        open.waiting.seen();
+        match gathered {
+            HeadOutcome::Whole(head) => {
+                let refusal = HeadRefusal::of_plain(head.bytes);
+                self.refuse(Box::new(wire), refusal).await;
+            }
+            HeadOutcome::Refused(_) | HeadOutcome::Closed => {
+                self.edge.metrics.refused("tls_handshake");
+            }
         }
     }
 

@@ -68,6 +68,16 @@ impl Socket {
             let _ = socket.set_nodelay(true);
         }
     }
+
+    /// Waits for the first byte of a TCP connection and leaves it unread. Returns true if a request of HTTP/1 may begin with it: a
+    /// letter, with which TLS never begins.
+    pub(crate) async fn begins_as_text(&self) -> bool {
+        let Self::Tcp(socket) = self else {
+            return false;
+        };
+        let mut first = [0];
+        matches!(socket.peek(&mut first).await, Ok(1)) && first[0].is_ascii_alphabetic()
+    }
 }
 
 #[cfg(test)]

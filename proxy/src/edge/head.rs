@@ -56,6 +56,8 @@ enum Fault {
     NotHttp,
     /// The body behind the head is not framed as its Transfer-Encoding says.
     Chunks,
+    /// The head is not encrypted, at an address that speaks TLS.
+    Plain,
 }
 
 impl HeadRefusal {
@@ -63,6 +65,15 @@ impl HeadRefusal {
     pub(crate) fn of_body(bytes: BytesMut) -> Self {
         Self {
             fault: Fault::Chunks,
+            bytes,
+            limit: 0,
+        }
+    }
+
+    /// A request that is not encrypted, at an address that speaks TLS.
+    pub(crate) fn of_plain(bytes: BytesMut) -> Self {
+        Self {
+            fault: Fault::Plain,
             bytes,
             limit: 0,
         }
@@ -85,6 +96,10 @@ impl HeadRefusal {
             Fault::Chunks => Rejection::new(
                 Reason::BadRequest,
                 "The chunked body is not framed as HTTP: end every line of its framing in CR LF.",
+            ),
+            Fault::Plain => Rejection::new(
+                Reason::BadRequest,
+                "This is plain HTTP, and this address speaks HTTPS: begin the URL with https://.",
             ),
             Fault::NotHttp => Rejection::new(
                 Reason::BadRequest,
