@@ -33,7 +33,7 @@ pub type AggregatesConfig = BTreeMap<NamespaceName, AggregateConfig>;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregateConfig {
-    /// Its file, relative to the gateway's working directory.
+    /// The aggregate's file, relative to the gateway's working directory.
     pub config: PathBuf,
     /// The file that names the aggregate. An aggregate of `$DATA/config.yaml` has no addresses that are sent credentials, and
     /// no limits.
@@ -42,11 +42,11 @@ pub struct AggregateConfig {
 }
 
 impl AggregateConfig {
-    /// Reads the file.
+    /// Reads the aggregate's file.
     ///
     /// # Errors
     ///
-    /// A line with the place, the problem, and the remedy.
+    /// A line with the file, the position in it, the problem, and the remedy.
     pub fn read(&self) -> Result<AggregateSpec, String> {
         let spec = read(&self.config, ServedOver::Http)?;
         match self.source {

@@ -8,9 +8,9 @@
 //! [`COUNTED_FROM`] are not counted on their way, so an ordinary call pays one comparison; they are counted as any other
 //! once a write of theirs has to wait for its client.
 //!
-//! When the total is reached, answers that clients do not read give way. Each principal that holds bytes has an equal share
-//! of the total. A principal within its share displaces the answers of the principal that holds most; a principal beyond it
-//! displaces only answers that stand still. An answer that gives way ends with its connection or HTTP/2 stream.
+//! When the total is reached, answers that clients do not read are closed. Each principal that holds bytes has an equal share of
+//! the total. A principal within its share displaces the answers of the principal that holds most; a principal beyond it
+//! displaces only answers that stand still. A closed answer ends with its connection or HTTP/2 stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -29,14 +29,14 @@ use crate::metric_table;
 /// Smaller answers, in bytes, are counted only while they wait for their client.
 pub const COUNTED_FROM: usize = 64 * 1024;
 
-/// Time after which an answer that its client does not read gives way to any other: 5 s.
+/// Time after which an answer that its client does not read stands still, and may be closed for any other: 5 s.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
 /// Maximum wait of a call for room before it begins: 1 s.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 metric_table! {
-    /// Counters of answers on their way.
+    /// Metrics of answers on their way from servers to clients.
     pub struct AnswerMetrics(registry) {
         bytes: IntGauge = "tooldock_answer_bytes",
             "Bytes of large or waiting answers held in memory, from the server to the client";
@@ -68,13 +68,13 @@ enum AnswerOwner {
 
 /// The bound on all answers of a process.
 pub struct AnswerBudget {
-    /// Bytes.
+    /// The limit on all answers together, in bytes.
     total: AtomicUsize,
     /// Copy of the ledger's total, read without the lock.
     held: AtomicUsize,
     /// Locked for answers that are large or wait; never held across an await or a call to other modules.
     ledger: Mutex<AnswerLedger>,
-    /// Some answer has ended.
+    /// Notified when an answer has ended, or the total has changed.
     freed: Notify,
     metrics: AnswerMetrics,
 }
@@ -87,7 +87,7 @@ struct AnswerLedger {
     closing: usize,
     /// Owners that hold bytes.
     owners: HashMap<AnswerOwner, OwnedAnswers>,
-    /// The last turn given to a waiting answer.
+    /// Number of the answer that began to wait last.
     turn: u64,
 }
 
@@ -102,9 +102,9 @@ struct OwnedAnswers {
 
 struct ClaimState {
     account: AnswerAccount,
-    /// Changed under the ledger's lock alone.
+    /// Bytes that the claim counts. Changed under the ledger's lock alone.
     bytes: AtomicUsize,
-    /// Set once, under the ledger's lock.
+    /// True after the answer was closed for others. Set once, under the ledger's lock.
     is_closed: AtomicBool,
     closed: Notify,
 }
@@ -152,7 +152,8 @@ impl AnswerBudget {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a change of the ledger. Claims that gave way are dropped behind the lock, which their end takes.
+    /// Runs a change of the ledger. Claims that it closed are notified and dropped after the lock is released, since their drop
+    /// takes the lock.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut AnswerLedger, usize, &mut Vec<Arc<ClaimState>>) -> T,
@@ -202,7 +203,7 @@ impl AnswerLedger {
         self.owned_by(owner).saturating_add(bytes) <= self.share(owner, total)
     }
 
-    /// Makes room for `bytes`, as far as others have to give way for them. Returns true if there is room now.
+    /// Makes room for `bytes` by closing answers that wait for their clients. Returns true if there is room now.
     fn make_room(
         &mut self,
         owner: &AnswerOwner,
@@ -224,8 +225,7 @@ impl AnswerLedger {
         true
     }
 
-    /// Takes the answer that has to give way: of the owner that holds most, the answer that has waited longest for its
-    /// client.
+    /// Takes the answer to close: of the owner that holds most, the answer that has waited longest for its client.
     fn longest_waiting(
         &mut self,
         owner: &AnswerOwner,
@@ -332,7 +332,7 @@ impl AnswerAccount {
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`].
+    /// [`NoAnswerRoom`], if the total has no room for the bytes.
     pub fn keep(&self, bytes: Bytes) -> Result<Bytes, NoAnswerRoom> {
         if bytes.len() < COUNTED_FROM {
             return Ok(bytes);
@@ -361,7 +361,7 @@ impl AnswerAccount {
     }
 }
 
-/// Bytes of an answer that are counted. A copy counts nothing more and ends with the last of them.
+/// A count of an answer's bytes. Copies share the count, which ends when the last of them is dropped.
 #[derive(Clone)]
 pub struct AnswerClaim(Arc<ClaimState>);
 
@@ -375,7 +375,7 @@ impl AnswerClaim {
         })
     }
 
-    /// Counts more bytes.
+    /// Adds bytes to the count of the claim.
     ///
     /// # Errors
     ///
@@ -424,7 +424,7 @@ pub struct WaitingAnswer {
 }
 
 impl WaitingAnswer {
-    /// Waits until the answer has to give way to others. It must be dropped at once then, and its connection with it.
+    /// Waits until the answer is closed for others. It must be dropped at once then, and its connection with it.
     pub async fn closed(&self) {
         let state = &self.claim.0;
         loop {

@@ -40,7 +40,7 @@ impl BoundedValue for Duration {
     }
 }
 
-/// Checks a value.
+/// Checks that a value is within its bounds.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
-//! Budgets of rate limits: the rest of a budget, which the response's head tells the client, and its use, which is told to
-//! other replicas.
+//! Budgets of rate limits: the remaining budget, which the response's head tells the client, and its use, which is told to other
+//! replicas.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Rest of a rate limit for the caller that it counts.
+/// The remaining budget of a rate limit for the caller that it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     /// Name of the limit by its kind: `principal`, or several kinds with `+` between them.
@@ -31,7 +31,7 @@ pub struct BudgetUse {
     pub window: Duration,
 }
 
-/// The tightest budget that counted a request. Limits on requests and on tool calls are counted in different places.
+/// The tightest budget that counted a request. Limits on requests and on tool calls are counted by different modules.
 #[derive(Debug, Default)]
 pub struct BudgetNote(Mutex<Option<Budget>>);
 
@@ -47,13 +47,13 @@ impl Budget {
         used.div_ceil(self.rate.get())
     }
 
-    /// Returns true if a smaller part of this budget is left.
+    /// Returns true if this budget has a smaller fraction left.
     pub fn is_tighter_than(&self, other: &Self) -> bool {
         let part = |left: u32, of: u32| u64::from(left) * u64::from(of);
         part(self.left, other.quota) < part(other.left, self.quota)
     }
 
-    /// The tighter of two.
+    /// The tighter of two budgets.
     #[must_use]
     pub fn tighter(one: Option<Self>, other: Self) -> Self {
         match one {

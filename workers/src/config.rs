@@ -47,10 +47,10 @@ pub struct WorkersConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackoffConfig {
-    /// The first delay.
+    /// The delay before the first restart.
     #[serde(with = "humantime_serde")]
     pub initial: Duration,
-    /// The longest delay.
+    /// The longest delay between restarts.
     #[serde(with = "humantime_serde")]
     pub max: Duration,
 }
@@ -59,9 +59,9 @@ pub struct BackoffConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrashLoopConfig {
-    /// Failures that make a crash loop.
+    /// Number of failures that make a crash loop.
     pub failures: u32,
-    /// The window they are counted in.
+    /// The window that failures are counted in.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
 }
@@ -115,7 +115,7 @@ pub struct NamespacesConfig {
     pub ceilings: Ceilings,
     /// The operator's limits by namespace, which win over all others. Not bound by the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
-    /// Limits of the operator's file alone, if `$DATA/config.yaml` is part of the above. See [`crate::narrow`].
+    /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See [`crate::narrow`].
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
 }
@@ -123,11 +123,11 @@ pub struct NamespacesConfig {
 /// Limits of the operator's file alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OperatorLimits {
-    /// Its `namespaces:`.
+    /// `namespaces:` of the operator's file.
     pub namespaces: NamespacesConfig,
-    /// The limits of its servers, `upstreams.KIND.NAME.limits`.
+    /// The limits of the operator's servers, `upstreams.KIND.NAME.limits`.
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
-    /// The names of its servers: none of their numbers may exceed those of the operator's file alone.
+    /// The names of the operator's servers: none of their numbers may exceed those of the operator's file alone.
     pub names: BTreeSet<NamespaceName>,
 }
 

@@ -38,26 +38,26 @@ use crate::regular_file;
 /// The format that this version writes, and the highest that it reads.
 const FORMAT: u32 = 1;
 
-/// The largest `version` file.
+/// Maximum size of the `version` file, in bytes.
 const VERSION_BYTES_MAX: u64 = 1024;
 
-/// The longest socket path that is used. The kernel's limit is 107 bytes; other systems have 103.
+/// Maximum length of a socket path, in bytes. The kernel's limit is 107 bytes; other systems have 103.
 const SOCKET_PATH_MAX: usize = 100;
 
 /// Bytes that a worker may put between the name and `.sock`: the number of its process (`.p63`), a dot and a 64-bit
 /// generation.
 const GENERATION_MAX: usize = 4 + 21;
 
-/// The tool of a first start (DRP-14).
+/// The tool file of a first start (DRP-14).
 const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
 
 /// The namespace that a first start places (DRP-14).
 pub const STARTER: &str = "shared";
 
-/// The file of that tool.
+/// The name of that tool file.
 const HELLO_FILE: &str = "hello.py";
 
-/// The gateways that may use a data directory at the same time.
+/// The other gateways that may use a data directory at the same time as this one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Occupancy<'a> {
     /// The name of this replica, if several share the directory.
@@ -85,15 +85,15 @@ pub struct DataDir {
 /// Reason why a data directory cannot be used. One line each, naming the path.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Another gateway runs on it.
+    /// Another gateway uses the data directory.
     #[error("{}: another gateway uses this data directory (gateway.lock is held); stop it, replace it with `tooldock serve --upgrade`, give this one a DATA_DIR of its own, or share the directory by a REPLICA_ID for each with sessions.store: disk", .0.display())]
     InUse(PathBuf),
-    /// A newer version wrote it.
+    /// A newer version wrote the data directory.
     #[error("{}: written by a newer version (format {found}, this one reads up to {FORMAT}); upgrade, or restore a backup", path.display())]
     Newer {
-        /// The `version` file.
+        /// Path of the `version` file.
         path: PathBuf,
-        /// The number in it.
+        /// The format number in the file.
         found: u64,
     },
     /// The `version` file does not hold a number.
@@ -107,7 +107,7 @@ pub enum DataDirError {
     Io {
         /// The attempted action.
         doing: &'static str,
-        /// The path it was tried on.
+        /// The path that the action was tried on.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -282,7 +282,7 @@ impl DataDir {
         }
     }
 
-    /// A socket of that name in the short private directory, which is created.
+    /// Path of a socket in the short private directory, which is created. The file's name is a digest of `name`.
     fn short_socket(&self, name: &[u8]) -> Result<PathBuf, DataDirError> {
         let short = self.short_socket_dir();
         match fs::DirBuilder::new().mode(0o700).create(&short) {
@@ -337,7 +337,7 @@ pub(crate) fn is_starter(folder: &Path) -> bool {
         && fs::read(&hello).is_ok_and(|text| text == HELLO.as_bytes())
 }
 
-/// Creates the folders that are missing.
+/// Creates the folders of the layout that are missing.
 fn make_layout(root: &Path) -> Result<(), DataDirError> {
     for (name, mode) in [
         ("tools", 0o755),
@@ -404,7 +404,7 @@ pub(crate) fn short_hash(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes)[..8])
 }
 
-/// Lowercase hex.
+/// Bytes as lowercase hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -510,7 +510,8 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), DataDirError> {
         .map_err(io_error("set the mode of", path))
 }
 
-/// All users can write to `/tmp`: a directory that another user prepared there, or can look into, must not hold our sockets.
+/// Requires that a directory is of this user and has mode 0700. All users can write to `/tmp`: a directory that another user
+/// prepared there, or can look into, must not hold our sockets.
 fn verify_private(path: &Path) -> Result<(), DataDirError> {
     let metadata = path.symlink_metadata().map_err(io_error("read", path))?;
     let private = metadata.is_dir()

@@ -43,9 +43,9 @@ macro_rules! announced {
             pub $key: ::std::sync::Arc<str>,
             /// The MCP object exactly as its list shows it.
             pub definition: ::std::sync::Arc<::serde_json::value::RawValue>,
-            /// The file it was found in, relative to its namespace folder.
+            /// The file that declares the object, relative to its namespace folder.
             pub filename: String,
-            /// True when its function takes a context, and so may report, log and ask.
+            /// True if the object's function takes a context, and so may report, log and ask.
             pub context: bool,
         }
 

@@ -12,7 +12,7 @@ pub const WRITE_TOOL: &str = "write_tool";
 /// The scopes that cover an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cover {
-    /// Each scope that opens the tool. A path without a tool is open to each credential for `_system`.
+    /// Every scope that opens the tool. A path without a tool is open to each credential for `_system`.
     Itself,
     /// Scopes that match the name of this tool.
     Tool(&'static str),
@@ -44,42 +44,42 @@ macro_rules! effects {
 }
 
 effects! {
-    /// Names, states and numbers of the served namespaces.
+    /// Reads names, states and numbers of the served namespaces.
     ReadsState: Cover::Itself, "reads names and states of what is served";
-    /// Keys of servers and of the gateway, credentials masked.
+    /// Reads keys of servers and of the gateway, with credentials masked.
     ReadsConfiguration: Cover::Tool("server_config"), "reads configuration, credentials masked";
-    /// Code of tools and their earlier versions.
+    /// Reads code of tools and their earlier versions.
     ReadsCode: Cover::Tool("get_tool_source"), "reads code of tools";
-    /// Names and states of secrets, never values.
+    /// Reads names and states of secrets, never values.
     ReadsSecretNames: Cover::Itself, "reads names of secrets";
-    /// Rules between a credential and a tool.
+    /// Reads the rules between a credential and a tool.
     ReadsRights: Cover::Itself, "reads which credential may do what";
-    /// Repositories, packages and registries elsewhere; nothing of them is run.
+    /// Reads repositories, packages and registries of others; runs nothing of them.
     FetchesSources: Cover::Itself, "downloads and reads repositories and packages, and runs nothing of them";
-    /// An empty namespace.
+    /// Creates an empty namespace.
     CreatesNamespaces: Cover::Itself, "creates empty namespaces";
-    /// A placeholder; a person sets its value.
+    /// Creates a placeholder for a secret; a person sets its value.
     AsksForSecrets: Cover::Itself, "asks a person for a secret";
-    /// Files on disk come into service.
+    /// Brings files on disk into service.
     Reloads: Cover::Tool("reload_core"), "brings what is on disk into service";
-    /// A tool file.
+    /// Deletes a tool file.
     DeletesTools: Cover::Tool("delete_tool"), "deletes tool files";
-    /// A namespace or a server with all its files.
+    /// Deletes a namespace or a server with all its files.
     DeletesNamespaces: Cover::Tool("delete_namespace"), "deletes namespaces and servers";
-    /// A secret and its value.
+    /// Removes a secret and its value.
     RemovesSecrets: Cover::Tool("remove_secret"), "removes secrets";
-    /// Lines that tools printed, and tracebacks. Covered by the tool that writes files, since a tool could send the
-    /// same lines to its author.
+    /// Reads lines that tools printed, and tracebacks. Covered by the tool that writes files, since a tool could send the same
+    /// lines to its author.
     ReadsOutput: Cover::Tool(WRITE_TOOL), "reads what tools printed";
-    /// Code, a package or a command of the caller's choice runs as the gateway's user: at once, or after a reload.
+    /// Runs code, a package or a command of the caller's choice as the gateway's user: at once, or after a reload.
     RunsCode: Cover::Tool(WRITE_TOOL), "writes code, or runs code or commands as the gateway's user";
-    /// The value of a secret.
+    /// Sets the value of a secret.
     SetsSecrets: Cover::Admin, "sets values of secrets";
-    /// Calls, arguments, sessions and output of other callers.
+    /// Reads calls, arguments, sessions and output of other callers.
     ReadsActivity: Cover::Admin, "reads calls, sessions and output of others";
-    /// Sessions, streams and processes that others use.
+    /// Ends sessions, streams and processes that other callers use.
     EndsOthersWork: Cover::Admin, "ends sessions, streams and processes of others";
-    /// API keys.
+    /// Makes, lists and revokes API keys.
     HandlesKeys: Cover::Admin, "makes, lists and revokes API keys";
 }
 
@@ -110,14 +110,14 @@ pub struct ToolEffects(&'static [(&'static str, &'static [Effect])]);
 /// The reason why scopes do not open a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// No pattern matches the tool's name.
+    /// No pattern of the scopes matches the tool's name.
     Name,
     /// The name is matched, and the tool does more than the scopes cover.
     Effect(Effect),
 }
 
 impl ToolEffects {
-    /// A table of names with their effects.
+    /// A table whose rows are the name of a tool and its effects.
     pub const fn new(rows: &'static [(&'static str, &'static [Effect])]) -> Self {
         Self(rows)
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Nothing here is changed in place: an environment is built beside the old one, stamped when complete, and switched to by a
-//! rename, so a failed or interrupted build costs nothing that serves. Installers run under the guard, with a time limit and
-//! their own environment variables. No tool code runs here.
+//! rename, so a failed or interrupted build does not affect the environments in use. Installers run under the guard, with a time
+//! limit and their own environment variables. No tool code runs here.
 
 mod base;
 mod empty;
@@ -47,10 +47,10 @@ pub(crate) use lock::{FileLock, LockOf};
 pub(crate) use script::BOUNDS;
 pub(crate) use venv::NamespaceEnvironment;
 
-/// Installs that run at once.
+/// Maximum number of installs that run at once.
 const INSTALLS_MAX: usize = 4;
 
-/// Scripts of the gateway that run at once.
+/// Maximum number of the gateway's scripts that run at once.
 const SCRIPTS_MAX: usize = 2;
 
 /// Maximum time of a step without network: probing an interpreter, making an empty environment.
@@ -87,16 +87,16 @@ pub(crate) enum Packages {
     AsTheyAre,
 }
 
-/// The parts that all namespaces' environments are built on.
+/// The interpreter, runtime and packages that all namespaces' environments are built on.
 #[derive(Debug)]
 pub(crate) struct Toolchain {
     interpreter: Interpreter,
-    /// The directory that holds `app`.
+    /// The directory that holds `app` of the Python runtime.
     runtime: PathBuf,
     base: Base,
-    /// The template of a namespace's environment.
+    /// The empty environment that is copied for each namespace.
     empty: PathBuf,
-    /// Workers with equal ids are equal.
+    /// Identity of interpreter, runtime and base environment: all three are equal for toolchains of equal id.
     pub(crate) id: String,
 }
 
@@ -110,8 +110,8 @@ pub(crate) struct Environments {
     scripts: Semaphore,
     /// Output of installers, by namespace, for operators who watch.
     output: RecentOutput,
-    /// The last toolchain, used again as long as its parts are still there. The lock guards a pointer and is never held
-    /// across an await.
+    /// The last toolchain, used again while its files are still there. The lock guards a pointer and is never held across an
+    /// await.
     current: Mutex<Option<Arc<Toolchain>>>,
     /// Held while the toolchain is made.
     making: Semaphore,
@@ -227,7 +227,8 @@ impl Environments {
         }
     }
 
-    /// Removes the environments of a namespace that is gone, except those in `keep`. Blocking, as above.
+    /// Removes the environments of a namespace that is gone, except those in `keep`. Blocking. Does nothing while another gateway
+    /// shares the directory.
     pub(crate) fn collect_builds_of(&self, namespace: &NamespaceName, keep: &BTreeSet<PathBuf>) {
         if self.data.is_sole_user() {
             venv::collect_builds_of(&self.data, namespace, keep);
@@ -239,7 +240,7 @@ impl Environments {
         self.output.of(namespace)
     }
 
-    /// Maximum time of an installer.
+    /// Maximum time of an installer's run.
     pub(crate) fn limit(&self) -> Duration {
         self.config.sync_timeout
     }
@@ -255,7 +256,7 @@ impl Environments {
 }
 
 impl Toolchain {
-    /// Returns true if its parts are still in place.
+    /// Returns true if the files of the toolchain are still in place.
     fn is_intact(&self) -> bool {
         self.interpreter.executable.is_file()
             && self.runtime.join("app").is_dir()

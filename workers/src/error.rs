@@ -31,7 +31,7 @@ pub enum CallErrorCode {
     ToolError,
     /// The worker process is down: it ended during the call, or did not come back in time.
     WorkerUnavailable,
-    /// The namespace is on its way up.
+    /// The namespace is starting.
     Starting,
     /// The namespace's queue is full.
     Overloaded,
@@ -107,9 +107,9 @@ pub struct CallError {
     pub code: CallErrorCode,
     /// Text a client may read.
     pub message: String,
-    /// A JSON object with more. `traceback` in it is shown only to callers trusted with it (REQUIREMENTS Q-45).
+    /// A JSON object with details. Its `traceback` is shown only to callers trusted with it (REQUIREMENTS Q-45).
     pub details: Option<Box<RawValue>>,
-    /// Time after which trying again may help.
+    /// Time after which a retry may succeed.
     pub retry_after: Option<Duration>,
     /// The reason in full, for operators; `None` if the message has it all.
     pub cause: Option<Box<FailureCause>>,

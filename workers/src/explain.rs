@@ -27,7 +27,7 @@ pub struct Question {
     /// The namespace, `_system` for the management tools.
     #[serde(deserialize_with = "served_name")]
     pub namespace: NamespaceName,
-    /// A tool of the namespace; all of them if none is named.
+    /// A tool of the namespace; without it the question is about all of its tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
 }
@@ -48,7 +48,7 @@ pub struct Reach {
     pub principal: String,
     /// The kind of credential, as `API key 4e6f4m62lonp`.
     pub credential: String,
-    /// The namespaces that are open to it and whose tools are known.
+    /// The namespaces that are open to the principal and whose tools are known.
     pub namespaces: Vec<NamespaceReach>,
     /// The reason why nothing can be called, and a change that would open something. Empty if a tool is open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -58,11 +58,11 @@ pub struct Reach {
 /// The tools of one namespace that a principal may call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamespaceReach {
-    /// The namespace.
+    /// Name of the namespace.
     pub namespace: String,
-    /// The number of its tools that are open.
+    /// The number of the namespace's tools that are open.
     pub open: usize,
-    /// The number of its tools.
+    /// The number of all tools of the namespace.
     pub tools: usize,
 }
 
@@ -94,17 +94,17 @@ pub fn served_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Namespa
 /// The credential in question, as the edge knows it.
 #[derive(Debug, Clone)]
 pub struct Credential {
-    /// Principal of its requests.
+    /// Principal of the credential's requests.
     pub principal: Arc<str>,
     /// Kind and name of the credential, as `API key 4e6f4m62lonp`.
     pub named: String,
-    /// Reason why it is not valid, if it is not.
+    /// Reason why the credential is not valid; `None` if it is valid.
     pub ended: Option<String>,
-    /// Patterns of the namespaces that it opens.
+    /// Patterns of the namespaces that the credential opens.
     pub patterns: Vec<String>,
-    /// The patterns, compiled.
+    /// The compiled patterns of the namespaces.
     pub namespaces: Arc<NamespaceScope>,
-    /// The tools that its scopes open; `None` if it has no scopes.
+    /// The tools that the credential's scopes open; `None` if it has no scopes.
     pub grant: Option<Arc<Grant>>,
     /// Conditions that only a real request can show to be met: the key's networks and limits.
     pub notes: Vec<String>,
@@ -115,7 +115,7 @@ pub struct Credential {
 pub struct KnownPrincipal {
     /// The principal's name, as logs show it.
     pub name: String,
-    /// Its credential: token, certificate, API key, or none.
+    /// The kind of the principal's credential: token, certificate, API key, or none.
     pub credential: String,
     /// The id of the API key, which tells apart keys with one name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,10 +136,10 @@ pub struct Principals {
 }
 
 impl Principals {
-    /// The most principals in a list.
+    /// Maximum number of principals in a list.
     const LISTED_MAX: usize = 1000;
 
-    /// Sorts these principals, and keeps as many as a list may have.
+    /// Sorts these principals, and keeps at most 1000.
     pub fn new(mut principals: Vec<KnownPrincipal>) -> Self {
         let key = |it: &KnownPrincipal| (it.name.clone(), it.key_id.clone());
         principals.sort_by_cached_key(key);
@@ -151,8 +151,8 @@ impl Principals {
         }
     }
 
-    /// A list of the first of these, in the order of `entries`: by name, then by the id of the key. `describe` is called only
-    /// for those that are listed; there may be many more.
+    /// A list of the first entries, in the order of `entries`: by name, then by the id of the key. `describe` is called only for
+    /// those that are listed; there may be many more.
     pub fn first_of<E: Ord>(
         entries: impl IntoIterator<Item = E>,
         describe: impl FnMut(E) -> KnownPrincipal,
@@ -208,7 +208,7 @@ impl Principals {
 /// A rule and its decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rule {
-    /// The place of the rule.
+    /// Name of the rule, such as `scopes` or `principals of the namespace`.
     pub rule: String,
     /// True if the rule lets the caller pass.
     pub allows: bool,
@@ -219,11 +219,11 @@ pub struct Rule {
 /// Access to a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolAccess {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// True if it is listed and callable.
+    /// True if the tool is listed and callable.
     pub allowed: bool,
-    /// First rule that refuses it.
+    /// The first rule that refuses the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_by: Option<String>,
 }
@@ -235,15 +235,15 @@ pub struct Explanation {
     pub principal: String,
     /// The kind and the name of the credential.
     pub credential: String,
-    /// The namespace.
+    /// Name of the namespace.
     pub namespace: String,
     /// The state of the namespace, as in `/ready`, if it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The tool, if one was named.
+    /// Name of the tool, if the question names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// True if every rule allows it.
+    /// True if every rule allows the access.
     pub allowed: bool,
     /// The rules, in the order in which they are checked.
     pub rules: Vec<Rule>,

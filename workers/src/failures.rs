@@ -16,11 +16,11 @@ use std::hash::{BuildHasher as _, Hash};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Keys of one table.
+/// Maximum number of keys in one table.
 const KEYS_MAX: usize = 16_384;
-/// Parts of the table, each under its own lock.
+/// Number of the table's parts, each under its own lock.
 const SHARDS: usize = 16;
-/// Doublings of the delay after which it has its maximum in any case.
+/// Maximum number of doublings of the delay. After so many, the delay has its maximum in any case.
 const DOUBLINGS_MAX: u32 = 20;
 /// The first delay of a spell.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -39,11 +39,11 @@ pub struct FailureLimits {
 /// Consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureOutcome {
-    /// Answered like any wrong credential.
+    /// The failure is answered like any wrong credential.
     Answered,
-    /// Answered like any wrong credential, and the first failure of a spell.
+    /// The failure is answered like any wrong credential, and is the first of a spell.
     SpellBegan,
-    /// The failure came within a delay; the value is the rest of it.
+    /// The failure came within a delay; the value is the time until the delay ends.
     Delayed(Duration),
 }
 
@@ -72,7 +72,7 @@ pub struct FailureTable {
 #[derive(Debug, Default)]
 struct Shard {
     spells: HashMap<u64, Spell>,
-    /// Shared spell of all keys that found no place in the table.
+    /// Shared spell of all keys that this part of the table has no room for.
     overflow: Spell,
     /// Time of the next search for entries that can be dropped.
     next_sweep: Duration,

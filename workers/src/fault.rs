@@ -1,4 +1,4 @@
-//! Places where a test can end the process, to test the leftovers of a crash. In the product they do nothing.
+//! Points in the code at which a test can end the process, to test the leftovers of a crash. In the product they do nothing.
 
 /// A moment at which a process may die. A test's child process names the moment by its number in `TOOLDOCK_TEST_DIES_AT`.
 #[cfg(not(test))]

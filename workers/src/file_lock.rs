@@ -22,18 +22,18 @@ const TRY_EVERY: Duration = Duration::from_millis(25);
 /// Mode of lock files: a user who may read the file may hold the lock.
 const MODE: u32 = 0o600;
 
-/// The most bytes read from a lock file; a holder writes fewer.
+/// Maximum number of bytes read from a lock file; a holder writes fewer.
 const HOLDER_MAX: u64 = 256;
 
 /// Reason why the lock was not taken. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process is writing.
+    /// Another process holds the lock.
     #[error("{}: held by {holder} for longer than {}; end that command, or try again when it is done", path.display(), format_duration(*waited))]
     Held {
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
-        /// The holder, as far as known.
+        /// The holder, as the lock file names it.
         holder: String,
         /// Time that this process waited.
         waited: Duration,
@@ -43,14 +43,14 @@ pub enum LockError {
     Io {
         /// The attempted action.
         doing: &'static str,
-        /// The lock file.
+        /// Path of the lock file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// The lock, held until this is dropped.
+/// A lock on a file, held until this is dropped.
 #[derive(Debug)]
 pub struct FileLock(File);
 
@@ -72,7 +72,8 @@ impl FileLock {
         loop {
             let file = open(path).map_err(told("open the lock"))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Not if another process removed the file meanwhile: the file that is there now may be locked by a third.
+                // The lock does not count if another process removed the file meanwhile: the file that is there now may be locked
+                // by a third.
                 Ok(()) if is_at(&file, path) => {
                     let lock = Self(file);
                     lock.say(purpose);

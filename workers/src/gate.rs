@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A principal. Calls without one share a place in the line.
+/// Name of a principal. Calls without a principal share one queue.
 pub type Principal = Option<Arc<str>>;
 
 /// Lets a bounded number of calls run and a bounded number wait.
@@ -22,11 +22,11 @@ pub struct Gate {
     queues: Mutex<Queues>,
     max_concurrency: usize,
     queue: usize,
-    /// The most calls of one principal that may wait.
+    /// Maximum number of calls of one principal that may wait.
     of_principal: usize,
 }
 
-/// The calls that wait.
+/// The calls that wait, by principal.
 #[derive(Debug, Default)]
 struct Queues {
     by_principal: HashMap<Principal, PrincipalQueue>,
@@ -36,7 +36,7 @@ struct Queues {
 /// The calls of one principal that wait.
 #[derive(Debug)]
 struct PrincipalQueue {
-    /// Held by the call that stands in the line.
+    /// Permit for the call of the principal that stands in the line. There is a single one.
     turn: Arc<Semaphore>,
     calls: usize,
 }
@@ -48,7 +48,7 @@ struct WaitingCall<'a> {
     turn: Arc<Semaphore>,
 }
 
-/// The right to run one call; dropping it lets the next one in.
+/// The right to run one call; dropping it lets the next waiting call run.
 #[derive(Debug)]
 pub struct Permit {
     _running: OwnedSemaphorePermit,
@@ -107,7 +107,7 @@ impl Gate {
         self.turn(waiting.expect("every call is let in")).await
     }
 
-    /// A place in the queue, if `may` returns true for the number of waiting calls and for the principal's queue.
+    /// Registers a waiting call, if `may` returns true for the number of waiting calls and for the principal's queue.
     fn wait<'a>(
         &'a self,
         principal: &'a Principal,
@@ -148,12 +148,12 @@ impl Gate {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls running now.
+    /// Number of calls that run now.
     pub fn in_flight(&self) -> usize {
         self.max_concurrency - self.running.available_permits()
     }
 
-    /// Returns true if the gate has these limits.
+    /// Returns true if `max_concurrency` and `queue` are the gate's limits.
     pub fn has_limits(&self, max_concurrency: usize, queue: usize) -> bool {
         self.max_concurrency == max_concurrency && self.queue == queue
     }

@@ -18,7 +18,7 @@ pub struct Grant {
 /// Kind of a credential, with the data that records may contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrantSource {
-    /// An API key.
+    /// An API key, with its public id.
     Key {
         /// The key's public id, which stands in audit lines as `token_id`.
         id: Arc<str>,
@@ -32,16 +32,16 @@ pub enum GrantSource {
 pub struct TokenScopes {
     /// The token's own scopes, as far as they are configured here.
     pub held: Vec<Box<str>>,
-    /// All scopes that are configured here.
+    /// All scopes of the issuer that are configured here.
     pub offered: Arc<[OfferedScope]>,
 }
 
 /// A scope that tokens of an issuer may have.
 #[derive(Debug)]
 pub struct OfferedScope {
-    /// Its name at the issuer.
+    /// The scope's name at the issuer.
     pub name: Box<str>,
-    /// Tools that it opens.
+    /// Tools that the scope opens.
     pub tools: Arc<ToolScope>,
 }
 

@@ -91,8 +91,8 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Members of MCP messages whose values are words, ids and numbers of the protocol. A secret that equals one of them does not
-/// change the meaning of a message.
+/// Members of MCP messages whose values are words, ids and numbers of the protocol. These values stay unmasked, so that a secret
+/// that equals one of them does not change the meaning of a message.
 const PROTOCOL_VALUES: [&str; 16] = [
     "jsonrpc",
     "id",
@@ -136,13 +136,13 @@ impl HiddenValues {
         self.0.is_empty()
     }
 
-    /// A text without the values.
+    /// A copy of the text in which the values are hidden.
     pub fn hide(&self, text: &str) -> String {
         let hidden = self.0.hide(text.into(), false);
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A failure without the values: in its message and in its details.
+    /// The error with the values hidden in its message, cause and details.
     pub fn hide_in_error(&self, mut error: CallError) -> CallError {
         if self.is_empty() {
             return error;

@@ -12,13 +12,13 @@ use crate::data_dir::write_atomically;
 use crate::process::GatewayProcess;
 use crate::regular_file;
 
-/// The files, by the part of the gateway that runs.
+/// Names of the files in the data directory: of the core, and of the manager.
 const FILES: [&str; 2] = ["gateway.addresses", "manager.addresses"];
 
-/// The largest file; the addresses of a gateway need less.
+/// Maximum size of a file, in bytes; the addresses of a gateway need less.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// Notes the addresses of this process.
+/// Writes the addresses of this process to its file in the data directory.
 ///
 /// # Errors
 ///

@@ -15,7 +15,7 @@ pub(crate) fn redact_credentials(text: &str) -> String {
     clean
 }
 
-/// Users and passwords in the URLs of a text: the part between `://` and the `@`.
+/// Byte ranges of the users and passwords in the URLs of a text: from behind `://` to the `@`.
 pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
     logins_by_words(text, |begin| UrlWord::at(text, begin))
 }
@@ -23,9 +23,9 @@ pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
 /// A word with a URL in it, starting at a byte of a text.
 #[derive(Clone, Copy)]
 struct UrlWord {
-    /// Byte at which it ends.
+    /// Byte at which the word ends.
     end: usize,
-    /// Byte of its last `@`.
+    /// Byte of the word's last `@`.
     last_at: Option<usize>,
 }
 
@@ -41,7 +41,7 @@ impl UrlWord {
     }
 }
 
-/// The places of logins in a text. `word_at` is called once for each word, however many URLs are in it: a text may be one
+/// Byte ranges of the logins in a text. `word_at` is called once for each word, however many URLs are in it: a text may be one
 /// long word of them.
 fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec<Range<usize>> {
     let mut found = Vec::new();

@@ -26,7 +26,7 @@ pub const MANIFEST_FILE: &str = "tooldock.yaml";
 /// The code of an [`Issue`] about a limit that is above its ceiling.
 pub(crate) const CLAMPED: &str = "limit_clamped";
 
-/// The largest manifest.
+/// Maximum size of a manifest, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
 /// A parsed manifest. The default is that of a folder without the file.
@@ -38,11 +38,11 @@ pub struct Manifest {
     pub version: String,
     /// Author of the namespace.
     pub author: String,
-    /// The secrets its tools need, by name.
+    /// The secrets that the namespace's tools need, by name.
     pub secrets: Vec<String>,
     /// Defaults of environment variables. A value may refer to a secret or to a variable of the gateway as `${NAME}`.
     pub env: BTreeMap<String, Template>,
-    /// Limits that it asks for.
+    /// Limits that the manifest asks for.
     pub limits: LimitsPatch,
     /// True when a function that is named like its file is a tool (`style: vault`).
     pub vault_style: bool,
@@ -97,7 +97,7 @@ impl Manifest {
             let Some(key) = key.as_str().map(str::to_owned) else {
                 return Err(InvalidManifest("every key must be text".into()));
             };
-            // `key:` with nothing behind it is ignored.
+            // A key without a value is ignored.
             if value.is_null() {
                 continue;
             }
@@ -124,7 +124,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The secrets that its tools need, with their defaults from `env`.
+    /// The secrets that the namespace's tools need, with their defaults from `env`.
     pub fn declared_secrets(&self) -> Vec<DeclaredSecret> {
         let declared = self.secrets.iter().map(|key| DeclaredSecret {
             key: key.clone(),
@@ -136,7 +136,7 @@ impl Manifest {
         declared.collect()
     }
 
-    /// The other styles need no setting: they are recognized by a file's content.
+    /// Sets the style of tool files. Only `vault` needs the setting: the other styles are recognized by a file's content.
     fn set_style(&mut self, style: &str) {
         self.vault_style = style == "vault";
         if !matches!(style, "vault" | "v1" | "fastmcp") {
@@ -149,7 +149,7 @@ impl Manifest {
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {
-        // The error is ours, since serde's would quote a value that may be a credential.
+        // The error is made here, since serde's would quote a value that may be a credential.
         if !value.is_mapping() {
             let message = "env: must be a mapping of names to single values";
             return Err(InvalidManifest(message.into()));
@@ -241,7 +241,7 @@ pub(crate) fn effective_limits(
     (limits, tools, issues)
 }
 
-/// The right place for settings that people look for in the manifest.
+/// End of an error message: the file or key for a setting that people look for in the manifest.
 fn instead_of(key: &str) -> &'static str {
     match key {
         "python" | "python_version" | "requires-python" => {

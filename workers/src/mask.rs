@@ -14,7 +14,7 @@ use crate::template::Template;
 pub use address::address;
 pub use pasted::pasted;
 
-/// Stands in the place of a masked value.
+/// Text in place of a masked value.
 pub const MASK: &str = "***MASKED***";
 
 /// Words that begin credentials of well-known services.
@@ -66,7 +66,7 @@ const CERTAIN: [&str; 14] = [
 ];
 /// The end of the first line of a private key.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-/// The fewest characters behind such a prefix.
+/// Minimum number of characters behind a prefix of [`KNOWN`].
 const KNOWN_REST_MIN: usize = 4;
 /// A word with at least this number of letters and digits is treated as a credential.
 const RANDOM_MIN: usize = 32;
@@ -76,7 +76,7 @@ pub fn value(text: &str) -> String {
     Template::new(text).masked().to_owned()
 }
 
-/// An address, without user and password, values of its query, and credentials in its path.
+/// A URL without user and password, with the values of its query and the credentials in its path masked.
 pub fn url(text: &str) -> String {
     let clean = redact_credentials(text);
     let (clean, fragment) = split_kept(&clean, '#');
@@ -106,7 +106,7 @@ fn split_kept(text: &str, mark: char) -> (&str, Option<&str>) {
     }
 }
 
-/// A text of any kind, such as an argument or a script for a shell.
+/// A text of any kind, such as an argument or a script for a shell, with its credentials masked.
 pub fn text(text: &str) -> String {
     if text.contains(PRIVATE_KEY) {
         return MASK.to_owned();
@@ -128,7 +128,7 @@ pub fn text(text: &str) -> String {
     shown
 }
 
-/// The arguments of a command.
+/// The arguments of a command, with their credentials masked.
 pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut next = NextWord::Shown;
     let masked = arguments.into_iter().map(|argument| {
@@ -281,7 +281,7 @@ fn password(text: &str) -> String {
     }
 }
 
-/// `USER:PASSWORD` or `USER%PASSWORD` with the password masked; a user alone is shown.
+/// A text `USER:PASSWORD` or `USER%PASSWORD` with the password masked; a user alone is shown.
 fn login(text: &str) -> String {
     if text.contains("://") {
         return url(text);
@@ -381,7 +381,7 @@ fn after_option(name: &str) -> NextWord {
     }
 }
 
-/// `NAME=VALUE` or `Name: value`, and a name alone.
+/// A text `NAME=VALUE` or `Name: value` with its credentials masked. A name alone is shown, unless it looks like a credential.
 fn pair(text: &str) -> String {
     let Some(at) = text.find(['=', ':']) else {
         return match is_credential(text) {
@@ -505,7 +505,7 @@ fn has_token(text: &str) -> bool {
 /// Returns true if a word contains a token. Its parts are judged once, however often the prefix of a token occurs in it: an
 /// entry of a server may be one long word of them.
 fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
-    /// The fewest characters of a token whose prefix other words have, too.
+    /// Minimum number of characters of a token whose prefix other words have, too.
     const UNCERTAIN_MIN: usize = 12;
     let is_end = |c: char| !c.is_ascii_alphanumeric();
     // Begin of the last part that is dense by itself: a token that begins before includes it.

@@ -17,7 +17,7 @@ pub use servers::ServerMetrics;
 use servers::ServerSeries;
 pub use table::{MetricKind, family, forget};
 
-/// Buckets in seconds: from a warm start to one that loads large libraries.
+/// Buckets of a worker's start, in seconds: from a warm start to one that loads large libraries.
 const START_SECONDS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];
 
 metric_table! {
@@ -45,13 +45,13 @@ metric_table! {
         /// Workers per namespace, each with one process at a time. The series of a namespace are removed with its last
         /// worker.
         ///
-        /// A plain mutex: taken when a worker comes and goes, never held across an await.
+        /// The map has a plain mutex: taken when a worker comes and goes, never held across an await.
         namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>> = Arc::default();
     }
 }
 
 metric_table! {
-    /// Counts of child processes of any kind.
+    /// Numbers of child processes of any kind.
     #[derive(Debug, Clone)]
     pub struct ProcessMetrics(registry) {
         live: IntGauge = "tooldock_processes_live", "Child processes running now";
@@ -102,7 +102,7 @@ impl ProcessMetrics {
 }
 
 impl WorkerMetrics {
-    /// Metrics that are not collected.
+    /// Makes metrics that no registry collects.
     pub fn unregistered() -> Self {
         Self::new(&Registry::new()).expect("a fresh registry holds no such names")
     }
@@ -117,7 +117,7 @@ impl WorkerMetrics {
         &self.servers
     }
 
-    /// The handles of one worker.
+    /// Makes the handles of one worker.
     pub(crate) fn worker(&self, namespace: &NamespaceName) -> NamespaceMetrics {
         *lock(&self.namespaces).entry(namespace.clone()).or_default() += 1;
         let label = &[namespace.as_str()];

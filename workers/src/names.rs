@@ -10,14 +10,14 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
-/// The longest namespace name, in bytes.
+/// Maximum length of a namespace name, in bytes.
 pub const NAMESPACE_NAME_MAX: usize = 63;
 
 /// The principal of every client of a listener that asks for no token. It stands for no particular client, so it has no
 /// credentials of its own.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// The longest principal name, in bytes.
+/// Maximum length of a principal name, in bytes.
 pub const PRINCIPAL_NAME_MAX: usize = 512;
 
 /// The name of the namespace of the management tools. No text parses as this name.
@@ -80,7 +80,7 @@ impl NamespaceName {
         Self(format!("{}.{label}", self.0).into())
     }
 
-    /// The namespace whose secrets it gets: a member gets those of its aggregate.
+    /// The namespace whose secrets this one gets: a member gets those of its aggregate.
     pub fn owner(&self) -> Self {
         match self.0.split_once('.') {
             Some((aggregate, _)) => Self(aggregate.into()),
@@ -133,7 +133,7 @@ pub enum InvalidPrincipalName {
         "invalid principal name: use 1 to {PRINCIPAL_NAME_MAX} bytes without control characters, and without a space at either end"
     )]
     Malformed,
-    /// The name of all clients without a token.
+    /// The text is [`ANONYMOUS`], the name of all clients without a token.
     #[error(
         "{ANONYMOUS:?} is every client of a listener without authentication, and has no secrets of its own; give the client a token"
     )]

@@ -45,7 +45,7 @@ impl NamespaceScope {
         })
     }
 
-    /// Returns true if a namespace is open.
+    /// Returns true if the scope opens the namespace.
     pub fn opens(&self, namespace: &NamespaceName) -> bool {
         match namespace.is_system() {
             true => self.management,

@@ -11,7 +11,7 @@
 //! | `env_allowed` | the variables that both name |
 //! | a server of the operator's file | as in the operator's file; `enabled: false` counts, and limits if they are lower |
 //! | `toolman.NAME` | the operator's file if both name one |
-//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]); names of the operator's file cannot be theirs, see [`crate::precedence`] |
+//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]), under other names ([`crate::precedence`]) |
 //!
 //! The lists cannot be merged into one list, since patterns have no common part that is a pattern. So the operator's are kept
 //! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
@@ -165,7 +165,7 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
 
 struct Narrowing<'a> {
     ceilings: LimitsPatch,
-    /// Defaults of the operator.
+    /// The operator's default limits.
     defaults: &'a Limits,
     vain: Vec<String>,
 }
@@ -203,7 +203,8 @@ impl Narrowing<'_> {
         merged.apply(&patch);
     }
 
-    /// Narrows limits at one place. `other` is another place where the operator may have set lists for the same namespace.
+    /// Narrows the limits under the key `at`. `other` are limits under another key, in which the operator may have set lists for
+    /// the same namespace.
     fn patch(
         &mut self,
         at: &str,

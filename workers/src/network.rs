@@ -14,8 +14,8 @@ pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Name of [`UNIX`] in the configuration and the logs.
 pub const UNIX_NAME: &str = "unix";
 
-/// A network in CIDR notation; a bare address is a network of one. `unix` stands for the clients of Unix sockets, which are
-/// in no other network except that of every address.
+/// A network in CIDR notation; a bare address is a network of this address alone. `unix` stands for the clients of Unix sockets,
+/// which are in no other network except that of every address.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
@@ -78,7 +78,8 @@ impl FromStr for Cidr {
     }
 }
 
-/// `::ffff:10.0.0.0/104` is `10.0.0.0/8`: clients are compared in canonical form, so networks must have that form too.
+/// The canonical form of a network: `10.0.0.0/8` for `::ffff:10.0.0.0/104`. Clients are compared in canonical form, so networks
+/// must have that form too.
 fn canonical(net: IpNet) -> IpNet {
     let IpNet::V6(v6) = net else { return net };
     let mapped = v6.addr().to_ipv4_mapped();

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A bounded number of places. Calls do not wait for a place.
+/// Limits the calls that wait for an answer of their client: each holds a place. A call that finds no place is refused at once.
 #[derive(Debug)]
 pub struct Parking {
     /// Short critical sections on plain data; never held across an await.
@@ -15,33 +15,33 @@ pub struct Parking {
     max: usize,
 }
 
-/// A place; dropping it makes room.
+/// A call's place among those that wait for their clients. Dropping it frees the place.
 #[derive(Debug)]
 pub struct ParkingPermit {
     places: Arc<Mutex<Shares>>,
     principal: Arc<str>,
 }
 
-/// Shares of a bounded number of places, by principal. Remembers only principals that hold some.
+/// Number of taken places, in all and by principal. Has entries only for principals that hold some.
 #[derive(Debug, Default)]
 pub struct Shares {
     taken: usize,
     held: HashMap<Arc<str>, usize>,
 }
 
-/// No place is free for a call that asks.
+/// The reason why a call that asks its client gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParkingFull {
     /// All places of the namespace are taken.
     #[error("too many calls of the namespace wait for an answer of their client")]
     Namespace,
-    /// The principal holds its share: the other places are for others.
+    /// The principal holds its share: the other places are for other principals.
     #[error("too many calls of this principal wait for an answer of their client")]
     Principal,
 }
 
 impl Parking {
-    /// Creates places for `max` calls; with 0 no call may ask.
+    /// Makes places for `max` calls; with 0 no call may ask its client.
     pub fn new(max: usize) -> Self {
         Self {
             places: Arc::default(),
@@ -49,7 +49,7 @@ impl Parking {
         }
     }
 
-    /// Takes a place for a call of that principal. Callers without one share the empty name.
+    /// Takes a place for a call of that principal. Callers without a principal share the empty name.
     ///
     /// # Errors
     ///
@@ -66,12 +66,12 @@ impl Parking {
         })
     }
 
-    /// Calls that hold a place now.
+    /// Number of calls that hold a place now.
     pub fn parked(&self) -> usize {
         lock(&self.places).taken
     }
 
-    /// Returns true if the parking has this limit.
+    /// Returns true if `max` is the number of places.
     pub fn has_limit(&self, max: usize) -> bool {
         self.max == max
     }
@@ -89,7 +89,7 @@ impl Shares {
     ///
     /// # Errors
     ///
-    /// [`ParkingFull`]: its own share is used up, or all places are.
+    /// [`ParkingFull`]: the principal's share is used up, or all places are.
     pub fn room(&self, principal: &str, max: usize) -> Result<(), ParkingFull> {
         let share = max - max / 8;
         let held = self.held.get(principal).copied().unwrap_or(0);

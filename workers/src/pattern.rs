@@ -49,7 +49,7 @@ impl Patterns {
 pub struct InvalidPattern {
     /// The key the pattern stands under.
     pub key: &'static str,
-    /// The pattern.
+    /// The invalid pattern.
     pub pattern: String,
     /// Error of the glob parser.
     pub reason: String,

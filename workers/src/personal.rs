@@ -5,8 +5,8 @@
 //! a server's keys, `personal: [TOKEN]` ──reload──▶ Personal ────────┴──for a caller──▶ PersonalValues
 //! ```
 //!
-//! A name that a server lists under `personal` is looked up among the values of the calling principal, and nowhere else: a
-//! shared value never stands in for a personal one. Personal values are in no snapshot, so that a new value affects only its
+//! A name that a server lists under `personal` is looked up among the values of the calling principal, and nowhere else: a shared
+//! value is never used in place of a personal one. Personal values are in no snapshot, so that a new value affects only its
 //! principal.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use crate::secrets::{Authorizer, PersonalSecrets, Scope};
 use crate::server_failure::InvalidServer;
 use crate::template::{NoValue, Parts, Sources, Template, is_variable_name};
 
-/// The most personal values of one server; more is a mistake.
+/// Maximum number of personal values of one server; more is a mistake.
 const SLOTS_MAX: usize = 64;
 
 /// The settings of a server that depend on the caller: variables of a stdio server, headers of a remote server. Also the
@@ -63,13 +63,13 @@ impl Personal {
         }
     }
 
-    /// From now on the gateway must be authorized.
+    /// Requires that `by` has authorized the gateway at the server.
     pub(crate) fn authorize(&mut self, by: AuthorizedBy) {
         self.authorized_by = Some(by);
     }
 
-    /// Adds a setting if it refers to a personal name; its other references are looked up now. Returns false if it refers to
-    /// no personal name, and so is the same for all principals.
+    /// Adds a setting if its template refers to a personal name; other references in the template are looked up now. Returns
+    /// false if it refers to no personal name, so that the setting is the same for all principals.
     pub(crate) fn take(
         &mut self,
         name: &str,
@@ -123,12 +123,12 @@ impl Personal {
         })
     }
 
-    /// The names of the variables or headers.
+    /// The names of the variables or headers that depend on the caller.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Values for a principal.
+    /// The settings of the server for a principal.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ impl ToolPolicy {
         })
     }
 
-    /// The policy of a namespace whose tools have these effects.
+    /// Sets the effects of the namespace's tools.
     #[must_use]
     pub fn with_effects(self, effects: ToolEffects) -> Self {
         Self { effects, ..self }
@@ -98,8 +98,8 @@ impl Lists {
     }
 }
 
-/// Returns true if every name that a pattern matches is matched by some pattern of a list, as far as that can be told: a name
-/// by the patterns that match it, a pattern by itself or `*`.
+/// Returns true if a list is known to match every name that a pattern matches. For a pattern without wildcards, a pattern of the
+/// list has to match it; for any other, the list has to hold the same pattern or `*`.
 pub(crate) fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)

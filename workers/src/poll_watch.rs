@@ -21,16 +21,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::names::NamespaceName;
 
-/// A poll that takes longer is long.
+/// Shortest time of a poll that counts as long.
 pub const LONG: Duration = Duration::from_millis(50);
 /// Maximum age of the last reading of a thread's processor time when a poll begins.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(10);
 /// Shortest time between log lines, except for a poll that computed twice as long as any before.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Bytes of a method's name that are kept for the log.
+/// Maximum number of bytes of a method's name that are kept for the log.
 const METHOD_MAX: usize = 32;
 
-/// A method's name, cut. No allocation: a method is noted with every message.
+/// The beginning of a method's name. No allocation: a method is noted with every message.
 #[derive(Clone, Copy, Default)]
 struct MethodNote {
     bytes: [u8; METHOD_MAX],
@@ -72,20 +72,20 @@ struct LogLines {
 pub struct PollSubject {
     /// The purpose of the request, as a fixed word: a label of the counter.
     pub route: &'static str,
-    /// The namespace that it names, if it names one.
+    /// The namespace that the request names, if it names one.
     pub namespace: Option<NamespaceName>,
 }
 
-/// Duration of a poll.
+/// Duration of a poll, by the clock and by the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PollTime {
     wall: Duration,
-    /// Lower bound of the processor time of its thread meanwhile.
+    /// Lower bound of the processor time that the thread used during the poll.
     computed: Duration,
 }
 
 impl PollTime {
-    /// Returns true if computing made it long. Otherwise its thread waited: for a core, a file, a lock.
+    /// Returns true if computing made the poll long. Otherwise its thread waited: for a core, a file, a lock.
     fn is_computing(self) -> bool {
         self.computed + CHECKPOINT_EVERY >= LONG
     }
@@ -208,7 +208,7 @@ fn before() -> Instant {
     now
 }
 
-/// Lower bound of the processor time of this thread since then.
+/// Lower bound of the processor time of this thread since `began`.
 fn computed_since(began: Instant) -> Duration {
     let Some((at, before)) = CHECKPOINT.get() else {
         return Duration::ZERO;

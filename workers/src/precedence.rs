@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::issue::Issue;
 use crate::names::NamespaceName;
 
-/// The code of an [`Issue`] about a name that several places claim.
+/// The code of an [`Issue`] about a name that several sources claim.
 pub const COLLISION: &str = "name_collision";
 
 /// Name of `$DATA/config.yaml` in messages.
 pub(crate) const DATA_FILE: &str = "config.yaml of the data directory";
 
-/// Path of the file, relative to the data directory.
+/// Path of the file with servers that managers add, relative to the data directory.
 pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";
 
 /// Source of a namespace's configuration. The order is the precedence: the first wins.
@@ -58,7 +58,7 @@ pub enum Kind {
 /// The source and the kind of a namespace. Credentials belong to these two and the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// Source of its configuration.
+    /// Source of the namespace's configuration.
     pub source: Source,
     /// The kind of the namespace.
     pub kind: Kind,
@@ -67,9 +67,9 @@ pub struct Origin {
 /// A claim of one source to the name of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Claimed name.
+    /// The claimed name.
     pub name: NamespaceName,
-    /// Source and kind.
+    /// Source and kind of the claimed namespace.
     pub origin: Origin,
     /// The file or key, for messages.
     pub place: String,
@@ -126,7 +126,7 @@ impl std::fmt::Display for Origin {
 }
 
 impl Claim {
-    /// A folder below `tools/`.
+    /// The claim of a folder below `tools/` to its name.
     pub fn folder(name: &NamespaceName) -> Self {
         Self {
             name: name.clone(),
@@ -139,7 +139,7 @@ impl Claim {
         }
     }
 
-    /// The folder outside of `tools/` that `vault.tools_dir` names.
+    /// The claim of the folder outside of `tools/` that `vault.tools_dir` names.
     pub fn vault(name: &NamespaceName) -> Self {
         Self {
             origin: Origin {
@@ -151,7 +151,7 @@ impl Claim {
         }
     }
 
-    /// An entry of `external/config.yaml`.
+    /// The claim of an entry of `external/config.yaml`.
     pub(crate) fn external(name: &NamespaceName, enabled: bool) -> Self {
         Self {
             name: name.clone(),
@@ -164,7 +164,7 @@ impl Claim {
         }
     }
 
-    /// An entry of the configuration, below `key`.
+    /// The claim of an entry of the configuration, below `key`.
     pub(crate) fn configured(
         name: &NamespaceName,
         origin: Origin,
@@ -218,7 +218,7 @@ impl Names {
         self
     }
 
-    /// Adds issues of names.
+    /// Adds issues to the names that they concern.
     pub(crate) fn note(&mut self, issues: Vec<(NamespaceName, Issue)>) {
         for (name, issue) in issues {
             if let Some(settled) = self.0.get_mut(&name) {
@@ -233,7 +233,7 @@ impl Names {
         settled.is_some_and(|it| it.winner.enabled && it.winner.origin == origin)
     }
 
-    /// The claim that has a name.
+    /// The claim that has the name.
     pub fn winner(&self, name: &NamespaceName) -> Option<&Claim> {
         self.0.get(name).map(|it| &it.winner)
     }

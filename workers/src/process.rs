@@ -43,7 +43,7 @@ use crate::secret::Secret;
 const REPORT_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum time for the guard to end all processes after SIGKILL was ordered.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// The longest line a guard sends: an error message of the operating system with a path in it.
+/// Maximum length of a line that a guard sends, in bytes: an error message of the operating system with a path in it.
 const REPORT_MAX: usize = 16 * 1024;
 /// Exit of a command that could not be started; no process of it is left.
 const NOT_STARTED: Exit = Exit::Code(127);
@@ -56,8 +56,8 @@ pub fn hide_from_tools() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Gives the core of this thread, as a rule, to any thread that wakes up. For threads that no call waits for; processes that
-/// they start do not give way.
+/// Lets any thread that wakes up take the core of this thread, as a rule. For threads that no call waits for; processes that they
+/// start are not affected.
 pub fn give_way() {
     slice::lengthen();
 }
@@ -85,7 +85,7 @@ pub enum Priority {
     /// Priority of the gateway itself, for processes that answer calls.
     #[default]
     Normal,
-    /// As [`Priority::Normal`], but it gives way to threads that wake up until [`Child::answers_calls`] is called: for
+    /// As [`Priority::Normal`], but threads that wake up may take its core until [`Child::answers_calls`] is called: for
     /// processes that will answer calls, and first have to load their code.
     Starting,
     /// Lower than processes that answer calls, also for all its descendants: installers, and checks of code.
@@ -105,11 +105,11 @@ pub enum Stdin {
 /// Exit of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Exited with this code.
+    /// The command exited with this code.
     Code(i32),
-    /// Ended by this signal.
+    /// The command was ended by this signal.
     Signal(i32),
-    /// Its guard died first; the tree was ended, its status is unknown.
+    /// The command's guard died first; the tree was ended, the command's status is unknown.
     Lost,
 }
 
@@ -166,7 +166,7 @@ pub struct Child {
     metrics: ProcessMetrics,
 }
 
-/// A line of the guard.
+/// A report of the guard: one line on the control socket.
 #[derive(Debug, PartialEq, Eq)]
 enum Report {
     Started(u32),
@@ -286,7 +286,7 @@ impl Child {
     }
 
     /// Reports that a command of [`Priority::Starting`] answers calls from now on: it gets the priority [`Priority::Normal`].
-    /// Processes that it started meanwhile still give way.
+    /// Processes that it started meanwhile keep theirs.
     pub fn answers_calls(&self) {
         slice::restore_of(self.pid());
     }
@@ -327,7 +327,7 @@ impl Child {
             }
         };
         if timeout(KILL_LIMIT, self.guard.wait()).await.is_err() {
-            // Not awaited without a limit: tokio reaps it in the background.
+            // The guard is killed and not awaited any longer: tokio reaps it in the background.
             let _ = self.guard.start_kill();
         }
         self.ended(exit);

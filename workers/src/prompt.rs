@@ -5,7 +5,7 @@ use crate::definition::announced;
 announced! {
     /// A prompt of a namespace.
     Prompt by
-    /// Name by which clients get it.
+    /// Name by which clients get the prompt.
     name, "name"
 }
 

@@ -17,15 +17,16 @@ const NAMED_MAX: usize = 10;
 /// The namespaces under `tools/` and the servers of a data directory, with the secrets that each asks for.
 #[derive(Debug)]
 pub struct Recipients {
-    /// The rule for namespaces that have none.
+    /// The rule for global secrets in namespaces that set none.
     by_default: GlobalSecrets,
-    /// Namespaces of Python tools: their rule, and the keys that they declare.
+    /// Namespaces of Python tools, each with its rule for global secrets and the keys that it declares.
     namespaces: BTreeMap<NamespaceName, (GlobalSecrets, Vec<String>)>,
-    /// Servers, and the variables that their entries name.
+    /// Servers, each with the variables that its entry names.
     servers: BTreeMap<NamespaceName, Vec<String>>,
     /// The namespace that has each name; `None` if that is not known.
     names: Option<Names>,
-    /// Values that the namespace of their scope's name does not get, since another one of that name has them.
+    /// Values, by scope and key, that the namespace of the scope's name does not get, since they belong to another namespace of
+    /// that name.
     foreign: BTreeSet<(NamespaceName, String)>,
 }
 
@@ -50,8 +51,9 @@ impl Recipients {
         }
     }
 
-    /// Adds the namespace that has each name, and the values that belong to another one of their scope's name, as a reload
-    /// does. `claims` are those of the configuration and of folders. Nothing changes if the store cannot be read.
+    /// Leaves out the namespaces whose name another source has, and the values that do not belong to the namespace of their
+    /// scope, as a reload does. `claims` are those of the configuration and of folders. If the store cannot be read, no value is
+    /// left out.
     #[must_use]
     pub fn with_owners(
         mut self,

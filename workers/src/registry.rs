@@ -48,15 +48,15 @@ pub struct Snapshot {
 pub struct Namespace {
     /// Name of the namespace.
     pub name: NamespaceName,
-    /// `description` of its `tooldock.yaml`.
+    /// `description` of the namespace's `tooldock.yaml`.
     pub description: String,
-    /// `version` of its `tooldock.yaml`.
+    /// `version` of the namespace's `tooldock.yaml`.
     pub version: String,
-    /// Names of the secrets that it declares (never values).
+    /// Names of the secrets that the namespace declares (never values).
     pub secrets: Vec<String>,
-    /// Status of those secrets.
+    /// Status of the secrets that the namespace declares.
     pub secrets_status: SecretsStatus,
-    /// True when it has a `requirements.txt`.
+    /// True if the namespace has a `requirements.txt`.
     pub has_requirements: bool,
     /// Effective limits: defaults, own file up to the ceilings, operator's overrides.
     pub limits: Limits,
@@ -72,19 +72,19 @@ pub struct Namespace {
     pub resource_templates: Vec<Arc<ResourceTemplate>>,
     /// Prompts, in the worker's order.
     pub prompts: Vec<Arc<Prompt>>,
-    /// True when some argument can be completed.
+    /// True if arguments of a prompt or template can be completed.
     pub completions: bool,
-    /// Its Python files, and the use that the worker made of each.
+    /// The namespace's Python files, and the use that the worker made of each.
     pub files: Vec<SourceFile>,
-    /// Problems that do not stop it: skipped files, clamped limits, a failed update.
+    /// Problems that do not stop the namespace: skipped files, clamped limits, a failed update.
     pub issues: Vec<Issue>,
-    /// Upstream that runs its tools.
+    /// Upstream that runs the namespace's tools.
     pub upstream: UpstreamKind,
-    /// Calls that may run and wait. Kept across reloads while the limits stay the same.
+    /// Limit on the calls that run and wait. Kept across reloads while the limits stay the same.
     pub gate: Arc<Gate>,
-    /// Calls that may wait for their clients. Kept across reloads while `max_parked` stays the same.
+    /// Limit on the calls that wait for their clients. Kept across reloads while `max_parked` stays the same.
     pub parked: Arc<Parking>,
-    /// Hash over everything that makes up the namespace; with an equal hash there is nothing to do.
+    /// Hash over everything that makes up the namespace: a reload does nothing for a namespace with an equal hash.
     pub content_hash: [u8; 32],
     /// Value that a layer above keeps with the namespace.
     pub attached: Attachment,
@@ -182,7 +182,7 @@ impl Snapshot {
 }
 
 impl Attachment {
-    /// The value, if it has that type.
+    /// The value, if it has the type `T`.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.get()?).downcast().ok()
     }
@@ -245,7 +245,7 @@ impl Namespace {
         self.prompts.iter().find(|prompt| &*prompt.name == name)
     }
 
-    /// Returns true if any of its functions takes a context, and so may report, log and ask.
+    /// Returns true if a function of the namespace takes a context, and so may report, log and ask.
     pub fn has_context(&self) -> bool {
         self.tools.iter().any(|tool| tool.context)
             || self.resources.iter().any(|resource| resource.context)
@@ -302,7 +302,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The namespaces that are on their way up.
+    /// The namespaces that are starting.
     pub fn startup(&self) -> &Startup {
         &self.startup
     }
@@ -318,7 +318,7 @@ impl Registry {
         self.current.load()
     }
 
-    /// The current snapshot, owned.
+    /// The current snapshot, for keeping across an await.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
     }
@@ -353,12 +353,12 @@ impl Registry {
         })
     }
 
-    /// Serves the management tools from now on. Later calls change nothing.
+    /// Sets the namespace of the management tools. Later calls change nothing.
     pub fn set_system(&self, system: Arc<Namespace>) {
         let _ = self.system.set(system);
     }
 
-    /// Serves all namespaces at once by this one from now on. Later calls change nothing.
+    /// Sets the namespace that stands for all namespaces at once. Later calls change nothing.
     pub fn set_global(&self, global: Arc<Namespace>) {
         let _ = self.global.set(global);
     }
@@ -424,7 +424,7 @@ impl Registry {
         self.reloads.subscribe()
     }
 
-    /// Tells that all namespaces were reloaded.
+    /// Tells the subscribers that all namespaces were reloaded.
     pub fn reloaded(&self) {
         self.reloads.send_modify(|reloads| *reloads += 1);
     }

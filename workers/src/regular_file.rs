@@ -76,8 +76,8 @@ pub(crate) fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes the permissions of a file that are beyond a mode: a user who may read a lock may hold it, and a list of names
-/// reveals names. A file of another user, and a file with further hard links, stays as it is.
+/// Removes the permissions of a file that are beyond a mode: a user who can read a lock file can hold the lock, and a user who
+/// can read the file of secrets' names learns them. A file of another user, and a file with further hard links, stays as it is.
 pub(crate) fn tighten(file: &File, mode: u32) {
     let Ok(found) = file.metadata() else { return };
     let beyond = found.mode() & 0o777 & !mode;
@@ -119,7 +119,7 @@ fn opened(path: &Path, flags: OFlags, mode: u32, links: Links) -> io::Result<Fil
         Links::Refused => (fs::symlink_metadata(path), OFlags::NOFOLLOW),
         Links::Followed => (fs::metadata(path), OFlags::empty()),
     };
-    // Before it is opened: opening a device can have effects.
+    // Checked before the file is opened: opening a device can have effects.
     match found {
         Ok(found) => regular(found.file_type())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -59,7 +59,7 @@ use itself::{Itself, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
 
-/// Workers that boot at once. Booting needs the processor: more at a time would make each of them late.
+/// Maximum number of workers that boot at once. Booting needs the processor: more at a time would make each of them late.
 const BOOTS_MAX: usize = 16;
 
 /// Brings the registry up to date and owns every worker.
@@ -67,25 +67,26 @@ const BOOTS_MAX: usize = 16;
 pub struct Reloader {
     data: Arc<DataDir>,
     ready_timeout: Duration,
-    /// Replaced by a configuration reload. This lock and those below guard plain data and are never held across an await.
+    /// Limits of all namespaces, replaced by a configuration reload. This lock and those below guard plain data and are never
+    /// held across an await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
     servers: Mutex<Arc<ServersConfig>>,
     aggregates: Mutex<Arc<AggregatesConfig>>,
     vault: Mutex<Option<VaultFolder>>,
-    /// Content of the file of external servers when it could be used last.
+    /// Content of the file of external servers, as it could be used last.
     servers_file: Mutex<Arc<ServersFile>>,
     /// Names as the last run over all namespaces settled them.
     names: Mutex<Arc<Names>>,
-    /// Owners of credentials; `None` until they are read.
+    /// Owners of secrets; `None` until they are read.
     owners: Mutex<Option<RecordedOwners>>,
     secrets: SecretsOf,
-    /// Secrets as the source gave them when it could be read last.
+    /// Secrets, as their source could be read last.
     last_secrets: Mutex<Option<Secrets>>,
     host: Arc<WorkerHost>,
     registry: Arc<Registry>,
     environments: Environments,
     metrics: ReloadMetrics,
-    /// Outcome of the parts of the next reload that are done elsewhere.
+    /// Outcome of the next reload's parts outside of the reloader, such as the configuration.
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<RunQueue>,
@@ -151,13 +152,13 @@ pub enum ReloadError {
     /// The reloader has no runtime yet.
     #[error("the gateway is still starting")]
     NotStarted,
-    /// The gateway is shutting down.
+    /// The gateway is shutting down, and reloads nothing any more.
     #[error("the gateway is shutting down")]
     ShuttingDown,
     /// The tools directory cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Scan {
-        /// The tools directory.
+        /// Path of the tools directory.
         path: PathBuf,
         /// Error of the operating system.
         source: Arc<io::Error>,
@@ -177,7 +178,7 @@ type Ticket = watch::Sender<Option<Answer>>;
 #[derive(Debug, Default)]
 struct RunQueue {
     running: bool,
-    /// The run after the current one, if a caller waits for it, and its scope.
+    /// The run after the current one, with its scope, if a caller waits for it.
     next: Option<(ReloadScope, Ticket)>,
 }
 
@@ -351,7 +352,7 @@ impl Reloader {
         }
     }
 
-    /// Runs until no caller waits.
+    /// Runs the queued reloads until no caller waits.
     async fn run_queue(self: Arc<Self>, mut scope: ReloadScope, mut ticket: Ticket) {
         let mut before: Option<Answer> = None;
         loop {
@@ -369,7 +370,7 @@ impl Reloader {
                 queue.running = next.is_some();
                 next
             };
-            // Not earlier: a caller that has this answer and asks again would get the answer of this run once more.
+            // Answered only now: a caller that has this answer and asks again would get the answer of this run once more.
             ticket.send_replace(Some(answer));
             before = Some(own);
             match next {

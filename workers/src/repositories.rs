@@ -36,7 +36,7 @@ pub struct Analysis {
     pub framework: String,
     /// Paths of the files, sorted.
     pub files: Vec<String>,
-    /// Tools, by file and place in the file.
+    /// Tools, by file and position in the file.
     pub tools_found: Vec<FoundTool>,
     /// Packages that the source needs, with their versions as the repository writes them.
     pub dependencies: BTreeMap<String, String>,
@@ -44,7 +44,7 @@ pub struct Analysis {
     pub apis_called: Vec<String>,
     /// Variables that the source reads and that look like credentials. Names only.
     pub secrets_needed: Vec<String>,
-    /// Parts that were left out or could not be read, in sentences.
+    /// Files and results that were left out or could not be read, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -70,7 +70,7 @@ pub struct FoundParameter {
     /// Type as written in the source; `any` if the source gives none.
     #[serde(rename = "type")]
     pub kind: String,
-    /// True when a call must have it.
+    /// True if a call must have the parameter.
     pub required: bool,
     /// Description of the parameter; may be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -80,9 +80,9 @@ pub struct FoundParameter {
 /// A text file of a repository that was analysed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RepoFile {
-    /// Its path in the repository.
+    /// The file's path in the repository.
     pub path: String,
-    /// Its whole text.
+    /// The file's whole text.
     pub content: String,
 }
 
@@ -107,7 +107,7 @@ pub struct RegistryEntry {
 pub struct Progress {
     /// The current step, in a few words.
     pub message: String,
-    /// The done part of the whole job, roughly, in percent. Never less than before.
+    /// The done fraction of the whole job, roughly, in percent. Never less than before.
     pub percent: u8,
 }
 
@@ -117,7 +117,7 @@ pub struct Progress {
 pub struct BuilderError {
     /// The kind of failure.
     pub code: BuilderErrorCode,
-    /// A sentence or two.
+    /// The problem and the remedy, in a sentence or two.
     pub message: String,
 }
 
@@ -144,9 +144,9 @@ pub enum BuilderErrorCode {
 /// Request to the child, as one line of JSON on its standard input.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BuilderRequest {
-    /// The job.
+    /// The job to do.
     pub task: Task,
-    /// Folder of the clones.
+    /// Folder of the kept trees, `$DATA/repos`.
     pub repos: std::path::PathBuf,
     /// The settings in force.
     pub config: BuilderConfig,

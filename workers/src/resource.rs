@@ -6,14 +6,14 @@ use crate::definition::announced;
 announced! {
     /// A resource of a namespace.
     Resource by
-    /// URI by which clients read it.
+    /// URI by which clients read the resource.
     uri, "uri"
 }
 
 announced! {
-    /// A family of resources.
+    /// A template for the URIs of a family of resources.
     ResourceTemplate by
-    /// The pattern of their URIs (RFC 6570).
+    /// The pattern of the resources' URIs (RFC 6570).
     uri_template, "uriTemplate"
 }
 

@@ -15,7 +15,7 @@ pub enum RouteId {
     Mcp,
     /// Opens a session of HTTP+SSE.
     Sse,
-    /// Messages of a client in such a session.
+    /// Messages of a client in a session of HTTP+SSE.
     Messages,
     /// The tools of a namespace.
     Tools,
@@ -49,7 +49,7 @@ pub enum RouteId {
     Ready,
     /// Metadata below `/.well-known/`.
     WellKnown,
-    /// The counters, which the edge itself writes.
+    /// The metrics, which the edge itself writes.
     Metrics,
     /// The page of the web UI, which the edge itself has.
     WebPage,

@@ -37,7 +37,7 @@ impl Runtimes {
             let first = current.is_none() && !handles.is_empty();
             if first {
                 for handle in &handles {
-                    // Ends with its runtime.
+                    // The task ends with its runtime.
                     handle.spawn(keep_a_timer());
                 }
                 *current = Some(handles.into());
@@ -60,15 +60,15 @@ impl Runtimes {
             if let Some(handles) = known.borrow_and_update().as_ref() {
                 return Arc::clone(handles);
             }
-            // The sender is `self`, so this returns only when something was provided.
+            // The sender is `self`, so this returns only when runtimes were provided.
             let _ = known.changed().await;
         }
     }
 }
 
-/// Keeps a timer standing. A timer that becomes the next one of its runtime makes it wake itself up: a write, and a useless
-/// turn of its loop. The time limit of every call would be that timer if a client waits for each response before its next
-/// call.
+/// Keeps a timer pending in the current runtime. A timer that becomes the next one of its runtime makes the runtime wake itself
+/// up: a write, and a useless turn of its loop. The time limit of every call would be that timer if a client waits for each
+/// response before its next call.
 async fn keep_a_timer() {
     loop {
         sleep(STANDING_TIMER).await;

@@ -29,30 +29,30 @@ use walk::Walk;
 /// The file with a namespace's dependencies.
 pub const REQUIREMENTS_FILE: &str = "requirements.txt";
 
-/// Folders beyond this many are not served.
+/// Maximum number of folders that are served.
 const NAMESPACES_MAX: usize = 10_000;
-/// The largest `requirements.txt`.
+/// Maximum size of `requirements.txt`, in bytes.
 const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A namespace folder, with the result of the scan.
 #[derive(Debug, Clone)]
 pub struct NamespaceSource {
-    /// Name of the namespace, which is the folder's.
+    /// Name of the namespace, which is the name of the folder.
     pub name: NamespaceName,
     /// Path of the folder, absolute.
     pub dir: PathBuf,
-    /// True when there is a file that may hold tools.
+    /// True if there is a file that may hold tools.
     pub has_python: bool,
-    /// Content of its `tooldock.yaml`.
+    /// Content of the folder's `tooldock.yaml`.
     pub manifest: Manifest,
-    /// Content of its `requirements.txt`.
+    /// Content of the folder's `requirements.txt`.
     pub requirements: Option<Requirements>,
     /// Issues about skipped files.
     pub issues: Vec<Issue>,
-    /// Reason why it cannot be served in its present state.
+    /// Reason why the namespace cannot be served in its present state.
     pub failure: Option<SourceFailure>,
-    /// Hash over names and contents of its sources: Python files, requirements, manifest, and the local packages and wheels
-    /// that requirements name. Data that a tool writes beside them is not part of the hash.
+    /// Hash over names and contents of the namespace's sources: Python files, requirements, manifest, and the local packages and
+    /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
     pub files_hash: [u8; 32],
     /// Hash over the files that an installer reads on this machine beside `requirements.txt`: the lists that it names, and the
     /// content of local packages and wheels. Packages that are used in place (`-e`) count by their build files, the names of
@@ -70,7 +70,7 @@ impl NamespaceSource {
         secrets.for_workers(&self.name, limits.global_secrets, &self.manifest.secrets)
     }
 
-    /// A folder that is gone, or has no Python file any more, while its namespace is served.
+    /// The failed source of a folder that is gone, or has no Python file any more, while its namespace is served.
     pub(crate) fn unreadable(name: NamespaceName, dir: PathBuf) -> Self {
         let message = format!(
             "{}: no Python file is there any more; a reload (POST /reload or SIGHUP) takes the namespace as it is then",
@@ -175,7 +175,7 @@ pub(crate) fn scan_one(
     Ok(found.map(|(name, folder)| look_at(name, path, &folder, &tree)))
 }
 
-/// Returns true if the tools directory has a folder of this name. Asks the file system, and reads no file.
+/// Returns true if the tools directory has a folder of this name. Looks the name up, and reads no file.
 pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
     let Ok(tree) = tools_dir.canonicalize() else {
         return false;
@@ -285,11 +285,11 @@ pub(crate) fn look_at(
             code: "dependency_error",
             message: format!("{REQUIREMENTS_FILE}: {message}"),
         });
-        // Part of the hash: correcting the list is a change.
+        // The message is part of the hash: correcting the list is a change.
         walk.field(message.as_bytes());
         [0; 32]
     });
-    // Hashed again by content: beyond the limits of the walk a change of these two is still a change.
+    // Both files are hashed again by content: beyond the limits of the walk a change of these two is still a change.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());

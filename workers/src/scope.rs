@@ -48,13 +48,13 @@ pub struct ScopeTable(BTreeMap<String, Vec<String>>);
 #[derive(Debug)]
 pub struct ToolScope {
     names: Box<[Box<str>]>,
-    /// True when one of them is [`ADMIN`].
+    /// True if one of the scopes is [`ADMIN`].
     admin: bool,
     tools: Patterns,
     fingerprint: [u8; 32],
 }
 
-/// The name of a scope that does not exist.
+/// Error of a name that no scope has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown scope {name:?}: known are {known}")]
 pub struct UnknownScope {
@@ -68,12 +68,12 @@ pub enum InvalidScope {
     /// A pattern of the scope is not a valid glob.
     #[error("{scope}: invalid pattern {:?}: {}", .error.pattern, .error.reason)]
     Pattern {
-        /// The scope.
+        /// Name of the scope.
         scope: String,
         /// Error of the glob parser.
         error: InvalidPattern,
     },
-    /// `admin` has no patterns.
+    /// The configuration gives patterns to `admin`, which opens every tool.
     #[error("{ADMIN} opens every tool and cannot be given patterns; choose another name")]
     Admin,
     /// The name could not be written in lists, which have commas or spaces between scopes.

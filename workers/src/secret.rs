@@ -9,12 +9,12 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Wraps a value.
+    /// Wraps a value, which is wiped from memory when the result is dropped.
     pub fn new(value: impl Into<String>) -> Self {
         Self(Zeroizing::new(value.into()))
     }
 
-    /// The value, for the only place that must pass it on.
+    /// The value, only for code that must pass it on.
     pub fn expose(&self) -> &str {
         &self.0
     }

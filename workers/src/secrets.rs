@@ -80,7 +80,7 @@ impl Secrets {
         }))
     }
 
-    /// Secrets that every namespace gets.
+    /// Makes secrets that every namespace gets.
     pub fn global<K: Into<String>>(values: impl IntoIterator<Item = (K, Secret)>) -> Self {
         let values = Values {
             global: values.into_iter().map(|(k, v)| (k.into(), v)).collect(),
@@ -95,7 +95,7 @@ impl Secrets {
         self.with_scope(&Scope::Namespace(namespace.clone()), key, value)
     }
 
-    /// The secrets, with another one of that scope.
+    /// A copy of the secrets with a value added in a scope.
     #[must_use]
     pub fn with_scope(&self, scope: &Scope, key: &str, value: Secret) -> Self {
         let mut values = self.0.values.clone();
@@ -146,7 +146,7 @@ impl Secrets {
         all.map(|(name, own)| (name.as_str(), own))
     }
 
-    /// Secrets of a namespace.
+    /// The secrets of a namespace: global values, and its own.
     pub fn for_namespace(&self, namespace: &NamespaceName) -> NamespaceSecrets {
         let values = self.0.values.merged(namespace.as_str());
         let placeholders = self.0.meta.placeholders(namespace.as_str());
@@ -191,7 +191,7 @@ pub trait SecretSource: Send + Sync + 'static {
     /// When there are secrets that cannot be read. The error names the file. An empty store is not an error.
     fn read(&self) -> Result<Secrets, SecretsError>;
 
-    /// The owners of values, as they were recorded last. Blocks, too.
+    /// The owners of values, as they were recorded last. Reads files as `read` does: call it where blocking is allowed.
     ///
     /// # Errors
     ///
@@ -200,8 +200,8 @@ pub trait SecretSource: Send + Sync + 'static {
         Ok(RecordedOwners::default())
     }
 
-    /// Records the owners of values. Returns true if they are stored beside the values, from which they cannot be removed
-    /// alone. Blocks, too.
+    /// Records the owners of values. Returns true if they are stored beside the values, from which they cannot be removed alone.
+    /// Writes files: call it where blocking is allowed.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ pub(crate) const INVALID: &str = "invalid_config";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct InvalidServer {
-    /// The key, relative to the server's own.
+    /// The key, relative to the server's entry.
     pub key: String,
     /// Description of the problem. Holds no value of a variable.
     pub message: String,
@@ -36,9 +36,10 @@ pub(crate) struct ExternalFailure {
     pub(crate) code: &'static str,
     /// The key, and the problem with it.
     pub(crate) reason: Box<InvalidServer>,
-    /// Error of calls.
+    /// Error that calls of the server's namespace get.
     pub(crate) error: CallError,
-    /// True when the previously served server may go on. False when a variable is gone: it may have been taken away.
+    /// True when the previously served server may stay in service. False when a variable is no longer set: it may have been
+    /// revoked.
     pub(crate) keeps_old: bool,
 }
 

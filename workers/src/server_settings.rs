@@ -10,13 +10,13 @@ use crate::server_failure::InvalidServer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// All clients share one, except those that the server may ask something: each has a process of its own.
+    /// All clients share a process, except those that the server may ask something: each of these has a process of its own.
     Auto,
-    /// All clients share one.
+    /// All clients share a process.
     Shared,
-    /// Each session has its own process.
+    /// Each session has a process of its own.
     Session,
-    /// All sessions of one principal share one.
+    /// All sessions of one principal share a process.
     Principal,
 }
 
@@ -36,10 +36,10 @@ impl Isolation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListMode {
-    /// Mended if that keeps their meaning, so that strict clients accept them.
+    /// Lists are mended if that keeps their meaning, so that strict clients accept them.
     #[default]
     Mend,
-    /// Unchanged, as the server wrote them.
+    /// Lists stay as the server wrote them.
     Raw,
 }
 

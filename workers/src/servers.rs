@@ -6,7 +6,7 @@
 //! external/config.yaml ──┘
 //! ```
 //!
-//! `check` goes the same way up to the servers, for operators who want to find problems before a start.
+//! `check` takes the same steps up to the servers, for operators who want to find problems before a start.
 //!
 //! No I/O: variables are passed in. An error of one server is in its own outcome.
 
@@ -38,31 +38,31 @@ use crate::template::{NoValue, Sources, Template};
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
 pub use claims::configured;
 
-/// A wanted server.
+/// A server that a reload is to serve.
 #[derive(Debug)]
 pub(crate) struct External {
     /// Namespace of the server.
     pub(crate) name: NamespaceName,
     /// The server, or the reason why it cannot be used.
     pub(crate) server: Result<Server, ExternalFailure>,
-    /// Variables that its configuration refers to.
+    /// Variables that the server's configuration refers to.
     pub(crate) variables: Vec<String>,
-    /// Status of those variables.
+    /// Status of the secrets among those variables.
     pub(crate) secrets_status: SecretsStatus,
-    /// Oddities that do not stop it.
+    /// Issues that do not stop the server.
     pub(crate) issues: Vec<Issue>,
-    /// Limits of its namespace, as configured.
+    /// Limits of the server's namespace, as configured.
     pub(crate) limits: LimitsPatch,
-    /// Place of its configuration.
+    /// Place of the server's configuration.
     pub(crate) place: ServerPlace,
 }
 
 /// An external MCP server, of either kind.
 #[derive(Debug)]
 pub(crate) enum Server {
-    /// A program to run.
+    /// A stdio server: a program to run.
     Stdio(Arc<ExternalServer>),
-    /// A pool of backends.
+    /// A remote server: a pool of backends.
     Remote(Arc<RemoteServer>),
 }
 
@@ -101,14 +101,14 @@ pub struct ServersConfig {
 pub(crate) enum ServerPlace {
     /// `upstreams.stdio`: written by the operator.
     Stdio,
-    /// `upstreams.remote`: written by the operator, too.
+    /// `upstreams.remote`: written by the operator.
     Remote,
     /// `external/config.yaml`: written by any process that may write there.
     File,
 }
 
 impl ServerPlace {
-    /// The file, if the operator's ceilings apply to it.
+    /// The file's name, if the operator's ceilings apply to it.
     pub(crate) fn file(self) -> Option<&'static str> {
         match self {
             Self::Stdio | Self::Remote => None,
@@ -116,7 +116,7 @@ impl ServerPlace {
         }
     }
 
-    /// The key that holds its servers.
+    /// The key under which the servers of this place are configured.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Stdio => "upstreams.stdio",

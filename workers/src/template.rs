@@ -51,12 +51,12 @@ pub(crate) enum NoValue {
 pub(crate) struct Sources<'a> {
     pub(crate) secrets: &'a BTreeMap<String, Secret>,
     pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
-    /// The names that may be looked up in the environment. `None` for texts of the operator, which may name any.
+    /// The names that may be looked up in the environment. `None` for texts of the operator, which may refer to any name.
     pub(crate) allowed: Option<&'a [String]>,
 }
 
 impl Sources<'_> {
-    /// The value of a name.
+    /// The value of a name, from the secrets or the environment.
     fn value(&self, name: &str) -> Result<Secret, NoValue> {
         if let Some(secret) = self.secrets.get(name) {
             return Ok(secret.clone());
@@ -91,7 +91,7 @@ impl Template {
         Self(text.into())
     }
 
-    /// The text in a form that is safe to show: `${NAME}` as it is, the rest hidden.
+    /// The text in a form that is safe to show: a single `${NAME}` as it is, any other text hidden.
     pub fn masked(&self) -> &str {
         match self.pieces().as_deref() {
             Ok([Piece::Variable(_)]) => &self.0,
@@ -99,12 +99,12 @@ impl Template {
         }
     }
 
-    /// Returns true if it is that text, whatever the text refers to.
+    /// Returns true if the template is exactly this text, whatever the text refers to.
     pub(crate) fn is(&self, text: &str) -> bool {
         self.0 == text
     }
 
-    /// The names it refers to.
+    /// The names that the template refers to.
     pub(crate) fn names(&self) -> Vec<&str> {
         let pieces = self.pieces().unwrap_or_default();
         let names = pieces.into_iter().filter_map(|piece| match piece {
@@ -114,12 +114,12 @@ impl Template {
         names.collect()
     }
 
-    /// Checks that each reference in it is well-formed; otherwise it can never have a value.
+    /// Checks that each reference in the template is well-formed; otherwise the template can never have a value.
     pub(crate) fn check(&self) -> Result<(), NoValue> {
         self.pieces().map(drop)
     }
 
-    /// The value.
+    /// The template's text with each reference replaced by its value.
     pub(crate) fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
         let mut value = String::new();
         for piece in self.pieces()? {
@@ -231,7 +231,7 @@ fn is_plain(text: &str) -> bool {
     text.len() < 8 || (text.len() <= 12 && text.bytes().all(|b| b.is_ascii_alphabetic()))
 }
 
-/// Returns true if a text can be looked up: it is a name in shells.
+/// Returns true if a text is a valid name of a variable.
 pub(crate) fn is_variable_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= 256

@@ -14,7 +14,7 @@ pub struct Tool {
     /// Human title, if the author gave one or the worker derived one.
     #[serde(default)]
     pub title: Option<String>,
-    /// The docstring.
+    /// Description of the tool: the function's docstring.
     #[serde(default)]
     pub description: String,
     /// JSON Schema of the arguments; always an object schema.
@@ -31,10 +31,10 @@ pub struct Tool {
     /// MCP `_meta` of the tool, verbatim.
     #[serde(default, rename = "_meta")]
     pub meta: Option<Arc<RawValue>>,
-    /// The file the tool was found in, relative to its namespace folder.
+    /// The file that declares the tool, relative to its namespace folder.
     #[serde(default)]
     pub filename: String,
-    /// True when its function takes a context, and so may report, log and ask.
+    /// True if the tool's function takes a context, and so may report, log and ask.
     #[serde(default)]
     pub context: bool,
 }

@@ -29,7 +29,7 @@ pub(crate) enum TreeFileError {
     Unreadable(#[from] io::Error),
 }
 
-/// The real path; `None` if a symlink leads out of the tree. `tree` is a real path itself.
+/// The real path of `path`; `None` if a symlink leads out of the tree. `tree` is a real path itself.
 pub(crate) fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
     let real = path.canonicalize()?;
     Ok(real.starts_with(tree).then_some(real))
@@ -38,7 +38,7 @@ pub(crate) fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
 /// Opens a regular file in the tree, without blocking.
 pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFileError> {
     let real = resolve(path, tree)?.ok_or(TreeFileError::Outside)?;
-    // Before it is opened: opening a device can have effects.
+    // Checked before the file is opened: opening a device can have effects.
     regular(&real.metadata()?)?;
     let file = regular_file::open(&real)?;
     let metadata = file.metadata()?;

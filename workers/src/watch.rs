@@ -26,7 +26,7 @@ use source::ChangeWatcher;
 /// Interval of checking for replaced folders. A check is a few system calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of polling files if the system does not report changes, and none is configured.
+/// Interval of polling files if the system does not report changes, and no interval is configured.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
 /// Reports changes in a data directory.
@@ -40,9 +40,9 @@ pub struct Watch {
 
 #[derive(Debug)]
 enum Means {
-    /// The system reports changes.
+    /// The system reports changes to this watcher.
     Told(Arc<Mutex<ChangeWatcher>>),
-    /// Files are polled.
+    /// Files are polled at this interval.
     Polled { every: Duration, last: Option<u64> },
 }
 
@@ -103,8 +103,8 @@ impl Watch {
         }
     }
 
-    /// Watches replaced folders again. Returns true if there were any. Runs on another thread, since a large tree takes its
-    /// time.
+    /// Watches replaced folders again. Returns true if there were such folders. Runs on another thread, since a large tree takes
+    /// its time.
     async fn renew(&mut self) -> bool {
         let Means::Told(source) = &self.means else {
             return false;

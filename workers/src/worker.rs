@@ -75,9 +75,9 @@ const READY_WAIT: Duration = Duration::from_secs(5);
 /// Everything needed to start one generation of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerSpec {
-    /// The namespace it serves.
+    /// The namespace that the worker serves.
     pub namespace: NamespaceName,
-    /// Tells two generations of one namespace apart.
+    /// Number of the generation, which tells two generations of one namespace apart.
     pub generation: u64,
     /// The interpreter of the namespace's environment.
     pub python: PathBuf,
@@ -85,7 +85,7 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
-    /// True when a function that is named like its file is a tool.
+    /// True if a function that is named like its file is a tool.
     pub vault_style: bool,
     /// The [`crate::scan::NamespaceSource::files_hash`] with which the worker was started. A later process is only started
     /// from files with this hash. `None`: not compared.
@@ -93,15 +93,15 @@ pub struct WorkerSpec {
     /// `<ns>.sock`: the name to which the worker renames its own socket; at most 100 bytes long. Further processes have
     /// `<ns>.p1.sock` and so on.
     pub socket: PathBuf,
-    /// Processes of this kind that share the calls; 1 to [`PROCESSES_MAX`].
+    /// Number of processes that share the calls; 1 to [`PROCESSES_MAX`].
     pub processes: usize,
-    /// The whole environment, built from nothing (WRK-18). Values print as `[redacted]`.
+    /// The whole environment of a process, built from nothing (WRK-18). Values print as `[redacted]`.
     pub environment: Vec<(OsString, Secret)>,
-    /// The values that must not show in the output of its processes, nor in the tracebacks of its functions.
+    /// The values that must not show in the output of the worker's processes, nor in the tracebacks of its functions.
     pub hidden: Vec<Secret>,
-    /// Threads for sync tools.
+    /// Number of threads for sync tools in each process.
     pub sync_concurrency: usize,
-    /// The largest frame the worker may send, in bytes. Calls larger than this are refused as well.
+    /// Maximum size of a frame that the worker may send, in bytes. Calls larger than this are refused as well.
     pub max_frame: u64,
     /// Maximum time for a process that asked to be replaced to go on with its calls.
     pub drain: Duration,
@@ -116,9 +116,9 @@ pub struct WorkerHost {
     pub guard: PathBuf,
     /// Time limits, delays and thresholds.
     pub config: WorkersConfig,
-    /// Runtimes of connections.
+    /// Runtimes in which connections to workers are made.
     pub runtimes: Arc<Runtimes>,
-    /// Metrics that count them.
+    /// Metrics of workers.
     pub metrics: Arc<WorkerMetrics>,
     /// The last lines that workers printed.
     pub output: RecentOutput,
@@ -127,19 +127,19 @@ pub struct WorkerHost {
 /// Declarations of a worker when it became ready.
 #[derive(Debug, Clone, Default)]
 pub struct Declarations {
-    /// Its tools, in its order.
+    /// Tools, in the worker's order.
     pub tools: Vec<Arc<Tool>>,
-    /// Its resources, in its order.
+    /// Resources, in the worker's order.
     pub resources: Vec<Arc<Resource>>,
-    /// Its resource templates, in its order.
+    /// Resource templates, in the worker's order.
     pub resource_templates: Vec<Arc<ResourceTemplate>>,
-    /// Its prompts, in its order.
+    /// Prompts, in the worker's order.
     pub prompts: Vec<Arc<Prompt>>,
-    /// True when some argument can be completed.
+    /// True if arguments of a prompt or template can be completed.
     pub completions: bool,
-    /// Issues about skipped parts.
+    /// Issues about skipped files and functions.
     pub issues: Vec<Issue>,
-    /// Its files, and the use that it made of each.
+    /// The namespace's files, and the use that the worker made of each.
     pub files: Vec<SourceFile>,
 }
 
@@ -162,7 +162,7 @@ impl Declarations {
         lists(self) == lists(other)
     }
 
-    /// Returns true if both declare the same names of tools, resources, templates and prompts.
+    /// Returns true if both declare equal names of tools, resources, templates and prompts.
     fn has_the_names_of(&self, other: &Self) -> bool {
         let names = |it: &Self| -> BTreeSet<(u8, Arc<str>)> {
             let tools = it.tools.iter().map(|tool| (0, Arc::clone(&tool.name)));
@@ -179,13 +179,13 @@ impl Declarations {
 
 /// A namespace's processes, seen as one; clones of its `Arc` are handed to the snapshot and to calls in flight.
 pub struct Worker {
-    /// At least one.
+    /// Members of the worker, one for each process; at least one.
     members: Box<[WorkerMember]>,
     /// Notified when some member entered another state.
     changed: Arc<Notify>,
     /// Declarations of the first process to come up.
     declared: Arc<OnceLock<Arc<Declarations>>>,
-    /// Changes with every refused start.
+    /// Changes whenever the start of a process is refused.
     refused: watch::Receiver<()>,
     /// Begin of the next search for the least busy member, so that equally busy ones take turns.
     turn: AtomicUsize,
@@ -197,18 +197,18 @@ pub struct Worker {
 }
 
 impl WorkerSpec {
-    /// Number of processes of such a worker.
+    /// Number of processes of a worker with this specification.
     fn members(&self) -> usize {
         self.processes.clamp(1, PROCESSES_MAX)
     }
 
-    /// The longest a worker may take until all its processes are up, if one of them may take `limit`.
+    /// Maximum time until all processes of the worker are up, if one of them may take `limit`.
     pub fn boot_limit(&self, limit: Duration) -> Duration {
         let rounds = self.members().div_ceil(boots_at_once());
         limit.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
     }
 
-    /// The sockets of its processes, in their order. A single process has the socket of the specification.
+    /// The sockets of the worker's processes, in their order. A single process has the socket of the specification.
     pub fn sockets(&self) -> impl Iterator<Item = PathBuf> {
         (0..self.members()).map(|number| match number {
             0 => self.socket.clone(),
@@ -217,7 +217,8 @@ impl WorkerSpec {
     }
 }
 
-/// Processes of one worker that boot at once. Booting needs the processor: more at a time would make each of them late.
+/// Maximum number of processes of one worker that boot at once. Booting needs the processor: more at a time would make each of
+/// them late.
 fn boots_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -247,7 +248,7 @@ impl Worker {
             WorkerMember::start(spec, Arc::clone(&host), &common)
         };
         let members = spec.sockets().map(start).collect();
-        // Made after those of its members: the series of a namespace are removed with the last handle.
+        // Made after the handles of its members: the series of a namespace are removed with the last handle.
         let suppressed = host
             .metrics
             .worker(&spec.namespace)
@@ -267,12 +268,13 @@ impl Worker {
         })
     }
 
-    /// The outcome of the first boot of all its processes.
+    /// The outcome of the first boot of all the worker's processes.
     ///
     /// # Errors
     ///
-    /// The error of a process that failed: `dependency_error` if it reported that (it then stays [`WorkerState::Failed`]),
-    /// otherwise `worker_unavailable`, and it goes on trying; [`Worker::declared`] has the outcome of later boots.
+    /// The error of a process that failed: `dependency_error` if it reported that (the worker then stays
+    /// [`WorkerState::Failed`]), otherwise `worker_unavailable`, and the worker goes on trying; [`Worker::declared`] has the
+    /// outcome of later boots.
     pub async fn ready(&self) -> Result<Arc<Declarations>, CallError> {
         for member in &self.members {
             member.ready().await?;
@@ -285,12 +287,12 @@ impl Worker {
         self.declared.get().cloned()
     }
 
-    /// Returns true if some process is not started again, since its files or functions are not those it was started with.
+    /// Returns true if a process is not started again, since its files or functions are not those it was started with.
     pub fn is_outdated(&self) -> bool {
         self.members.iter().any(WorkerMember::is_outdated)
     }
 
-    /// Returns true if it is outdated and has no process left that takes calls: none of its declared functions is loaded.
+    /// Returns true if the worker is outdated and has no process left that takes calls: none of its declared functions is loaded.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_outdated() && !self.members.iter().any(WorkerMember::takes_calls)
     }
@@ -300,8 +302,8 @@ impl Worker {
         self.refused.clone()
     }
 
-    /// Runs one call, in the process that has the fewest. Has no time limit of its own, except for the wait for a process (5
-    /// s) if none takes calls; dropping the future cancels the call in the process.
+    /// Runs one call, in the process with the fewest calls. Has no time limit of its own, except for the wait for a process (5 s)
+    /// if none takes calls; dropping the future cancels the call in the process.
     ///
     /// # Errors
     ///
@@ -330,8 +332,8 @@ impl Worker {
         }
     }
 
-    /// A text of its functions in the form that may be logged: without the namespace's secrets, unable to forge a log line,
-    /// and within the rate of its output. `None` if too much was logged already; that is counted and reported.
+    /// A text of the worker's functions in the form that may be logged: without the namespace's secrets, unable to forge a log
+    /// line, and within the rate of the worker's output. `None` if too much was logged already; that is counted and reported.
     pub fn loggable(&self, text: &str) -> Option<String> {
         output::loggable(&self.spec().namespace, text, &self.output)
     }
@@ -342,7 +344,8 @@ impl Worker {
         Arc::clone(&self.recent)
     }
 
-    /// State of the worker: that of its best process. If one of them is degraded, the worker is.
+    /// State of the worker: that of the process that is nearest to taking calls; degraded if that is ready and another process is
+    /// degraded.
     pub fn state(&self) -> WorkerState {
         match self.best().state() {
             WorkerState::Ready if self.states().any(|it| it == WorkerState::Degraded) => {
@@ -352,37 +355,37 @@ impl Worker {
         }
     }
 
-    /// States of its processes.
+    /// States of the worker's processes.
     pub fn states(&self) -> impl Iterator<Item = WorkerState> {
         self.members.iter().map(WorkerMember::state)
     }
 
-    /// Specification that it was started with.
+    /// Specification that the worker was started with.
     pub fn spec(&self) -> &WorkerSpec {
         self.members[0].spec()
     }
 
-    /// The pid of its current process (not of the guard around it); with several, that of the first that runs.
+    /// The pid of the worker's current process (not of the guard around it); with several, that of the first that runs.
     pub fn pid(&self) -> Option<u32> {
         self.pids().next()
     }
 
-    /// The pids of its current processes.
+    /// The pids of the worker's current processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.members.iter().filter_map(WorkerMember::pid)
     }
 
-    /// Processes started after the first ones.
+    /// Number of processes that were started after the first ones.
     pub fn restarts(&self) -> u64 {
         self.members.iter().map(WorkerMember::restarts).sum()
     }
 
-    /// Calls that wait for the worker or its answer.
+    /// Number of calls that wait for the worker or its answer.
     pub fn in_flight(&self) -> usize {
         self.members.iter().map(WorkerMember::in_flight).sum()
     }
 
-    /// Returns true if it was asked to end: later calls are for its successor.
+    /// Returns true if the worker was asked to end: later calls are for its successor.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
@@ -414,7 +417,7 @@ impl Worker {
         Some((member, member.link()?))
     }
 
-    /// Waits for a process that is on its way.
+    /// Waits for a starting process, until one takes calls.
     async fn wait_for_link(
         &self,
         deadline: Instant,

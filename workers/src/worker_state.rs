@@ -3,21 +3,21 @@
 /// State of a worker, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// Its process boots.
+    /// The worker's process boots.
     Starting,
     /// The worker takes calls.
     Ready,
-    /// Its process takes calls and runs none of them, since a function blocks the event loop; with several processes, one is
-    /// in this state.
+    /// The worker's process takes calls and runs none of them, since a function blocks the event loop; with several processes,
+    /// one is in this state.
     Degraded,
-    /// Its process failed; the next one starts after a delay.
+    /// The worker's process failed; the next one starts after a delay.
     Backoff {
-        /// True when it failed so often that it is retried at the longest delay.
+        /// True if processes failed so often that they are retried at the longest delay.
         crash_loop: bool,
     },
     /// The worker drains and ends.
     Stopping,
-    /// Its processes are gone for good.
+    /// The worker's processes are gone for good.
     Stopped,
     /// The worker cannot start, and no retry would change that.
     Failed,
@@ -58,7 +58,7 @@ impl WorkerState {
         }
     }
 
-    /// Distance from taking calls. The state of several processes is the nearest one, so "stopped" comes last: a worker is
+    /// Distance from taking calls. The state of several processes is the nearest one, so "stopped" has the longest: a worker is
     /// gone when all its processes are.
     pub(crate) fn distance(self) -> u8 {
         match self {

@@ -23,13 +23,13 @@ use crate::progress::{Show, step};
 use crate::tree::Tree;
 use dependencies::Dependencies;
 
-/// Bounds of one analysis.
+/// Bounds of one analysis: parsed files, their bytes together, the bytes of one file, and time.
 const PARSED_FILES_MAX: usize = 3000;
 const PARSED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const PARSED_FILE_MAX: u64 = 512 * 1024;
 const TIME_MAX: Duration = Duration::from_secs(90);
 const FILE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Bounds of its result.
+/// Maximum numbers of files, tools and names in the result of an analysis, and of characters in a description.
 const FILES_SHOWN: usize = 1000;
 const TOOLS_SHOWN: usize = 500;
 const NAMES_SHOWN: usize = 200;
@@ -45,7 +45,7 @@ enum Language {
     Rust,
 }
 
-/// Facts gathered from all source files.
+/// Facts found in all source files.
 #[derive(Debug, Default)]
 struct SourceFacts {
     tools: Vec<FoundTool>,
@@ -286,7 +286,8 @@ fn tools_shown(found: Vec<FoundTool>, notes: &mut Vec<String>) -> Vec<FoundTool>
     let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
     for mut tool in found {
         tool.description = shortened(tool.description.trim(), DESCRIPTION_MAX);
-        // Declared in one place and registered in another: the second adds a description and parameters that the first lacks.
+        // A tool may be declared and registered at different points of a file: the second adds a description and parameters that
+        // the first lacks.
         let key = (tool.file.clone(), tool.name.clone());
         match places.get(&key) {
             Some(at) => {

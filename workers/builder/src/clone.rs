@@ -21,17 +21,17 @@ use crate::progress::{Show, step};
 use crate::source::Repository;
 use crate::tree::Tree;
 
-/// Interval of looking at the size of the clone.
+/// Interval at which the size of the clone is measured.
 const WATCH: Duration = Duration::from_millis(100);
-/// Bytes of git's own output that go into an error.
+/// Maximum number of bytes of git's own output in an error.
 const SAID_MAX: usize = 600;
-/// The longest entry of a listing: its path is longer than any that is kept.
+/// Maximum size of an entry of a listing, in bytes. The path of a longer entry is longer than any that is kept.
 const ENTRY_MAX: u64 = 64 * 1024;
-/// The most files in the folders of git itself that are counted.
+/// Maximum number of files in git's own folders.
 const OBJECTS_MAX: usize = 200_000;
-/// Signal to git when a file grows beyond the limit of this process (SIGXFSZ).
+/// Number of the signal that git gets when a file grows beyond the limit of this process (SIGXFSZ).
 const FILE_TOO_LARGE: i32 = 25;
-/// The first version that can connect to an address that was looked up before (`http.curloptResolve`).
+/// First version of git that can connect to an address that was looked up before (`http.curloptResolve`).
 const GIT_NEEDED: (u32, u32) = (2, 37);
 
 /// Fills a tree with the newest commit's files and returns the commit's id. `folder` is for git's own files.
@@ -55,7 +55,7 @@ pub(crate) fn read(
     let blobs = git.list(&revision, tree)?;
     step(show, 70, format!("reading {} files", blobs.len()));
     git.take(&blobs, tree)?;
-    // Not needed any more; the tree stays.
+    // git's own folders are not needed any more; the tree stays.
     for folder in [&git.directory, &git.home] {
         let _ = fs::remove_dir_all(folder);
     }
@@ -73,7 +73,7 @@ struct Git {
     directory: PathBuf,
     home: PathBuf,
     environment: Vec<(&'static str, OsString)>,
-    /// Options before the subcommand.
+    /// Options of git, before the subcommand.
     options: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ impl Git {
         command
     }
 
-    /// A command in the clone.
+    /// A git command that works on the clone.
     fn inside(&self, arguments: &[&str]) -> Command {
         let mut command = self.command();
         command
@@ -249,7 +249,7 @@ impl Git {
         status.success().then_some(blobs).ok_or_else(unreadable)
     }
 
-    /// Takes the files out.
+    /// Copies the files' contents from the clone into the tree.
     fn take(&self, blobs: &[Blob], tree: &mut Tree) -> Result<(), BuilderError> {
         let mut command = self.inside(&["cat-file", "--batch"]);
         let command = command.stdin(Stdio::piped()).stderr(Stdio::null());
@@ -307,7 +307,7 @@ struct TreeEntry<'a> {
     path: &'a [u8],
 }
 
-/// `MODE SP TYPE SP ID SP+ SIZE TAB PATH`
+/// Parses `MODE SP TYPE SP ID SP+ SIZE TAB PATH`.
 fn parse_entry(entry: &[u8]) -> Option<TreeEntry<'_>> {
     let tab = memchr::memchr(b'\t', entry)?;
     let head = std::str::from_utf8(&entry[..tab]).ok()?;
@@ -389,7 +389,7 @@ fn environment(
             variables.push((name, value));
         }
     }
-    // git has a name of its own for the variable that other programs call by these names.
+    // git reads the path of a certificate bundle from a variable of its own.
     let bundle = ["SSL_CERT_FILE", "CURL_CA_BUNDLE"]
         .into_iter()
         .find_map(std::env::var_os);
@@ -463,7 +463,7 @@ fn fits(directory: &Path, bytes_max: u64) -> bool {
     true
 }
 
-/// Reads git's standard error to its end, reports progress, and returns the last part.
+/// Reads git's standard error to its end, reports progress, and returns the last output.
 fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 4096];
@@ -485,7 +485,7 @@ fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// `Receiving objects:  45% (9/20), 1.2 MiB`, in steps of ten percent.
+/// Parses a line of git's progress such as `Receiving objects:  45% (9/20), 1.2 MiB`, in steps of ten percent.
 fn progress(line: &str) -> Option<Progress> {
     let (phase, rest) = line.trim_start_matches("remote: ").split_once(':')?;
     let percent: u8 = rest.split_once('%')?.0.trim().parse().ok()?;

@@ -14,9 +14,9 @@ use crate::progress::{Show, step};
 use crate::registry;
 use crate::tree::Tree;
 
-/// The largest archive that is downloaded; it is held in memory.
+/// Maximum size of an archive, in bytes. It is held in memory.
 const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
-/// The longest name of a package.
+/// Maximum length of a package's name.
 const NAME_MAX: usize = 214;
 
 /// Client for package registries.
@@ -47,7 +47,7 @@ pub(crate) struct Package {
     kind: PackageRegistry,
     name: String,
     version: String,
-    /// The address of its archive.
+    /// Address of the package's archive.
     archive: String,
     digest: ExpectedDigest,
 }
@@ -167,7 +167,7 @@ impl Fetch {
     }
 }
 
-/// `name`, `@scope/name`, `npm:name`, `pypi:name`, each with `@VERSION` or `==VERSION`.
+/// Parses a package: `name`, `@scope/name`, `npm:name`, `pypi:name`, each with `@VERSION` or `==VERSION`.
 fn parse(text: &str) -> Result<PackageRequest, BuilderError> {
     let text = text.trim();
     let (kind, rest) = match text.split_once(':') {
@@ -182,7 +182,7 @@ fn parse(text: &str) -> Result<PackageRequest, BuilderError> {
     };
     let (name, version) = match rest.split_once("==") {
         Some((name, version)) => (name, Some(version)),
-        // Not the `@` that begins a scope.
+        // The first `@` may begin a scope; it does not begin a version.
         None => match rest.char_indices().skip(1).find(|(_, it)| *it == '@') {
             Some((at, _)) => (&rest[..at], Some(&rest[at + 1..])),
             None => (rest, None),

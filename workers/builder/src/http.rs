@@ -124,11 +124,11 @@ impl Client {
         })
     }
 
-    /// The body of a successful response.
+    /// Fetches a URL, and returns the body of a successful response of at most `bytes_max` bytes.
     ///
     /// # Errors
     ///
-    /// The message has the host and its response.
+    /// The message names the host and says how it answered.
     pub(crate) fn get(
         &self,
         url: &str,
@@ -141,7 +141,7 @@ impl Client {
             .ok_or_else(|| {
                 BuilderError::unavailable("a registry pointed at something that is no URL.")
             })?;
-        // Not sent as a part of the address, and not shown.
+        // Credentials are not sent as a part of the address, and not shown.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         url.set_fragment(None);
@@ -197,7 +197,7 @@ fn explain(host: &str, bytes_max: u64, error: ureq::Error) -> BuilderError {
 /// Resolver that returns only addresses that may be reached.
 struct PublicOnly {
     reach: Reach,
-    /// Hosts with ports that the operator named.
+    /// Hosts with ports that the operator named as registries.
     trusted: Vec<String>,
     inner: DefaultResolver,
 }

@@ -17,14 +17,14 @@ use crate::store::TreeWriter;
 use crate::tree::Tree;
 use crate::{analysis, clone, reach::Reach, registry};
 
-/// The largest request.
+/// Maximum size of a request, in bytes.
 const REQUEST_MAX: u64 = 64 * 1024;
-/// Address space of the process and of each that it starts.
+/// Maximum address space, in bytes, of the process and of each process that it starts.
 const MEMORY_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// The lowest of the low priorities: calls of tools go first, and then checks of code.
 const NICENESS: i32 = 19;
 
-/// Runs the process to its end.
+/// Runs the job that standard input describes, and writes its progress and result to standard output.
 pub fn main() -> ExitCode {
     let mut text = String::new();
     let read = io::stdin()
@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes a line. A gateway that is gone cannot be told; its guard ends this process.
+/// Writes a line to standard output. Errors are ignored: if the gateway is gone, its guard ends this process.
 fn say(line: &BuilderLine) {
     if let Ok(mut text) = serde_json::to_vec(line) {
         text.push(b'\n');

@@ -5,7 +5,7 @@ use tooldock_workers::repositories::Progress;
 /// Callback for progress of a job.
 pub(crate) type Show<'a> = &'a dyn Fn(Progress);
 
-/// Reports the begin of a step.
+/// Reports the start of a step.
 pub(crate) fn step(show: Show<'_>, percent: u8, message: impl Into<String>) {
     let message = message.into();
     show(Progress { message, percent });

@@ -35,7 +35,7 @@ impl Reach {
             })
     }
 
-    /// The addresses of a repository's host, each allowed; empty for a file, and when a proxy looks the name up.
+    /// The addresses of a repository's host, all of them allowed; empty for a file, and when a proxy looks the name up.
     pub(crate) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
         let Some((host, port)) = repository.host_and_port() else {
             return Ok(Vec::new());

@@ -10,14 +10,14 @@ use url::Url;
 
 use crate::http::Client;
 
-/// The largest answer.
+/// Maximum size of an answer of the registry, in bytes.
 const ANSWER_MAX: u64 = 8 * 1024 * 1024;
-/// The most entries of a result.
+/// Maximum number of entries of a result.
 const ENTRIES_MAX: usize = 100;
-/// The longest description.
+/// Maximum length of a description, in characters.
 const DESCRIPTION_MAX: usize = 1000;
 
-/// Servers whose names hold the query.
+/// Searches the MCP registry for servers whose names contain the query.
 pub(crate) fn search(
     client: &Client,
     config: &BuilderConfig,
@@ -42,7 +42,8 @@ pub(crate) fn search(
     entries(&answer).ok_or_else(|| not_a_registry(host))
 }
 
-/// Registry that a package is published in, if the MCP registry has a server with that package. Without an answer, `None`.
+/// The kind of registry that a package is published in, if the MCP registry has a server with that package. `None` if the MCP
+/// registry gives no answer.
 pub(crate) fn kind_of(client: &Client, config: &BuilderConfig, package: &str) -> Option<String> {
     let word = package.rsplit('/').next()?;
     let entries = search(client, config, word).ok()?;
@@ -142,7 +143,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
     Some(entries)
 }
 
-/// The first of several members that is a string.
+/// The value of the first member, of those named, that is a non-empty string.
 fn text(value: &Value, names: &[&str]) -> Option<String> {
     let mut found = names.iter().filter_map(|name| value.get(name)?.as_str());
     found.find(|it| !it.is_empty()).map(str::to_owned)

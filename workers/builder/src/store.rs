@@ -54,7 +54,7 @@ impl TreeWriter {
         Ok(UnfinishedTree { path, _lock: lock })
     }
 
-    /// Puts a complete tree in its place, instead of an older tree of the same address, and removes the oldest trees.
+    /// Makes a complete tree available to readers, instead of an older tree of the same address, and removes the oldest trees.
     pub(crate) fn complete(&self, building: UnfinishedTree, source: &TreeSource) -> io::Result<()> {
         let text = serde_json::to_vec(source)?;
         fs::write(building.path.join(SOURCE), text)?;

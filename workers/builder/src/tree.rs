@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use tooldock_workers::repositories::store::FILE_MAX;
 use tooldock_workers::repositories::{BuilderError, BuilderError as Error};
 
-/// The most files of a repository or archive.
+/// Maximum number of files of a repository or archive.
 pub(crate) const FILES_MAX: usize = 50_000;
-/// Files that are not kept and are remembered by name.
+/// Maximum number of files that are not kept and are remembered by name.
 const LEFT_OUT_MAX: usize = 1000;
-/// The longest path, in bytes.
+/// Maximum length of a path, in bytes.
 const PATH_MAX: usize = 512;
-/// The most folders in one another.
+/// Maximum depth of folders in one another.
 const DEPTH_MAX: usize = 32;
 
-/// A folder that is being filled.
+/// A folder that is being filled with the files of a repository or an archive.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
@@ -47,7 +47,7 @@ impl Tree {
         }
     }
 
-    /// Returns true if a file of this size is kept. If so, its place is reserved: [`Tree::write`] it.
+    /// Returns true if a file of this size is kept. If so, it is counted, and the caller has to [`Tree::write`] it.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Tree {
         }
     }
 
-    /// Remembers a file that is not kept.
+    /// Remembers a file that is not kept, with the reason.
     pub(crate) fn leave_out(&mut self, path: &str, reason: &str) -> Result<(), BuilderError> {
         self.count_one()?;
         let mut end = path.len().min(PATH_MAX);
@@ -155,7 +155,7 @@ impl Tree {
     }
 }
 
-/// Reason why a path cannot be used for a file here.
+/// The reason why a path cannot be used for a file here; `None` if it can.
 fn unusable(path: &str) -> Option<&'static str> {
     if path.len() > PATH_MAX || path.split('/').count() > DEPTH_MAX {
         return Some("has a path that is too long or too deep");
@@ -164,7 +164,7 @@ fn unusable(path: &str) -> Option<&'static str> {
         return Some("has a control character in its name");
     }
     let part = |part: &str| matches!(part, "" | "." | ".." | ".git");
-    // Backslashes separate, too: zip files have names with them.
+    // Backslashes count as separators: zip files have names with them.
     (path.starts_with('/') || path.split(['/', '\\']).any(part))
         .then_some("has a path that leads out of the repository or into git's own folder")
 }

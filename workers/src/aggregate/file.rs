@@ -26,13 +26,13 @@ use crate::server_settings::Isolation;
 use crate::template::Template;
 use keys::{AggregateText, Keys, Value};
 
-/// The largest file that is read.
+/// Maximum size of the file, in bytes.
 const FILE_MAX: u64 = 1024 * 1024;
-/// The most servers of one file.
+/// Maximum number of servers in one file.
 const SERVERS_MAX: usize = 1_000;
-/// The most patterns of active tools.
+/// Maximum number of patterns of active tools.
 const PATTERNS_MAX: usize = 10_000;
-/// The longest `namespace`: names with it as prefix must stay short enough for clients.
+/// Maximum length of `namespace`: names with it as prefix must stay short enough for clients.
 const PREFIX_MAX: usize = 64;
 /// Maximum time for a server to answer with its tools, unless the file sets another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -61,7 +61,7 @@ impl ServedOver {
 ///
 /// # Errors
 ///
-/// A line with the place, the problem, and the remedy.
+/// A line with the file, the position in it, the problem, and the remedy.
 pub fn read(path: &Path, over: ServedOver) -> Result<AggregateSpec, String> {
     let name = path.display().to_string();
     let text = text(path).map_err(|reason| format!("{name}: {reason}"))?;
@@ -360,7 +360,8 @@ fn member(
     })
 }
 
-/// Keys of a command. Values are beside their places.
+/// Keys of a server that say how it is run: `cwd`, `env`, `isolation`, `restart`. Each has the byte at which its value stands in
+/// the file.
 struct Run {
     cwd: Option<(String, usize)>,
     env: BTreeMap<String, (String, usize)>,
@@ -394,7 +395,7 @@ impl Run {
         }
     }
 
-    /// Refuses keys that only a command has, and `more`.
+    /// Refuses the keys that only a server with a command may have: `env`, `cwd` and `more`.
     fn only_for_commands(
         &self,
         source: AggregateText<'_>,
@@ -432,7 +433,7 @@ fn of_url(
     }
 }
 
-/// Refuses a value with a malformed reference.
+/// Refuses a value with a malformed `${NAME}` reference.
 fn well_formed(
     source: AggregateText<'_>,
     key: &str,
@@ -469,7 +470,7 @@ fn templates(values: &BTreeMap<String, (String, usize)>) -> BTreeMap<String, Tem
         .collect()
 }
 
-/// Error about a server's keys, at the place of the key it is about.
+/// Error about a key of a server, with the key's position in the file.
 fn of_server(
     source: AggregateText<'_>,
     at: usize,
@@ -488,7 +489,7 @@ fn of_server(
     }
 }
 
-/// Reads a key with a few allowed words.
+/// Reads a key whose value has to be one of `words`.
 fn choice<T: Copy>(
     source: AggregateText<'_>,
     keys: &mut Keys<'_>,

@@ -12,7 +12,8 @@ use crate::external::StdioServerConfig;
 use crate::names::NamespaceName;
 use crate::remote::RemoteServerConfig;
 
-/// The longest pattern, in bytes, and the most alternatives `{…}` in one. A glob is compiled by recursion into nested ones.
+/// Maximum length of a pattern, in bytes, and maximum number of alternatives `{…}` in one. A glob is compiled by recursion into
+/// nested ones.
 const PATTERN_MAX: usize = 256;
 const ALTERNATIVES_MAX: usize = 16;
 /// Characters of a pattern that an error shows.
@@ -21,11 +22,11 @@ const SHOWN_MAX: usize = 64;
 /// An aggregate. A parser of its file makes it; every field is valid by then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AggregateSpec {
-    /// The file it was read from, for messages.
+    /// The file that defines the aggregate, for messages.
     pub file: PathBuf,
     /// Members, in the order of the file: of two equal names the first server's is kept.
     pub members: Vec<Member>,
-    /// Names that are active at the start.
+    /// Patterns of the names that are active at the start.
     pub active: ActivePatterns,
     /// Options of the file.
     pub options: AggregateOptions,
@@ -56,9 +57,9 @@ pub struct Member {
     pub prefix: String,
     /// Kind of the server.
     pub kind: MemberKind,
-    /// Maximum wait of `tools/list` for it.
+    /// Maximum time that `tools/list` waits for the member.
     pub connect_timeout: Duration,
-    /// Definitions that it must have to be published.
+    /// The definitions that the member must have to be published.
     pub pin: Option<Pin>,
 }
 
@@ -90,7 +91,7 @@ pub struct ActivePatterns {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid pattern {:?}: {reason}", pattern.chars().take(SHOWN_MAX).collect::<String>())]
 pub struct InvalidActivePattern {
-    /// The pattern.
+    /// The invalid pattern.
     pub pattern: String,
     /// The message of the glob parser, or the exceeded limit.
     pub reason: String,
@@ -133,11 +134,11 @@ pub enum ToolNames {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationScope {
-    /// Each session has its own. Clients without a session carry theirs in a handle.
+    /// Each session has an active set. Clients without a session carry theirs in a handle.
     Session,
-    /// All clients with the same token share one. A handle takes precedence.
+    /// All clients with the same token share an active set. A handle takes precedence.
     Principal,
-    /// All clients share one.
+    /// All clients share an active set.
     Process,
 }
 
@@ -185,7 +186,7 @@ impl ActivePatterns {
         Ok(Self { patterns, globs })
     }
 
-    /// Returns true if the tool or resource published under that name or URI is active at the start.
+    /// Returns true if the tool or resource published under this name or URI is active at the start.
     pub fn matches(&self, published: &str) -> bool {
         self.globs.is_match(published)
     }
@@ -202,7 +203,7 @@ fn bounded(pattern: &str) -> Result<(), String> {
 }
 
 impl Default for ActivePatterns {
-    /// No pattern is active.
+    /// The list without patterns: no name is active at the start.
     fn default() -> Self {
         Self {
             patterns: Vec::new(),

@@ -15,7 +15,7 @@ const AUTO: &str = "auto";
 /// The number of calls of a namespace that run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
-    /// Decides by the place of the work: 8 calls for processes of this machine, 512 for remote servers.
+    /// Decides by the kind of upstream: 8 calls for processes of this machine, 512 for remote servers.
     #[default]
     Auto,
     /// A fixed number of calls.

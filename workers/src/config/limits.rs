@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 use super::concurrency::Concurrency;
 use crate::bounds::{BoundedValue, TIMES, within};
 
-/// The most worker processes one namespace may have.
+/// Maximum number of worker processes that one namespace may have.
 pub const PROCESSES_MAX: usize = 64;
 
-/// Calls at once: more would not fit in one worker.
+/// Bounds of the number of calls at once: more would not fit in one worker.
 const CALLS: RangeInclusive<Concurrency> = Concurrency::Calls(1)..=Concurrency::Calls(100_000);
 
-/// Calls that wait; 0 allows none.
+/// Bounds of the number of calls that wait; 0 allows none.
 const WAITING_CALLS: RangeInclusive<usize> = 0..=100_000;
 
-/// Results are held in memory as a whole.
+/// Bounds of a result's size. Results are held in memory as a whole.
 const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 
-/// Threads for sync tools in one worker.
+/// Bounds of the number of threads for sync tools in one worker.
 const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
 
 /// The highest `queue` and `max_parked` in a namespace's own file: the configuration has no ceilings for these.
@@ -82,7 +82,7 @@ macro_rules! limits {
                 $(self.$number = self.$number.min(most.$number);)*
             }
 
-            /// The patch that sets all of them.
+            /// The patch that sets all of these limits.
             pub fn patch(&self) -> LimitsPatch {
                 LimitsPatch {
                     $($number: Some(self.$number),)*
@@ -113,7 +113,7 @@ macro_rules! limits {
                 self.check_numbers()
             }
 
-            /// Checks every number.
+            /// Checks every number against its bounds.
             ///
             /// # Errors
             ///
@@ -150,17 +150,17 @@ limits! {
         /// Time limit of one question to the client (elicitation, sampling).
         #[serde(with = "humantime_serde")]
         ask_timeout: Duration = Duration::from_secs(600), TIMES;
-        /// Calls that run at once; auto is 8, and 512 for remote servers.
+        /// Maximum number of calls that run at once; `auto` is 8, and 512 for remote servers.
         max_concurrency: Concurrency = Concurrency::Auto, CALLS;
-        /// Calls that may wait for their turn.
+        /// Maximum number of calls that wait for their turn.
         queue: usize = 256, WAITING_CALLS;
-        /// Calls that may wait for an answer from their client.
+        /// Maximum number of calls that wait for an answer from their client.
         max_parked: usize = 64, WAITING_CALLS;
-        /// The largest result of one call, in bytes of JSON.
+        /// Maximum size of the result of one call, in bytes of JSON.
         max_result: ByteSize = ByteSize::mib(10), RESULT;
-        /// Sync tools that run at once in one process, each on its own thread.
+        /// Maximum number of sync tools that run at once in one process, each on its own thread.
         sync_concurrency: usize = 1, TOOL_THREADS;
-        /// Worker processes that share the namespace's calls.
+        /// Number of worker processes that share the namespace's calls.
         processes: usize = 1, 1..=PROCESSES_MAX;
     }
     others {
@@ -239,7 +239,7 @@ pub struct AccessLists {
 }
 
 impl Limits {
-    /// The lists of these limits.
+    /// The access lists of these limits.
     pub fn lists(&self) -> AccessLists {
         AccessLists {
             tools_allow: self.tools_allow.clone(),
@@ -312,7 +312,7 @@ impl Ceilings {
 /// A limit that is out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfBounds {
-    /// Its key, relative to the place of the limits.
+    /// The key of the limit, relative to the key that holds the limits.
     pub key: String,
     /// The value and its bounds.
     pub message: String,

@@ -25,9 +25,9 @@ const OPTIONAL: [&str; 2] = ["orjson", "uvloop"];
 /// A base environment that can be used.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
-    /// Its interpreter; runs pip for namespaces if there is no uv.
+    /// Interpreter of the environment; runs pip for namespaces if there is no uv.
     pub(super) python: PathBuf,
-    /// Its packages.
+    /// Folder of the environment's packages.
     pub(super) site_packages: PathBuf,
     /// Base environments of equal id have equal content.
     pub(super) id: String,
@@ -93,7 +93,7 @@ async fn make(
     })
     .await?;
     let _lock = FileLock::take(beside(path, "lock"), config.sync_timeout).await?;
-    // Another process may have made it while this one waited.
+    // Another process may have made the environment while this one waited for the lock.
     if is_usable(environment, key, interpreter) {
         return Ok(());
     }
@@ -166,7 +166,7 @@ async fn make(
         .iter()
         .partition(|requirement| is_optional(requirement));
     install(&[], &required).await?;
-    // Each separately: a platform may have wheels of one and not of the other.
+    // Each package separately: a platform may have wheels of one and not of the other.
     for requirement in optional {
         if let Err(error) = install(&["--only-binary", ":all:"], &[requirement]).await {
             tracing::warn!(%requirement, %error, "an optional package cannot be installed; workers run without it, more slowly");

@@ -13,8 +13,8 @@ use super::{EnvironmentError, LOCAL_STEP, blocking, stamp, venv};
 use crate::data_dir::short_hash;
 use crate::regular_file;
 
-/// Prefix of its name. The rest makes the name unique within its files, and without `-` and `.` it is not the name of a
-/// namespace's build.
+/// Prefix of an empty environment's name. The other characters make the name unique within the environment's files, and without
+/// `-` and `.` it is not the name of a namespace's build.
 const PREFIX: &str = "empty_";
 
 /// Uses the empty environment of this interpreter, or makes it.
@@ -29,7 +29,7 @@ pub(super) async fn prepare(
         return Ok(template);
     }
     let _lock = FileLock::take(template.with_extension("lock"), LOCAL_STEP).await?;
-    // Another process may have made it while this one waited.
+    // Another process may have made the environment while this one waited for the lock.
     if stamp::is_complete(&template, &key) {
         return Ok(template);
     }

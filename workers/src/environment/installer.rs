@@ -21,9 +21,9 @@ use crate::process::variables::installer_variables;
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 use crate::secret::Secret;
 
-/// Bytes at the end of a stream that are kept.
+/// Maximum number of bytes that are kept of a stream: its end.
 const TAIL_BYTES: usize = 64 * 1024;
-/// Bytes of them that go into a message.
+/// Maximum number of bytes of a stream that go into a message.
 const MESSAGE_BYTES: usize = 2000;
 /// Maximum time for the pipes to stay open after all processes ended.
 const AFTER_END: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(super) struct Step<'a> {
     pub(super) program: &'a Path,
     pub(super) arguments: Vec<OsString>,
     pub(super) directory: &'a Path,
-    /// Variables beside those of every installer.
+    /// Variables in addition to those of every installer.
     pub(super) variables: Vec<(OsString, Secret)>,
     pub(super) limit: Duration,
     pub(super) priority: Priority,
@@ -87,7 +87,7 @@ impl Installer {
     ///
     /// # Errors
     ///
-    /// When it cannot be started, fails or exceeds its limit: its last output, without credentials.
+    /// When the command cannot be started, fails or exceeds its time limit. The error has its last output, without credentials.
     pub(super) async fn run(&self, step: Step<'_>) -> Result<String, EnvironmentError> {
         let doing = step.doing;
         let mut env = installer_variables();
@@ -138,7 +138,8 @@ impl Installer {
 struct Output(JoinHandle<(Vec<u8>, Vec<u8>)>);
 
 impl Output {
-    /// The output read. A process that kept the pipes open after the command ended is not waited for.
+    /// Returns the bytes of standard output and standard error. Both are empty if a process still held the pipes open 5 s after
+    /// the command ended.
     async fn finish(mut self) -> (Vec<u8>, Vec<u8>) {
         match timeout(AFTER_END, &mut self.0).await {
             Ok(Ok(output)) => output,
@@ -153,7 +154,7 @@ impl Drop for Output {
     }
 }
 
-/// Reads to the end and keeps the last [`TAIL_BYTES`]. Each line is passed on as it comes.
+/// Reads a stream to its end and keeps the last [`TAIL_BYTES`]. Each line is passed on as it comes.
 async fn tail(
     stream: Option<impl AsyncRead + Unpin>,
     told: Option<(&RecentLines, Stream)>,

@@ -8,7 +8,8 @@ use super::installer::{Installer, Step};
 /// The oldest Python that workers run on.
 const MINIMUM: (u32, u32) = (3, 11);
 
-/// Prints five lines. Isolated (`-I`), so that no file of the current directory or of the user is loaded.
+/// Python program that prints five lines about its interpreter. Run isolated (`-I`), so that no file of the current directory or
+/// of the user is loaded.
 const PROBE: &str = "\
 import os, sys, sysconfig
 print(sys.executable)
@@ -22,15 +23,15 @@ print(sysconfig.get_path('purelib', scheme, vars={'base': '', 'platbase': ''}).l
 /// A Python that makes environments.
 #[derive(Debug, Clone)]
 pub(super) struct Interpreter {
-    /// Absolute path.
+    /// Absolute path of the interpreter.
     pub(super) executable: PathBuf,
-    /// `3.11`.
+    /// Version, as `3.11`.
     pub(super) version: String,
-    /// `cpython-311`, as in the names of compiled files.
+    /// Cache tag, as `cpython-311` in the names of compiled files.
     pub(super) cache_tag: String,
-    /// `lib/python3.11/site-packages`, relative to an environment.
+    /// Folder of packages, as `lib/python3.11/site-packages`, relative to an environment.
     pub(super) site_packages: PathBuf,
-    /// Environments made by interpreters of equal id are interchangeable. A patch release in place keeps it.
+    /// Environments made by interpreters of equal id are interchangeable. A patch release in place keeps the id.
     pub(super) id: String,
 }
 
@@ -87,7 +88,7 @@ impl Interpreter {
     }
 }
 
-/// The executable file of a name or path.
+/// The executable file of a name or path; `None` if there is none.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let executable = |path: &Path| {

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use super::EnvironmentError;
 use crate::regular_file;
 
-/// Pause between two attempts. Only used while another gateway builds the same thing.
+/// Pause between two attempts to take a lock. Only used while another process builds the same environment.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// A lock, held until it is dropped.
+/// An exclusive lock on a file, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct FileLock(
     #[expect(dead_code, reason = "closing the file releases the lock")] File,
@@ -59,7 +59,8 @@ impl FileLock {
     }
 }
 
-/// A lock whose file is removed with the thing that the lock is for, so that no invented name leaves a file behind.
+/// The lock for the path `held_for`. If nothing exists at that path when the lock is dropped, the lock's file is removed, so that
+/// no invented name leaves a file behind.
 #[derive(Debug)]
 pub(crate) struct LockOf {
     path: PathBuf,

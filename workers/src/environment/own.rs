@@ -18,13 +18,13 @@ use crate::regular_file;
 const LINK: &str = ".manager";
 /// Lock file held while packages are installed.
 const LOCK: &str = ".manager.lock";
-/// Prefix of the names of its builds. Without `-` and `.` they cannot be a namespace's.
+/// Prefix of the names of the manager's builds. Without `-` and `.` they cannot be those of a namespace.
 const PREFIX: &str = "manager_";
 /// File in the build with the requested packages, one requirement per line.
 const ASKED: &str = "tooldock-packages.txt";
-/// The largest file of that name.
+/// Maximum size of [`ASKED`], in bytes.
 const ASKED_BYTES_MAX: u64 = 1024 * 1024;
-/// The most packages.
+/// Maximum number of packages.
 const PACKAGES_MAX: usize = 200;
 
 impl Environments {

@@ -16,9 +16,9 @@ use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// Maximum time of a script. It has less than a third of that in computing time, and other processes go first.
 const LIMIT: Duration = Duration::from_secs(90);
-/// The most bytes that a script may write.
+/// Maximum number of bytes that a script may write.
 const OUTPUT_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of a failed script's output in the message.
+/// Maximum number of bytes of a failed script's output in the message.
 const TOLD_MAX: usize = 500;
 /// Bounds the memory and the computing time of the interpreter from the inside, before it sees any input.
 pub(crate) const BOUNDS: &str = "import resource as _r
@@ -92,7 +92,7 @@ impl Environments {
     }
 }
 
-/// Reads to the end; keeps at most one byte more than the bound.
+/// Reads a stream to its end; keeps at most one byte more than [`OUTPUT_MAX`].
 async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut kept = Vec::new();
     let Some(stream) = stream else {

@@ -8,7 +8,7 @@ use crate::data_dir::write_atomically;
 use crate::regular_file;
 
 const STAMP_FILE: &str = ".tooldock-complete";
-/// The largest mark.
+/// Maximum size of the mark, in bytes.
 const BYTES_MAX: u64 = 4096;
 
 /// Marks an environment as built for `key`.

@@ -25,20 +25,21 @@ use crate::scan::{LocalFiles, NamespaceSource, REQUIREMENTS_FILE, Requirements};
 use crate::secret::Secret;
 use crate::tree_file;
 
-/// Sorts behind most others, so that paths from `.pth` files of packages come first.
+/// File with the paths of runtime and base environment. Its name sorts behind most others, so that paths from `.pth` files of
+/// packages come first.
 const PTH_FILE: &str = "zz_tooldock.pth";
 
 /// A namespace's environment, ready to start a worker in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceEnvironment {
-    /// The environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the next
-    /// generation switched that symlink.
+    /// Folder of the environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the
+    /// next generation switched that symlink.
     pub(crate) build: PathBuf,
-    /// `venvs/<ns>`.
+    /// The symlink `venvs/<ns>`.
     pub(crate) venv: PathBuf,
     /// Interpreter of the environment.
     pub(crate) python: PathBuf,
-    /// True when requirements were installed for this.
+    /// True if requirements were installed, false if an existing build was used.
     pub(crate) synced: bool,
 }
 
@@ -172,7 +173,7 @@ async fn install(
     blocking(move || unchanged(&installed, &tools)).await
 }
 
-/// Reads the lists once more: they may have been replaced since the scan read them.
+/// Reads the lists that the requirements name once more: they may have been replaced since the scan read them.
 async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, EnvironmentError> {
     let (directory, text) = (directory.to_owned(), text.to_owned());
     let read = move || LocalFiles::read(&directory, &text);
@@ -184,7 +185,7 @@ async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, Environ
 /// earlier builds: setuptools compares them by time, and never removes a module that is gone from the sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Scratch {
-    /// Relative to the folder of a package.
+    /// Path of the intermediate files, relative to the folder of a package.
     relative: PathBuf,
     packages: Vec<PathBuf>,
 }
@@ -233,9 +234,9 @@ impl Scratch {
 /// Verbosity of an installer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Says {
-    /// Progress, for operators who may watch.
+    /// All output, for operators who may watch the progress.
     Everything,
-    /// Only errors.
+    /// Only errors are printed.
     Errors,
 }
 
@@ -410,7 +411,8 @@ pub(super) fn collect_builds_of(data: &DataDir, name: &NamespaceName, keep: &BTr
     remove_unused(data, keep, &BTreeSet::new(), |owner| owner == name.as_str());
 }
 
-/// Removes builds of the owners that are meant, except those in `used`, those that a link leads to and those in progress.
+/// Removes builds of the owners for which `is_meant` returns true, except those in `used`, those that a link leads to and those
+/// in progress.
 fn remove_unused(
     data: &DataDir,
     used: &BTreeSet<PathBuf>,

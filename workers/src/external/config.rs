@@ -20,13 +20,13 @@ use crate::yaml::Value;
 /// `upstreams.stdio:` — servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
 
-/// The most arguments or variables of one server; more would be a mistake.
+/// Maximum number of arguments or variables of one server; more would be a mistake.
 const ENTRIES_MAX: usize = 1_000;
-/// The longest command, argument or value: the kernel accepts no longer ones.
+/// Maximum length of a command, argument or value, in bytes: the kernel accepts no longer ones.
 const TEXT_MAX: usize = 128 * 1024 - 1;
-/// More processes would not fit on a machine.
+/// Bounds of a number of processes: more would not fit on a machine.
 const PROCESSES: RangeInclusive<usize> = 1..=100_000;
-/// Spares cost as much as processes at work.
+/// Bounds of the number of spare processes, which cost as much as processes at work.
 const SPARES: RangeInclusive<usize> = 0..=100;
 
 /// The keys of a server. Those in `settings` define the sharing and lifetime of its processes; each stands here once, with
@@ -39,22 +39,22 @@ macro_rules! server_keys {
         pub struct StdioServerConfig {
             /// The program: a path, or a name on `PATH`.
             pub command: String,
-            /// Its arguments, passed as they are.
+            /// Arguments of the program, passed as they are.
             #[serde(deserialize_with = "texts")]
             pub args: Vec<String>,
-            /// Its variables; `${NAME}` stands for a secret or a variable of the gateway.
+            /// Environment variables of the program; `${NAME}` stands for a secret or a variable of the gateway.
             #[serde(deserialize_with = "variables")]
             pub env: BTreeMap<String, Template>,
             /// The names in `env` for which each principal has its own value, in place of one value for all.
             pub personal: Vec<String>,
-            /// Working directory, relative to the gateway's.
+            /// Working directory of the program, relative to the gateway's.
             pub cwd: PathBuf,
             $($(#[$doc])* pub $key: $type,)*
-            /// Limits of its namespace: allowed tools, the time limit of a call, and the like.
+            /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.
             pub limits: LimitsPatch,
             /// True when the server has a namespace; false when it is switched off.
             pub enabled: bool,
-            /// The file that has the server.
+            /// The file that configures the server.
             #[serde(skip)]
             pub source: Source,
         }
@@ -76,7 +76,7 @@ macro_rules! server_keys {
         }
 
         impl StdioServerConfig {
-            /// The settings among the keys.
+            /// The settings for sharing and lifetime of processes.
             pub fn settings(&self) -> StdioSettings {
                 StdioSettings { $($key: self.$key,)* }
             }
@@ -120,11 +120,11 @@ server_keys! {
         /// Time after which a process that several clients share is replaced if it has withheld log messages for so long.
         #[serde(with = "humantime_serde")]
         isolation_mute: Duration = Duration::from_secs(30);
-        /// The most processes at once.
+        /// Maximum number of processes at once.
         max_processes: usize = 100;
-        /// The most processes at once for one principal.
+        /// Maximum number of processes at once for one principal.
         max_per_principal: usize = 16;
-        /// Spare processes, started before a client needs one.
+        /// Number of spare processes, started before a client needs one.
         warm: usize = 1;
         /// Treatment of the server's lists: mended for strict clients, or unchanged.
         lists: ListMode = ListMode::Mend;
@@ -135,11 +135,11 @@ server_keys! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
-    /// No reaction, until the next reload.
+    /// No process is started until the next reload.
     Never,
-    /// A new process, unless the old one ended with exit code 0.
+    /// A new process is started, unless the old one ended with exit code 0.
     OnFailure,
-    /// A new process.
+    /// A new process is started.
     Always,
 }
 
@@ -217,7 +217,7 @@ fn few(key: &str, count: usize) -> Result<(), InvalidServer> {
     Ok(())
 }
 
-/// Variables by name. The error for an invalid one is ours: serde's would quote a value.
+/// Reads variables by name. The error for an invalid variable is made here: serde's would quote a value.
 fn variables<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Template>, D::Error> {
@@ -232,9 +232,9 @@ fn variables<'de, D: Deserializer<'de>>(
     variables.collect()
 }
 
-/// Single values as texts: people write `[--port, 8080]` without quotes.
+/// Reads a list of single values as texts: people write `[--port, 8080]` without quotes.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    // The error is ours, since serde's would quote a value that may be a credential.
+    // The error is made here, since serde's would quote a value that may be a credential.
     let Value::Sequence(values) = Value::deserialize(deserializer)? else {
         return Err(de::Error::custom("must be a list of single values"));
     };

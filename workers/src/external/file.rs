@@ -21,19 +21,19 @@ use crate::yaml::{self, Mapping, Value};
 
 /// Path of cached answers of registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
-/// The largest size of each.
+/// Maximum size of the servers' file and of the cache, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// The most servers; more would be a mistake.
+/// Maximum number of servers; more would be a mistake.
 const SERVERS_MAX: usize = 1_000;
 
-/// Content of the file.
+/// Content of the servers' file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServersFile {
-    /// Its servers.
+    /// The servers by name, each with its keys or the error in its entry.
     pub(crate) servers: BTreeMap<NamespaceName, Result<StdioServerConfig, InvalidServer>>,
     /// Entries whose name cannot be a namespace's.
     pub(crate) invalid_names: Vec<String>,
-    /// Oddities of the file that do not stop anything.
+    /// Remarks about the file that do not stop a server.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl ServersFile {
         Self::read_at(path, &path.with_file_name("registry-cache.yaml"))
     }
 
-    /// The names that the file claims.
+    /// The namespaces' names that the file claims.
     pub(crate) fn claims(&self) -> impl Iterator<Item = Claim> {
         let all = self.servers.iter();
         all.map(|(name, entry)| {
@@ -142,16 +142,16 @@ pub(crate) fn check_entry(entry: Value) -> Result<StdioServerConfig, InvalidServ
     server(entry, &RegistryCache::new())
 }
 
-/// The end of the error for a key that only remote servers have.
+/// End of the error for a key that only remote servers have.
 const REMOTE: &str = "belongs to a remote server, which is reached over HTTP; remote servers stand in the operator's \
                       configuration (upstreams.remote), and a server here has a command or the name of a package";
 
-/// Reads an entry.
+/// Reads an entry of the file. A name in a registry is looked up in `cache`.
 fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, InvalidServer> {
     let Value::Mapping(mut keys) = entry else {
         return Err(InvalidServer::new("entry", "must be a mapping of keys"));
     };
-    // `key:` with nothing behind it is ignored.
+    // A key without a value is ignored.
     keys.retain(|_, value| !value.is_null());
     let source: Option<CommandSource> = take(&mut keys, "source", "must be registry or custom")?;
     let name: Option<String> = take(&mut keys, "name", "must be a text")?;

@@ -88,17 +88,17 @@ pub enum NotInstalled {
     /// The installer was ended because its time was over.
     #[error("not done after {}{}", humantime_serde::re::humantime::format_duration(*limit), said(last.as_deref()))]
     TooLong {
-        /// Its time limit.
+        /// The installer's time limit.
         limit: Duration,
-        /// Its last output.
+        /// The installer's last output.
         last: Option<String>,
     },
     /// The installer failed, or did not understand its task.
     #[error("{why}{}", said(last.as_deref()))]
     Failed {
-        /// Its exit status.
+        /// The installer's exit status.
         why: String,
-        /// Its last output.
+        /// The installer's last output.
         last: Option<String>,
     },
 }
@@ -108,7 +108,7 @@ fn said(last: Option<&str>) -> String {
 }
 
 impl InstallStep {
-    /// The step before the start of a server; `None` if nothing is installed, or that cannot be told.
+    /// The step before the start of a server; `None` if there is no package to install, or the command line is not understood.
     pub fn of(spec: &StdioSpec) -> Option<Self> {
         let args: Option<Vec<&str>> = spec.args.iter().map(|it| it.to_str()).collect();
         let args = args?;
@@ -201,7 +201,7 @@ impl InstallStep {
     }
 }
 
-/// `npx -y PACKAGE ARGS` → `npx --yes --package=PACKAGE -c :`, whose shell does nothing.
+/// Makes `npx --yes --package=PACKAGE -c :` of `npx -y PACKAGE ARGS`; its shell does nothing.
 fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let (options, package) = split(args, NPX_FLAGS, NPX_VALUES)?;
     let named = |it: &&&str| {
@@ -222,7 +222,7 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     Some(step)
 }
 
-/// `uvx PACKAGE ARGS` → `uvx --from PACKAGE python -I -S -c ""`, which imports nothing of the package.
+/// Makes `uvx --from PACKAGE python -I -S -c ""` of `uvx PACKAGE ARGS`; it imports nothing of the package.
 fn uvx(args: &[&str]) -> Option<Vec<String>> {
     let (options, command) = split(args, UVX_FLAGS, UVX_VALUES)?;
     let from = |it: &&str| *it == "--from" || it.starts_with("--from=");

@@ -44,11 +44,11 @@ pub struct ProcessHost {
     pub guard: PathBuf,
     /// The runtime that processes belong to.
     pub control: Handle,
-    /// Runtimes in which their messages are read and written.
+    /// Runtimes in which the messages of processes are read and written.
     pub runtimes: Arc<Runtimes>,
-    /// Metrics that count them.
+    /// Metrics that count processes.
     pub metrics: Arc<WorkerMetrics>,
-    /// Store of their last lines.
+    /// Store of the last lines that processes printed.
     pub output: RecentOutput,
 }
 
@@ -81,11 +81,11 @@ pub struct ServerProcess {
     _stop_on_drop: DropGuard,
 }
 
-/// Standard error of the process.
+/// Standard error of the process, as its reader leaves it.
 #[derive(Debug, Clone)]
 struct StderrTail {
     last: LastLine,
-    /// True when it has been read to its end.
+    /// True when standard error has been read to its end.
     all: watch::Receiver<bool>,
 }
 
@@ -149,7 +149,7 @@ impl ServerProcess {
         *self.exit.borrow()
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the process.
     pub async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
         // The task behind it is gone only with its runtime, and the guard ends the process then.
@@ -224,7 +224,8 @@ impl ChildTask {
             // The caller is gone.
             return;
         }
-        // Not cancelled half-way; it takes no longer than a guard may take: a started process is ended and counted below.
+        // The start is not cancelled half-way; it takes no longer than a guard may take. A started process is ended and counted
+        // below.
         let spawned = Child::spawn(&process, &self.host.guard, &metrics).await;
         let mut child = match spawned {
             Ok(child) => child,
@@ -281,7 +282,7 @@ impl ChildTask {
         all_said.send_replace(true);
     }
 
-    /// Waits for the end of the child, or for the order to end it.
+    /// Waits for the end of the child, or for the order to end it; then ends it by the steps above.
     async fn live(&self, child: &mut Child) -> Exit {
         tokio::select! {
             exit = child.wait() => return exit,

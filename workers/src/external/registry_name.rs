@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::server_failure::InvalidServer;
 
-/// The longest name.
+/// Maximum length of a name in a registry, in bytes.
 const NAME_MAX: usize = 256;
 
 /// Registry that a package is published in.
@@ -24,7 +24,7 @@ pub(super) enum PackageType {
 pub(super) struct Package {
     #[serde(default)]
     pub(super) package_type: PackageType,
-    /// The package as its installer knows it.
+    /// Name of the package for the installer.
     pub(super) package: String,
 }
 

@@ -15,9 +15,9 @@ use crate::secret::Secret;
 /// is in no snapshot any more are to be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalServer {
-    /// Its namespace.
+    /// The server's namespace.
     pub name: NamespaceName,
-    /// Program and settings.
+    /// Program, environment and settings of the server's processes.
     pub spec: StdioSpec,
     /// Hash over the name and everything in the spec except the values of variables: those are compared, never hashed.
     pub content_hash: [u8; 32],
@@ -28,22 +28,22 @@ pub struct ExternalServer {
 pub struct StdioSpec {
     /// The command: a path, or a name that is looked up on the `PATH` in `env`.
     pub program: PathBuf,
-    /// Its arguments. They are visible to every user of the machine: no secrets here.
+    /// Arguments of the program. They are visible to every user of the machine: no secrets here.
     pub args: Vec<OsString>,
-    /// Its whole environment, built from nothing, sorted by name. Values print as `[redacted]`.
+    /// Environment of the program, built from nothing, sorted by name. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
-    /// Part of its environment that depends on the caller.
+    /// The variables whose values depend on the caller.
     pub personal: Personal,
-    /// Values that must not show in its logged output.
+    /// Values that must not show in the server's logged output.
     pub secrets: Vec<Secret>,
-    /// Its working directory, absolute.
+    /// Working directory of the program, absolute.
     pub cwd: PathBuf,
-    /// Sharing and lifetime of its processes.
+    /// Sharing and lifetime of the server's processes.
     pub settings: StdioSettings,
 }
 
 impl ExternalServer {
-    /// Creates the server of that name with that spec.
+    /// Makes a server, with its content hash.
     pub fn new(name: NamespaceName, spec: StdioSpec) -> Self {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();

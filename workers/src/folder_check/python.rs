@@ -15,9 +15,9 @@ use crate::scan::NamespaceSource;
 use crate::secret::Secret;
 use crate::servers::Finding;
 
-/// The largest file that is parsed, in bytes: the same as for files that a worker loads.
+/// Maximum size of a file that is parsed, in bytes: the same as for files that a worker loads.
 const SOURCE_MAX: u64 = 10 * 1024 * 1024;
-/// The most bytes of all files that are parsed together.
+/// Maximum size of all files that are parsed together, in bytes.
 const SOURCES_MAX: usize = 64 * 1024 * 1024;
 
 /// Settings for checking Python.
@@ -105,7 +105,7 @@ impl PythonCheck<'_> {
     }
 }
 
-/// The mistakes that the syntax of the files shows.
+/// Errors that the syntax of the folder's Python files shows.
 fn parsed(source: &NamespaceSource, python: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut files = Vec::new();
@@ -206,7 +206,7 @@ fn place_in(message: &str) -> (Option<&str>, Option<u32>) {
     }
 }
 
-/// The line that a message begins with, `line 3: …`, and the rest.
+/// Splits a message such as `line 3: …` into the line and the text behind it.
 fn leading_line(message: &str) -> (Option<u32>, &str) {
     let rest = message.strip_prefix("line ");
     let parts = rest.and_then(|rest| rest.split_once(": "));

@@ -21,17 +21,17 @@ use crate::process::variables::installer_variables;
 use crate::scan::NamespaceSource;
 use crate::secret::Secret;
 
-/// The longest line that is read, in bytes.
+/// Maximum length of a line that is read, in bytes.
 const LINE_MAX: u64 = 16 * 1024 * 1024;
 /// Time limit for parsing the files.
 const PARSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Time limit for the end of a process's standard error, after the process has ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// The most bytes of a line of standard error that are kept.
+/// Maximum number of bytes that are kept of a line of standard error.
 const LAST_LINE_MAX: u64 = 4096;
 
-/// The first line of a worker.
+/// The first line that a worker writes: it is ready, or it does not start.
 #[derive(Debug, Deserialize)]
 pub(super) struct ImportReport {
     op: String,
@@ -45,14 +45,14 @@ pub(super) struct ImportReport {
 /// A file or tool that a worker left out.
 #[derive(Debug, Deserialize)]
 pub(super) struct ImportIssue {
-    /// The file.
+    /// Name of the file.
     pub(super) subject: String,
     /// The error, with the line of the file if the error has a line.
     pub(super) message: String,
 }
 
 impl ImportReport {
-    /// The files that are not served whole.
+    /// The files and tools that the worker left out.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl ImportReport {
 ///
 /// # Errors
 ///
-/// The reason why there is no answer.
+/// The reason why the worker gave no answer.
 pub(super) fn import(
     source: &NamespaceSource,
     environment: &Path,
@@ -103,7 +103,7 @@ pub(super) fn import(
 ///
 /// # Errors
 ///
-/// The reason why there is no answer.
+/// The reason why the interpreter gave no answer.
 pub(super) fn parse(
     python: &str,
     files: &[(String, String)],

@@ -5,11 +5,11 @@ use std::hint::black_box;
 use pulp::Arch;
 use wide::u8x32;
 
-/// Bytes of a word.
+/// Number of bytes in a word.
 pub(super) const WORD: usize = 8;
-/// Bytes looked at in one step.
+/// Number of bytes that are searched in one step.
 pub(super) const STEP: usize = 32;
-/// Bytes that are only searched for any special byte at all, while there is none.
+/// Number of bytes that [`plain`] checks at once, for whether there is any special byte.
 pub(super) const STRIDE: usize = 128;
 
 const LAST_CONTROL: u8 = 0x1f;

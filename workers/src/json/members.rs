@@ -6,16 +6,16 @@ use super::walk::Walk;
 /// A member of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct JsonMember<'a> {
-    /// Its raw key, quotes included.
+    /// The member's raw key, quotes included.
     pub(super) key: &'a str,
-    /// Its raw value, without white space around it.
+    /// The member's raw value, without white space around it.
     pub(super) value: &'a str,
 }
 
 /// The text of a raw string that has no escapes.
 pub(super) fn plain(raw: &str) -> Option<&str> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    // Keys are short.
+    // A plain search, since keys are short.
     (!inner.bytes().any(|byte| byte == b'\\')).then_some(inner)
 }
 

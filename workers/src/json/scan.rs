@@ -2,10 +2,10 @@
 
 use super::block::{STEP, STRIDE, WORD, first_special, plain, specials};
 
-/// Words that are searched for the end of a string before blocks are: keys and values of a word or two end there.
+/// Number of words that are searched for the end of a string before blocks are: keys and values of a word or two end there.
 const SHORT: usize = 2;
 
-/// The deepest nesting that is read: brackets open at once.
+/// Maximum nesting that is read: brackets open at once.
 pub const DEPTH_MAX: usize = 128;
 
 /// Returns true if a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. UTF-8 is not checked. `key` is
@@ -69,7 +69,7 @@ impl<'a> Scan<'a> {
         Ok((begin, end))
     }
 
-    /// Reads a value below so many open brackets.
+    /// Reads a value inside `below` open brackets.
     pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
         self.value_with(below, &mut |_| {})
     }
@@ -93,7 +93,7 @@ impl<'a> Scan<'a> {
                         return Err(Unread);
                     }
                     let is_object = bracket == b'{';
-                    // Its closing bracket is two characters on in ASCII.
+                    // In ASCII, each closing bracket is two characters behind its opening bracket.
                     if self.peek() == Some(bracket + 2) {
                         self.at += 1;
                     } else {
@@ -116,7 +116,8 @@ impl<'a> Scan<'a> {
                 b'n' => self.rest(b"ull")?,
                 _ => return Err(Unread),
             }
-            // Brackets that close behind the value.
+            // Reads the brackets that close behind the value. A comma, with the key behind it in an object, leads to the next
+            // value.
             loop {
                 if open == 0 {
                     return Ok(());
@@ -174,7 +175,7 @@ impl<'a> Scan<'a> {
             if marks == 0 {
                 at += STEP;
                 plain_steps += 1;
-                // A long run without special bytes may go on for long. Lines of text are shorter.
+                // After this number of bytes, the run without special bytes is probably much longer. Lines of text are shorter.
                 if plain_steps * STEP >= STRIDE {
                     at += plain(self.bytes.get(at..).unwrap_or_default());
                 }

@@ -40,7 +40,7 @@ impl Default for KeyMaker {
 /// A credential that makes keys and is not a key.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MakerCredential {
-    /// The entry of the configuration that the credential counts by.
+    /// The entry of the configuration that the credential belongs to.
     pub entry: EntryName,
     /// The principal of the credential.
     pub principal: Arc<str>,
@@ -58,17 +58,17 @@ pub struct MakerCredential {
 pub struct EntryName(Box<str>);
 
 impl EntryName {
-    /// An entry of `admission.tokens`.
+    /// The name of an entry of `admission.tokens`.
     pub fn token(name: &str) -> Self {
         Self(format!("token:{name}").into())
     }
 
-    /// An entry of `admission.certificates`.
+    /// The name of an entry of `admission.certificates`.
     pub fn certificate(name: &str) -> Self {
         Self(format!("certificate:{name}").into())
     }
 
-    /// An entry of `admission.oauth`.
+    /// The name of an entry of `admission.oauth`.
     pub fn issuer(issuer: &str) -> Self {
         Self(format!("oauth:{issuer}").into())
     }
@@ -79,7 +79,7 @@ impl EntryName {
 pub struct EntryHash([u8; 32]);
 
 impl EntryHash {
-    /// The hash of an entry's parts.
+    /// The hash of an entry, over the texts that make it up.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -103,7 +103,7 @@ pub struct KeyMakers(HashMap<EntryName, Vec<MakerEntry>>);
 #[derive(Debug, PartialEq, Eq)]
 struct MakerEntry {
     fingerprint: EntryHash,
-    /// `None` if each credential names its own.
+    /// Namespaces that the entry's credentials open; `None` if each credential names its own.
     namespaces: Option<Arc<[String]>>,
 }
 
@@ -200,7 +200,8 @@ pub(super) fn within(
     Ok(wanted)
 }
 
-/// The maker's part of the names of its keys. Names of keys have no colon, so that no key's name can be mistaken for it.
+/// The maker's name, which precedes the names of its keys. Names of keys have no colon, so that no key's name can be mistaken for
+/// it.
 fn name_of(maker: &MakerCredential) -> String {
     let entry = &maker.entry.0;
     match maker.principal.strip_prefix(&**entry) {

@@ -6,26 +6,26 @@ use std::path::PathBuf;
 use super::text::KeyId;
 use crate::file_lock::LockError;
 
-/// Reason why the store cannot do a request. Nothing was changed.
+/// Reason why the store cannot carry out a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// Another process is writing, or the lock cannot be taken.
+    /// Another process holds the lock, or the lock cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The file is not in the format of the store.
     #[error("{}: is damaged: {reason}; restore a backup of the file", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Description of the damage.
         reason: String,
     },
-    /// A newer version wrote it.
+    /// A newer version of tooldock wrote the file.
     #[error("{}: has format version {found}, and this version of tooldock reads 1; upgrade tooldock, or restore a backup", path.display())]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format version.
+        /// The file's format version.
         found: u64,
     },
     /// The operating system returned an error.
@@ -33,7 +33,7 @@ pub enum KeysError {
     Io {
         /// The attempted action.
         doing: &'static str,
-        /// The path it was tried on.
+        /// The path that the action was tried on.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,

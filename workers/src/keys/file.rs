@@ -19,18 +19,18 @@ const UNFINISHED: &str = ".tmp-keys-";
 
 const VERSION: u64 = 1;
 
-/// The largest file: as many keys as there may be, each with long lists.
+/// Maximum size of the file, in bytes: as many keys as there may be, each with long lists.
 const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// Tells versions of the file apart without reading them. Every change is a rename, so at least the inode or the time
-/// differs.
+/// Metadata of the file, which tell its versions apart without reading them. Every change is a rename, so at least the inode or
+/// the time differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
     inode: u64,
     length: u64,
     modified: (i64, i64),
-    /// Changes with permissions, too: a file that could not be read may be readable now.
+    /// Time of the last change of the metadata. Permissions change it, too: a file that could not be read may be readable now.
     changed: (i64, i64),
 }
 
@@ -40,7 +40,7 @@ impl Stamp {
         fs::metadata(path).ok().map(|it| Self::from(&it))
     }
 
-    /// Returns true if the file has at most so many bytes.
+    /// Returns true if the file has at most `bytes` bytes.
     pub(super) fn is_within(&self, bytes: u64) -> bool {
         self.length <= bytes
     }

@@ -12,14 +12,14 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::readers::{ChangeSocket, OBEYED};
 use super::store::KeyStore;
 
-/// Interval of looking at the file.
+/// Interval at which the file's metadata are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Interval of writing last uses, in looks: about once a minute.
+/// Number of checks between two writes of last uses: about once a minute.
 const WRITE_EVERY: u32 = 240;
 
 impl KeyStore {
-    /// Puts the changes of other processes in force, and writes the last uses of keys. Runs until it is dropped.
+    /// Puts the changes of other processes in force, and writes the last uses of keys. Runs until the future is dropped.
     pub async fn follow(self: Arc<Self>, socket: Option<ChangeSocket>) {
         self.tables().look_into(&self);
         let writers = socket.as_ref().and_then(|socket| {
@@ -32,8 +32,8 @@ impl KeyStore {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut until_write = WRITE_EVERY;
         loop {
-            // - time to look
-            // - a writer that waits until its change counts
+            // - time to check the file's metadata
+            // - a writer that waits until its change is in force
             let writer = tokio::select! {
                 _ = looks.tick() => None,
                 writer = accepted(writers.as_ref()) => Some(writer),
@@ -78,7 +78,7 @@ async fn accepted(listener: Option<&UnixListener>) -> UnixStream {
     };
     match listener.accept().await {
         Ok((writer, _)) => writer,
-        // For example, there are no free file descriptors. The next check of the file finds the change.
+        // For example, there are no free file descriptors. The next check of the file's metadata finds the change.
         Err(_) => pending().await,
     }
 }

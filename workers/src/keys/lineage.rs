@@ -7,12 +7,12 @@ use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
 use super::text::KeyId;
 use crate::scope::ADMIN;
 
-/// The most makers behind one key. A key with more is not valid.
+/// Maximum number of makers behind one key. A key with more is not valid.
 const MAKERS_MAX: usize = 16;
 /// The namespace that `*` does not include.
 const SYSTEM: &str = "_system";
 
-/// The end of a key by its own record.
+/// The end of a key by its own record alone.
 struct OwnEnd {
     maker: Option<KeyId>,
     expires: Option<SystemTime>,

@@ -28,7 +28,7 @@ const SUFFIX: &str = ".gateways";
 /// Maximum wait of a writer for the answers of all gateways together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The most gateways that a writer waits for. Further sockets are ignored.
+/// Maximum number of gateways that a writer waits for. Further sockets are ignored.
 const READERS_MAX: usize = 64;
 
 /// The answer of a gateway that has read the changed file.
@@ -74,7 +74,7 @@ impl ChangeSocket {
         Ok(Self { listener, path })
     }
 
-    /// A second handle of the listener, to accept writers on.
+    /// A second handle of the listener, on which writers are accepted.
     pub(super) fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }

@@ -16,24 +16,25 @@ use super::text::{KeyId, KeyKind};
 use crate::namespace_scope::NamespaceScope;
 use crate::network::Cidr;
 
-/// The most entries of each list in one record; more would be a mistake.
+/// Maximum number of entries of each list in one record; more would be a mistake.
 const LIST_MAX: usize = 64;
-/// The longest name, as for every principal.
+/// Maximum length of a key's name, in bytes, as for every principal.
 const NAME_BYTES_MAX: usize = 64;
-/// The longest names of makers.
+/// Maximum length of `made_by` of a key made by another key, in bytes.
 const MAKERS_BYTES_MAX: usize = 128;
-/// Longest `made_by` of a key made by a configured entry or an access token, in bytes: principals of access tokens are long.
+/// Maximum length of `made_by` of a key made by a configured entry or an access token, in bytes: principals of access tokens are
+/// long.
 const CREDENTIAL_BYTES_MAX: usize = 1024;
-/// The longest pattern or name of a scope.
+/// Maximum length of a pattern or of a scope's name, in bytes.
 const PATTERN_BYTES_MAX: usize = 128;
-/// Ten years. Longer lifetimes are for keys without an end.
+/// Longest lifetime of a key: ten years. Longer ones are for keys without an end.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// Rates above this are not limits that a machine could reach.
+/// Highest rate of a limit. No machine could reach a higher one.
 const RATE_MAX: u32 = 1_000_000;
-/// Bursts above this are not limits either.
+/// Largest burst of a limit. No machine could reach a larger one.
 const BURST_MAX: u32 = 10_000_000;
 
-/// A key as the file has it.
+/// The record of a key in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRecord {
@@ -41,24 +42,25 @@ pub struct KeyRecord {
     pub id: KeyId,
     /// Name of the owner. Several keys may share a name, for rotation.
     pub name: String,
-    /// The key's maker, if that is a key itself. Its keys are separate principals, whatever their names: no key becomes
-    /// another principal by the choice of a name.
+    /// Name of the maker, which precedes the key's own name in its principal; `None` if the operator made the key. Keys of makers
+    /// are separate principals, whatever their names: no key becomes another principal by the choice of a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_by: Option<String>,
-    /// The id of that key, with which this key ends. Keys from before ids were kept have none.
+    /// The id of the key that made this key; this key becomes invalid when that key does. Keys that were made before the file had
+    /// this field have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maker: Option<KeyId>,
-    /// The maker, if that is another credential than a key. The key ends with the maker's entry in the configuration.
+    /// The maker, if it is a credential other than a key. The key ends with the maker's entry in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<CredentialRecord>,
-    /// Scopes; the key may call the tools of all of them.
+    /// Scopes of the key, which may call the tools of all of them.
     pub scopes: Vec<String>,
     /// Namespaces that the key opens: names and globs.
     pub namespaces: Vec<String>,
     /// Networks that the key is valid from; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<Cidr>,
-    /// Limits on its use.
+    /// Limits on the key's use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<KeyLimit>,
     /// Time when the key was made.
@@ -78,14 +80,14 @@ pub struct KeyRecord {
         skip_serializing_if = "Option::is_none"
     )]
     pub revoked: Option<SystemTime>,
-    /// Time of its last use, to about an hour.
+    /// Time of the key's last use, to about an hour.
     #[serde(
         default,
         with = "humantime_serde",
         skip_serializing_if = "Option::is_none"
     )]
     pub last_used: Option<SystemTime>,
-    /// Salt that is hashed with its text.
+    /// Salt that is hashed with the key's text.
     pub(super) salt: Bytes<16>,
     /// Hash of salt and text.
     pub(super) hash: Bytes<32>,
@@ -95,9 +97,9 @@ pub struct KeyRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyLimit {
-    /// Uses per second.
+    /// Sustained number of uses per second.
     pub rate: NonZeroU32,
-    /// Uses at once.
+    /// Maximum number of uses at once.
     pub burst: NonZeroU32,
     /// Unit of a use.
     pub unit: KeyLimitUnit,
@@ -106,9 +108,9 @@ pub struct KeyLimit {
 /// Unit that a key's limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeyLimitUnit {
-    /// HTTP requests.
+    /// The limit counts HTTP requests.
     Request,
-    /// Calls of tools.
+    /// The limit counts calls of tools.
     ToolCall,
 }
 
@@ -127,7 +129,7 @@ pub struct NewKey {
     pub networks: Vec<Cidr>,
     /// See [`KeyRecord::limits`].
     pub limits: Vec<KeyLimit>,
-    /// Lifetime; `None`: until it is revoked.
+    /// Lifetime of the key; `None`: until it is revoked.
     pub lifetime: Option<Duration>,
     /// Kind of the key, by its prefix.
     pub kind: KeyKind,
@@ -196,7 +198,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 }
 
 impl KeyRecord {
-    /// Creates the record of a new key with the hash of its text.
+    /// Makes the record of a new key, with the hash of its text.
     pub(super) fn new(
         id: KeyId,
         wanted: NewKey,
@@ -237,7 +239,7 @@ impl KeyRecord {
         format!("key:{}", self.full_name())
     }
 
-    /// The maker of a key of that name that this key makes. A key with the maker's own name is the same principal, for
+    /// The `made_by` of a key called `name` that this key makes. A key with the maker's own name is the same principal, for
     /// rotation.
     pub fn makes(&self, name: &str) -> Option<String> {
         match name == self.name {
@@ -246,7 +248,7 @@ impl KeyRecord {
         }
     }
 
-    /// The name with those of its makers before it, separated by slashes.
+    /// The key's name with the names of its makers before it, separated by slashes.
     pub fn full_name(&self) -> String {
         match &self.made_by {
             Some(maker) => format!("{maker}/{}", self.name),
@@ -254,7 +256,7 @@ impl KeyRecord {
         }
     }
 
-    /// State of the key at a moment.
+    /// State of the key at the moment `now`.
     pub fn state(&self, now: SystemTime) -> KeyState {
         if self.revoked.is_some() {
             return KeyState::Revoked;
@@ -282,7 +284,7 @@ impl KeyRecord {
 pub enum KeyState {
     /// The key is valid.
     Active,
-    /// Its lifetime is over.
+    /// The key's lifetime is over.
     Expired,
     /// The key was revoked.
     Revoked,
@@ -299,7 +301,7 @@ impl KeyState {
     }
 }
 
-/// The hash of a key's text.
+/// The salted hash of a key's text.
 pub(super) fn hash(salt: &[u8; 16], text: &[u8]) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(salt);
@@ -307,13 +309,13 @@ pub(super) fn hash(salt: &[u8; 16], text: &[u8]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// The time cut to seconds, for readers of the file.
+/// The time cut to whole seconds, as the file stores it.
 pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
-/// Bytes that the file has in hexadecimal. Never printed, although useless without the text.
+/// Bytes that the file stores in hexadecimal. Never printed, although useless without the text.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Bytes<const N: usize>(pub(super) [u8; N]);

@@ -26,22 +26,22 @@ use crate::file_lock::FileLock;
 use crate::scope::ScopeTable;
 use crate::secret::Secret;
 
-/// Maximum wait of a writer for another one.
+/// Maximum time that a writer waits for another writer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The largest file that is read while a request waits, in bytes: about a thousand keys.
+/// Maximum size of a file that is read while a request waits, in bytes: about a thousand keys.
 const LOOK_BYTES: u64 = 512 * 1024;
 
-/// The most keys, including those of the last 90 days that are no longer valid.
+/// Maximum number of keys, including those of the last 90 days that are no longer valid.
 const KEYS_MAX: usize = 200_000;
 
-/// Time for which keys that are no longer valid are shown.
+/// Time for which keys that are no longer valid stay in the file.
 const HISTORY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Maximum delay of a key's last use in the file: each key causes at most one write in this time.
 const USE_BEHIND: Duration = Duration::from_secs(3600);
 
-/// The keys of a file.
+/// The API keys of a file, and the tables that requests are judged by.
 #[derive(Debug)]
 pub struct KeyStore {
     path: PathBuf,
@@ -54,7 +54,7 @@ pub struct KeyStore {
     patience: Duration,
     /// The number of gateways that did not confirm the last change in time.
     behind: AtomicUsize,
-    /// Running gateways that confirmed the last change.
+    /// Number of running gateways that confirmed the last change.
     confirmed: AtomicUsize,
 }
 
@@ -90,7 +90,7 @@ impl KeyStoreState {
 pub struct MadeKey {
     /// The record in the file.
     pub record: KeyRecord,
-    /// The text that its owner sends.
+    /// The text that the key's owner sends.
     pub text: Secret,
 }
 
@@ -125,7 +125,7 @@ impl KeyStore {
         Ok(store)
     }
 
-    /// The file.
+    /// Path of the file of keys.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -347,7 +347,7 @@ impl KeyStore {
         }
     }
 
-    /// Uses other scopes from now on.
+    /// Replaces the table of scopes, and compiles all keys with it.
     pub fn set_scopes(&self, scopes: ScopeTable) {
         let mut state = self.state();
         if *state.scopes == scopes {
@@ -356,7 +356,7 @@ impl KeyStore {
         state.scopes = Arc::new(scopes);
         let table = self.tables.snapshot();
         let records: Vec<_> = table.iter().map(|key| key.record().clone()).collect();
-        // All of them were compiled before, and scopes cannot make a record unusable.
+        // All records were compiled before, and scopes cannot make a record unusable.
         match self.compiled(&state, &records) {
             Ok(table) => {
                 let seen = state.seen;
@@ -373,7 +373,7 @@ impl KeyStore {
             return;
         }
         state.makers = Some(makers);
-        // From the file: the table does not tell a key whose entry was gone from a revoked one.
+        // The records are read from the file: the table does not tell a key whose entry was gone from a revoked one.
         let read = file::read(&self.path).or_else(|error| {
             tracing::error!(%error, "the API keys of before stay in force");
             let table = self.tables.snapshot();
@@ -452,7 +452,7 @@ impl KeyStore {
 
     /// Replaces the file and puts it in force. The caller holds the lock.
     fn write(&self, state: &mut KeyStoreState, records: &[KeyRecord]) -> Result<(), KeysError> {
-        // Compiled first: a file that no process could read must not be written.
+        // The records are compiled first: a file that no process could read must not be written.
         let table = self.compiled(state, records)?;
         file::write(&self.path, records)?;
         self.publish(state, table, Stamp::of(&self.path));
@@ -481,7 +481,7 @@ impl KeyStore {
         state.seen = stamp;
         self.changes.send_replace(());
         if lost {
-            // After the table: callers that are admitted again are judged by it.
+            // Announced after the table is in force: callers that are admitted again are judged by it.
             self.losses.send_modify(|count| *count += 1);
         }
     }

@@ -18,7 +18,7 @@ use crate::grant::{Grant, GrantSource};
 use crate::namespace_scope::NamespaceScope;
 use crate::scope::{ScopeTable, ToolScope};
 
-/// Resolution of the last use that a process remembers: threads that serve the same key rarely write.
+/// Resolution, in seconds, of the last use that a process remembers: threads that serve the same key rarely write.
 const USE_STEP_SECONDS: u64 = 60;
 
 /// All keys at one moment.
@@ -28,7 +28,7 @@ pub struct KeyTable {
     scopes: Arc<ScopeTable>,
 }
 
-/// The shortest time between two checks of the file for requests with unknown keys.
+/// Minimum time between two checks of the file for requests with unknown keys.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The table in force. A clone shares it.
@@ -40,17 +40,17 @@ struct CurrentTable {
     table: ArcSwap<KeyTable>,
     /// The store that checks the file for unknown keys, if the process follows the file.
     store: OnceLock<Weak<KeyStore>>,
-    /// The time of the last check. Nothing waits for the lock.
+    /// The time of the last check. The lock is only tried, never waited for.
     looked: Mutex<Option<Instant>>,
 }
 
 impl KeyTables {
-    /// The table of this moment.
+    /// The current table, for a short use.
     pub fn load(&self) -> Guard<Arc<KeyTable>> {
         self.0.table.load()
     }
 
-    /// The current table, to keep.
+    /// The current table, which may be held for any time.
     pub fn snapshot(&self) -> Arc<KeyTable> {
         self.0.table.load_full()
     }
@@ -109,9 +109,9 @@ pub struct ApiKey {
     namespaces: Arc<NamespaceScope>,
     grant: Arc<Grant>,
     limits: Arc<[KeyLimit]>,
-    /// Time of its last request, in seconds since 1970.
+    /// Time of the key's last request, in seconds since 1970.
     used: AtomicU64,
-    /// Time of its last use in the file.
+    /// Time of the key's last use in the file, in seconds since 1970.
     written: AtomicU64,
 }
 
@@ -152,7 +152,7 @@ impl ApiKey {
         &self.record
     }
 
-    /// The principal of its requests.
+    /// The principal of the key's requests.
     pub fn principal(&self) -> &Arc<str> {
         &self.principal
     }
@@ -322,7 +322,7 @@ impl KeyTable {
     }
 }
 
-/// Compiled parts that keys share while a table is compiled.
+/// Compiled scopes and namespaces that keys share while a table is compiled.
 #[derive(Default)]
 struct KeyCompiler {
     scopes: Arc<ScopeTable>,

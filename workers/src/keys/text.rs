@@ -12,13 +12,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::secret::Secret;
 
-/// Digits, capitals, small letters: these survive in headers, in shells and under a double click.
+/// Characters of a key's text: digits, capitals, small letters, which survive in headers, in shells and under a double click.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// An id has no capitals, so that it is easy to spell.
+/// Characters of an id: no capitals, so that it is easy to spell.
 const ID_ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 const ID_BYTES: usize = 12;
-/// 238 bits: not to be guessed, so that a fast hash is enough for storing.
+/// Number of random characters of a key: 238 bits, which cannot be guessed, so that a fast hash is enough for storing.
 const RANDOM_BYTES: usize = 40;
 const CHECKSUM_BYTES: usize = 6;
 
@@ -35,7 +35,7 @@ pub enum KeyKind {
 impl KeyKind {
     const ALL: [Self; 2] = [Self::Gateway, Self::Relay];
 
-    /// The prefix of such keys.
+    /// The prefix of keys of this kind.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Gateway => "td_",
@@ -49,7 +49,7 @@ impl KeyKind {
 #[serde(try_from = "String", into = "String")]
 pub struct KeyId([u8; ID_BYTES]);
 
-/// A text that is not a key's id.
+/// Error of a text that is not a key's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not the id of a key: it has 12 small letters and digits, as `tooldock keys list` shows it"
@@ -57,7 +57,7 @@ pub struct KeyId([u8; ID_BYTES]);
 pub struct InvalidKeyId;
 
 impl KeyId {
-    /// Makes an id.
+    /// Makes a random id.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl KeyId {
         Ok(Self(id))
     }
 
-    /// The id as it is written.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         // Only characters of the alphabet get in.
         std::str::from_utf8(&self.0).unwrap_or_default()
@@ -153,9 +153,9 @@ pub(super) fn generate(kind: KeyKind, id: KeyId) -> Result<Secret, getrandom::Er
     Ok(Secret::new(text))
 }
 
-/// Fills a place with characters of an alphabet, each as likely as any other.
+/// Fills `place` with characters of an alphabet, each as likely as any other.
 fn random(place: &mut [u8], alphabet: &[u8]) -> Result<(), getrandom::Error> {
-    // Bytes from this value on would make the first characters likelier.
+    // Bytes from this value on would make the alphabet's first characters likelier.
     let fair = 256 / alphabet.len() * alphabet.len();
     let mut bytes = zeroize::Zeroizing::new([0; 64]);
     let mut filled = 0;

@@ -26,7 +26,7 @@ pub struct InvalidToolFileName;
 /// A tool file in its current version, or an earlier version by its path in the namespace's folder: `.history/issues.py.3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFileVersion {
-    /// The file.
+    /// The name of the tool file.
     pub file: ToolFileName,
     /// The number of the version; `None` for the current file.
     pub version: Option<u64>,
@@ -43,7 +43,7 @@ impl ToolFileName {
     /// The regular expression that all names match, for the schemas of management tools.
     pub const PATTERN: &str = "^_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py$";
 
-    /// The most characters of a name without its ending, and without the `_` of a helper module.
+    /// Maximum number of characters of a name without its ending, and without the `_` of a helper module.
     const STEM_MAX: usize = 64;
 
     /// The name as text.

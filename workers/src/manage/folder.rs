@@ -22,13 +22,13 @@ pub(super) const DELETED: &str = ".deleted-";
 /// A namespace's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceFolder {
-    /// The namespace.
+    /// Name of the namespace.
     pub name: NamespaceName,
-    /// True when it has a `requirements.txt`.
+    /// True if the folder has a `requirements.txt`.
     pub has_requirements: bool,
-    /// The secrets that its `tooldock.yaml` declares.
+    /// The secrets that the folder's `tooldock.yaml` declares.
     pub secrets: Vec<DeclaredSecret>,
-    /// Reason why its `tooldock.yaml` cannot be read, with the file's path: its declarations are not known then.
+    /// Reason why the folder's `tooldock.yaml` cannot be read, with the file's path: its declarations are not known then.
     pub unreadable: Option<String>,
 }
 
@@ -54,7 +54,7 @@ impl Workspace {
         .await
     }
 
-    /// Checks that there is such a namespace.
+    /// Checks that there is a folder of this namespace.
     ///
     /// # Errors
     ///
@@ -221,7 +221,7 @@ impl Deref for Tools {
 /// An open folder of a namespace. It stays this folder even if its path changes meanwhile.
 pub(super) struct Folder {
     descriptor: OwnedFd,
-    /// Path as shown to people.
+    /// Path of the folder as shown to people.
     pub(super) path: PathBuf,
 }
 
@@ -241,7 +241,7 @@ impl Folder {
         }
     }
 
-    /// Opens a folder in it; `None` if there is nothing of that name. A symlink in its place is not followed.
+    /// Opens a folder in this folder; `None` if there is nothing of that name. A symlink in its place is not followed.
     pub(super) fn subfolder(&self, name: &str) -> Result<Option<Self>, NotDone> {
         let path = self.shown(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -256,7 +256,7 @@ impl Folder {
         }
     }
 
-    /// The path of an entry below the open folder.
+    /// The path by which an entry of the open folder is accessed, even after the folder was moved.
     pub(super) fn entry(&self, name: &str) -> PathBuf {
         PathBuf::from(format!(
             "/proc/self/fd/{}/{name}",

@@ -9,12 +9,12 @@ use super::tool_file::{FILES_MAX, HISTORY, KEPT_BYTES_MAX, bytes, no_file};
 use super::{NotDone, ToolFileName, ToolFileVersion, Workspace, blocking};
 use crate::names::NamespaceName;
 
-/// The files of a namespace.
+/// The tool files of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolFiles {
     /// Existing files, by name; at most 1000.
     pub files: Vec<ListedFile>,
-    /// Deleted files that have versions, each with their number.
+    /// Deleted files that have versions, each with the number of its versions.
     pub deleted: Vec<(ToolFileName, usize)>,
 }
 
@@ -23,9 +23,9 @@ pub struct ToolFiles {
 pub struct ListedFile {
     /// File name.
     pub name: ToolFileName,
-    /// Size in bytes.
+    /// Size of the file, in bytes.
     pub size: u64,
-    /// Time of the last write.
+    /// Time of the last write to the file.
     pub modified: SystemTime,
     /// Number of earlier versions that are kept.
     pub versions: usize,
@@ -34,11 +34,11 @@ pub struct ListedFile {
 /// An earlier version of a tool file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptVersion {
-    /// Its number; a higher one is newer.
+    /// Number of the version; a higher one is newer.
     pub number: u64,
-    /// Size in bytes.
+    /// Size of the version, in bytes.
     pub size: u64,
-    /// Time at which it was put aside.
+    /// Time at which the version was replaced or removed.
     pub kept: SystemTime,
 }
 

@@ -6,15 +6,15 @@ use serde_json::json;
 
 use super::{NotDone, Workspace};
 
-/// Reads `{"files": [[name, source], …]}`, and writes a [`FileInspection`] for each in one line.
+/// Python program that reads `{"files": [[name, source], …]}`, and writes a [`FileInspection`] for each in one line.
 pub(crate) const INSPECT_SCRIPT: &str = include_str!("inspect.py");
 
 /// Result of parsing a tool file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct FileInspection {
-    /// The file.
+    /// Name of the file.
     pub filename: String,
-    /// The reason why it is not valid Python.
+    /// The reason why the file is not valid Python.
     pub error: Option<String>,
     /// The functions with a tool decorator, in their order.
     pub tools: Vec<FoundTool>,
@@ -23,17 +23,17 @@ pub struct FileInspection {
 /// A function with a tool decorator.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct FoundTool {
-    /// Name that clients call.
+    /// Name by which clients call the tool.
     pub name: String,
-    /// Its docstring, or the description in the decorator.
+    /// The function's docstring, or the description in the decorator.
     pub description: String,
-    /// Its first line.
+    /// Number of the function's first line.
     pub line: u32,
-    /// Its parameters without type hints.
+    /// The function's parameters without type hints.
     pub untyped: Vec<String>,
-    /// True when it has a docstring.
+    /// True if the function has a docstring.
     pub documented: bool,
-    /// The reason why the core will not serve it, as far as its file tells.
+    /// The reason why the core will not serve the tool, as far as its file tells.
     pub problem: Option<String>,
 }
 
@@ -41,9 +41,9 @@ pub struct FoundTool {
 /// corrected code: people upload it, models call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The reason.
+    /// The reason, in words that stay the same.
     pub error: &'static str,
-    /// The place and the remedy.
+    /// The position of the problem and the remedy.
     pub details: String,
 }
 
@@ -63,7 +63,7 @@ impl FileInspection {
         tools.filter(move |tool| !is_helper && tool.problem.is_none())
     }
 
-    /// The reasons why the core will not serve the other tools, one line each.
+    /// The reasons why the core will not serve the file's other tools, one line each.
     pub fn issues(&self) -> Vec<String> {
         let told = |tool: &FoundTool| {
             let problem = match self.is_helper() {

@@ -1,6 +1,6 @@
 //! Leftovers of a manager that was killed: files that were not complete yet, folders that were not removed yet.
 //!
-//! They are never served, since the scan ignores names that begin with a dot. They only take room.
+//! Leftovers are never served, since the scan ignores names that begin with a dot. They only use disk space.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ impl Workspace {
     ///
     /// When another manager holds the lock for too long, or `tools/` cannot be read.
     pub async fn clear_leftovers(&self) -> Result<usize, NotDone> {
-        // A manager holds it while it writes a file or removes a folder.
+        // A manager holds this lock while it writes a file or removes a folder.
         let lock = self.lock().await?;
         let (tools, venvs) = (self.tools(), self.data.venvs_dir());
         let namespaces = blocking({
@@ -85,7 +85,7 @@ fn locks(venvs: &Path) -> Vec<(PathBuf, NamespaceName)> {
     locks.collect()
 }
 
-/// Removes the file of a lock, unless the lock is held: then its holder removes the file. Returns true if it was removed.
+/// Removes the file of a lock, unless the lock is held: then its holder removes the file. Returns true if the file was removed.
 pub(super) fn remove_lock(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return false;
@@ -97,7 +97,7 @@ pub(super) fn remove_lock(path: &Path) -> bool {
     }
 }
 
-/// Removes the rest of deleted namespaces. The caller holds the lock of the workspace.
+/// Removes the folders of deleted namespaces that still exist. The caller holds the lock of the workspace.
 pub(super) fn remove_deleted(tools: &Path) -> usize {
     let mut removed = 0;
     for entry in fs::read_dir(tools).into_iter().flatten().flatten() {
@@ -123,7 +123,7 @@ fn has(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> bool {
     entries.any(|entry| is_meant(&entry.file_name()))
 }
 
-/// Removes the regular files of a folder whose names are meant, and returns their number.
+/// Removes the regular files of a folder for whose names `is_meant` returns true, and returns their number.
 pub(super) fn remove_files(folder: &Path, is_meant: impl Fn(&OsStr) -> bool) -> usize {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| {

@@ -18,7 +18,7 @@ pub struct PackageSpec(String);
 pub struct InvalidPackageSpec;
 
 impl PackageSpec {
-    /// The text as it was written.
+    /// The requirement as it was written.
     pub fn as_str(&self) -> &str {
         &self.0
     }

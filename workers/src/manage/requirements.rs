@@ -23,13 +23,13 @@ use crate::names::NamespaceName;
 use crate::process::output::RecentLines;
 use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
 
-/// The most lines that a manager adds to.
+/// Maximum number of lines in a `requirements.txt` that a manager adds a requirement to.
 const LINES_MAX: usize = 500;
 
 /// Suffix of the name of a lock that is held while a requirement is added.
 pub(super) const ADDING_LOCK_END: &str = ".adding.lock";
 
-/// Packages could not be installed.
+/// The installer's failure to install packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotInstalled {
     /// Output of the installer, without credentials.
@@ -96,7 +96,7 @@ impl Workspace {
                 path: candidate.0.path().to_owned(),
                 text: after,
             });
-            // This file may correct an error of the previous one.
+            // The new list may correct an error of the previous one.
             source.failure = None;
             Ok(Adding {
                 source,
@@ -223,10 +223,10 @@ fn source_of(tools: &Path, name: &NamespaceName) -> Result<NamespaceSource, NotD
 
 /// Prefix of the name of a list that is tried out before it replaces `requirements.txt`. The scan ignores the name.
 pub(super) const CANDIDATE: &str = ".requirements-";
-/// Suffix of that name.
+/// Suffix of the name of a list that is tried out.
 pub(super) const CANDIDATE_END: &str = ".txt";
 
-/// A requirement on its way into `requirements.txt`. Dropping it leaves that file as it was.
+/// A requirement that is being added to `requirements.txt`. Dropping this leaves that file as it was.
 pub(super) struct Adding {
     /// The namespace with the new list.
     source: NamespaceSource,
@@ -240,10 +240,10 @@ pub(super) struct Adding {
 struct Candidate(NamedTempFile);
 
 impl Candidate {
-    /// Writes to the folder of the namespace, since relative lines are relative to it.
+    /// Writes the file in the folder of the namespace, since relative lines are relative to it.
     fn write(folder: &Folder, text: &str) -> Result<Self, NotDone> {
         let failed = |error: io::Error| NotDone::io("write", &folder.shown(CANDIDATE), &error);
-        // Files left by a crash; no other process is adding now.
+        // Removes files left by a crash; no other process is adding now.
         leftovers::remove_files(&folder.entry("."), |name| {
             is_temporary(name, CANDIDATE, CANDIDATE_END)
         });
@@ -273,9 +273,9 @@ impl Candidate {
     }
 }
 
-/// The lines with requirements.
+/// The lines of a `requirements.txt` that name a package.
 fn lines(text: &str) -> Vec<String> {
-    // A line that ends so continues in the next one.
+    // A line that ends with a backslash continues in the next one.
     let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     // An option may hold the credentials of an index, and so may a URL.
@@ -287,7 +287,7 @@ fn lines(text: &str) -> Vec<String> {
     lines.filter(asks).map(bare).collect()
 }
 
-/// The text with the requirement in it once.
+/// The text of a `requirements.txt` with one line for the package: `package`.
 fn with(text: &str, package: &PackageSpec) -> Result<String, NotDone> {
     if text.lines().any(|line| line.trim_end().ends_with('\\')) {
         return Err(NotDone(format!(

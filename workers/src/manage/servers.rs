@@ -18,21 +18,22 @@ use crate::regular_file;
 use crate::tree_file;
 use crate::yaml::{self, Mapping, Value};
 
-/// The largest file that is read.
+/// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// The most servers that a manager adds to.
+/// Maximum number of servers in a file that a manager adds a server to.
 const SERVERS_MAX: usize = 1_000;
-/// The longest text in an entry that a manager adds, in bytes.
+/// Maximum length of a text in an entry that a manager adds, in bytes.
 const TEXT_MAX: usize = 64 * 1024;
 
 /// A server of the file, in a form that is safe to show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagedServer {
-    /// Its namespace.
+    /// The server's namespace.
     pub name: NamespaceName,
     /// True when the server has a namespace; false when it is switched off.
     pub enabled: bool,
-    /// Its keys. Values of variables are masked unless they are only a reference, and so are credentials elsewhere.
+    /// The server's keys. Values of variables are masked unless they are only a reference; credentials in other values are
+    /// masked, too.
     pub config: serde_json::Value,
 }
 
@@ -50,7 +51,7 @@ pub enum ServerRefused {
     /// A key is not valid.
     #[error("{key}: {message}")]
     Invalid {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Description of the problem.
         message: String,
@@ -107,8 +108,8 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When the name is taken, there or in the configuration, the entry is not valid, or the file cannot be changed. The file
-    /// is as it was then.
+    /// When the name is taken, there or in the configuration, the entry is not valid, or the file cannot be changed. The file is
+    /// then unchanged.
     pub async fn add_server(
         &self,
         name: &NamespaceName,
@@ -228,7 +229,7 @@ pub fn check_texts(
     }
 }
 
-/// The place of the first text that is too long, and its length in bytes.
+/// The key of the first text that is too long, and the text's length in bytes.
 fn long_text(value: &serde_json::Value, place: &str) -> Option<(String, usize)> {
     use serde_json::Value;
     match value {
@@ -311,7 +312,7 @@ fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
     if let Ok(held) = regular_file::read(path, BYTES_MAX) {
         write_atomically(&path.with_extension("yaml.previous"), &held, 0o600).map_err(failed)?;
     }
-    // The file may contain values.
+    // Readable for its owner alone: the file may contain values of variables.
     write_atomically(path, text.as_bytes(), 0o600).map_err(failed)
 }
 

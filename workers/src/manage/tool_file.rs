@@ -14,17 +14,17 @@ use crate::data_dir::write_atomically;
 use crate::fault;
 use crate::names::NamespaceName;
 
-/// The largest tool file.
+/// Maximum size of a tool file that is written, in bytes.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;
-/// The largest file made by others that is read, or kept before it is replaced.
+/// Maximum size, in bytes, of a file made by others that is read, or kept before it is replaced.
 pub(super) const KEPT_BYTES_MAX: usize = 4 * TOOL_FILE_BYTES_MAX;
 /// Folder of earlier versions; the scan ignores the name.
 pub(super) const HISTORY: &str = ".history";
-/// Earlier versions that are kept of one file.
+/// Maximum number of earlier versions that are kept of one file.
 const VERSIONS_MAX: usize = 10;
-/// Tool files of one namespace that are listed.
+/// Maximum number of tool files of one namespace that are listed.
 pub(super) const FILES_MAX: usize = 1000;
-/// The most bytes of all listed files.
+/// Maximum size of all listed files, in bytes.
 const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A file that was replaced or removed.
@@ -47,7 +47,7 @@ impl Workspace {
         &self,
         namespace: &NamespaceName,
     ) -> Result<Vec<FileInspection>, NotDone> {
-        // Sources are held in memory for it.
+        // Few listings run at once, since they hold the sources in memory.
         let _turn = self.listings.acquire().await;
         let files = self.tool_files(namespace).await?;
         match self.inspect(&files).await {
@@ -239,8 +239,8 @@ fn special(path: &Path) -> NotDone {
     ))
 }
 
-/// Keeps the current content of a file as an earlier version and returns its place. The oldest versions of the file beyond
-/// the limit are removed.
+/// Keeps the current content of a file as an earlier version and returns the version's path. The oldest versions of the file
+/// beyond the limit are removed.
 fn keep(folder: &Folder, file: &ToolFileName, held: &[u8]) -> Result<String, NotDone> {
     let history = folder.entry(HISTORY);
     let shown = folder.shown(HISTORY);
@@ -273,7 +273,7 @@ fn versions(history: &Path, file: &ToolFileName) -> Vec<u64> {
     let number = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let number = name.strip_prefix(file.as_str())?.strip_prefix('.')?;
-        // Only numbers in the form that is written here; the highest number is never reached.
+        // Only numbers in the form that is written here count; the highest number is never reached.
         let parsed: u64 = number.parse().ok()?;
         (parsed < u64::MAX / 2 && parsed.to_string() == number).then_some(parsed)
     };

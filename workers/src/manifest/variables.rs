@@ -17,7 +17,7 @@ pub(crate) const INVALID_VARIABLE: &str = "invalid_variable";
 /// The code of an [`Issue`] about a declared secret without a value.
 pub(crate) const MISSING_SECRET: &str = "missing_secret";
 
-/// Values of `env`, looked up.
+/// The variables of a manifest's `env`, with every `${NAME}` looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     /// The variables that have a value.

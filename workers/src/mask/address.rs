@@ -21,7 +21,7 @@ pub fn address(text: &str) -> String {
     format!("{scheme}{login}{at}{}{}", hosts.join(","), url(path))
 }
 
-/// HOST, HOST:PORT or [IPv6]:PORT.
+/// A host with or without port, `HOST:PORT` or `[IPv6]:PORT`. Text in the place of the port is masked unless it is a number.
 fn host(text: &str) -> String {
     let port_from = text.rfind(']').unwrap_or(0);
     let port = text[port_from..].find(':').map(|at| port_from + at + 1);

@@ -27,8 +27,8 @@ const PASSWORD_COMMANDS: [&str; 9] = [
     "sshpass",
 ];
 
-/// The place of the first credential in the keys of a server, such as `env.API_TOKEN` or `args[1]`; never the
-/// credential itself.
+/// The position of the first credential in the keys of a server, such as `env.API_TOKEN` or `args[1]`; never the credential
+/// itself.
 pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
     let command = entry.get("command").and_then(Value::as_str);
     let command = command.unwrap_or_default().rsplit('/').next();
@@ -43,7 +43,7 @@ pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// The place of a credential in the value of a key.
+/// The position of a credential in the value of a key. `place` is the position of the key.
 fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::Bool(_) => None,
@@ -58,7 +58,7 @@ fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// The place of a credential in a list of variables or headers.
+/// The position of a credential in a list of variables or headers. `place` is the position of the list.
 fn of_names(place: &str, value: &Value) -> Option<String> {
     match value {
         Value::Object(keys) => keys.iter().find_map(|(name, it)| {

@@ -32,19 +32,20 @@ metric_table! {
             "Lines of an external server's standard error beyond the rate limit, not logged";
     }
     {
-        /// A plain mutex: taken when a process comes and goes, never held across an await.
+        /// Reasons to keep the series of each namespace. A plain mutex: taken when a process comes and goes, never held across an
+        /// await.
         namespaces: Mutex<HashMap<NamespaceName, SeriesHolders>> = Mutex::default();
     }
 }
 
-/// Reasons to keep a namespace's series.
+/// Reasons to keep a namespace's series: it is served, or has processes.
 #[derive(Debug, Default)]
 struct SeriesHolders {
     served: bool,
     processes: usize,
 }
 
-/// The share of one process in its namespace's series.
+/// The series of a namespace, in which one process is counted.
 pub(crate) struct ServerSeries {
     families: Arc<Families>,
     namespace: NamespaceName,

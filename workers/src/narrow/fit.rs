@@ -33,7 +33,7 @@ pub fn fit(
                 ));
                 server.enabled = false;
             }
-            // A mistake of the operator.
+            // A mistake in the operator's file, which is reported for that file.
             _ => {}
         }
         true

@@ -12,7 +12,7 @@
 //!
 //! | direction | bytes | meaning |
 //! |---|---|---|
-//! | to the guard | one byte with a descriptor | only with `--stdin`, and first: the standard input of the command; without, it is `/dev/null` |
+//! | to the guard | one byte with a descriptor | only with `--stdin`, and first: the command's standard input, else `/dev/null` |
 //! | | `T` | SIGTERM to the command's group |
 //! | | `K` | SIGKILL to everything below the guard |
 //! | | end of file | SIGTERM, [`GRACE`], then as `K`; so do SIGTERM, SIGINT, SIGHUP and SIGQUIT to the guard itself |
@@ -56,7 +56,7 @@ pub const GRACE: Duration = Duration::from_secs(2);
 /// that long.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two looks at `/proc` while processes are ending.
+/// Pause between two searches of `/proc` while processes are ending.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the guard to its end. `arguments` are those after `__guard`: its options, `--`, the command, its arguments.
@@ -105,7 +105,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The error of the operating system; if that does not name the missing thing, in other words.
+/// Reason why a command was not started: the error of the operating system, and the missing program if the error does not name
+/// it.
 fn why_not(program: &OsStr, error: &io::Error) -> String {
     let by_name = !program.as_encoded_bytes().contains(&b'/');
     match error.kind() {
@@ -148,13 +149,13 @@ impl Guard {
         // Registered before the spawn, or the end of a very short command would go unnoticed.
         let children = signal_pipe(&[SIGCHLD])?;
         let signals = signal_pipe(&[SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
-        // Meant for the gateway, and sometimes sent to a whole service (`systemctl kill`). Handled rather than ignored: the
-        // command would inherit the latter.
+        // Signals meant for the gateway, and sometimes sent to a whole service (`systemctl kill`). They are handled rather than
+        // ignored, since the command would inherit that they are ignored.
         for signal in [SIGUSR1, SIGUSR2] {
             signal_hook::flag::register(signal, Arc::default())?;
         }
         let child = command.spawn()?;
-        // The command holds the descriptor of its standard input.
+        // `command` holds the descriptor of the child's standard input.
         drop(command);
         // Our own copies of the output pipes would keep them open after the command closed its ends.
         let null = File::options().write(true).open("/dev/null")?;

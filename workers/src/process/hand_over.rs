@@ -1,7 +1,7 @@
 //! A command's standard input on its way to the guard: the reading end of a pipe, sent over the control socket.
 //!
-//! Not inherited by the guard, as its outputs are: the guard's own standard input is the control socket, and any other
-//! descriptor would have to be made inheritable, also for other processes that the gateway starts at that moment.
+//! The pipe is not inherited by the guard, as its outputs are: the guard's own standard input is the control socket, and any
+//! other descriptor would have to be made inheritable, also for other processes that the gateway starts at that moment.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,7 +19,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 /// that is on its way when the socket closes.
 pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    // Only this end: the flag belongs to each end of a pipe separately, and commands expect to block.
+    // Only the writing end: the flag belongs to each end of a pipe separately, and commands expect to block.
     rustix::io::ioctl_fionbio(&writer, true)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

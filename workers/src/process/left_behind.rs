@@ -1,7 +1,7 @@
 //! Processes of a gateway whose guards were killed together with it, by `killall -9` or by a machine short of memory. The
 //! next gateway on the same data directory ends them.
 //!
-//! They are found by the tag that every process of a tree inherits. A process that overwrote its own environment is not
+//! Processes are found by the tag that every process of a tree inherits. A process that overwrote its own environment is not
 //! found.
 
 use std::fmt;
@@ -16,9 +16,9 @@ use rustix::process::Pid;
 
 use super::{guard, tree};
 
-/// Pause between two looks.
+/// Pause between two searches for processes.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Maximum time of ending them. Only a fork bomb or a process stuck in the kernel needs that long.
+/// Maximum time of ending the processes. Only a fork bomb or a process stuck in the kernel needs that long.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A process of the gateway, told apart from a later process with the same pid by its start time.
@@ -32,7 +32,7 @@ impl GatewayProcess {
     /// The longest time that guards need to end the children of their gateway.
     pub const PATIENCE: Duration = guard::GRACE.saturating_add(Duration::from_secs(2));
 
-    /// This process.
+    /// The process that calls this function.
     pub fn this() -> Self {
         static THIS: OnceLock<GatewayProcess> = OnceLock::new();
         *THIS.get_or_init(|| {
@@ -48,7 +48,7 @@ impl GatewayProcess {
         Some(Self { pid, started })
     }
 
-    /// True while it runs.
+    /// True while the process runs.
     pub(crate) fn is_running(self) -> bool {
         tree::start_of(self.pid) == Some(self.started)
     }
@@ -74,7 +74,7 @@ impl GatewayProcess {
         while !self.is_running() && began.elapsed() < patience + LIMIT {
             let left: Vec<i32> = tree::all_pids()
                 .filter(|pid| tree::tag_of(*pid).is_some_and(|tag| tag.starts_with(&tags)))
-                // In a container this number may be another process's.
+                // In a container this pid may be another process's.
                 .filter(|pid| u32::try_from(*pid).is_ok_and(|pid| namespace_of(pid) == ours))
                 .collect();
             if left.is_empty() {
@@ -97,7 +97,7 @@ fn namespace_of(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// Written into tags and into `gateway.lock`.
+/// Text of the process in tags and in `gateway.lock`: its pid and its start time.
 impl fmt::Display for GatewayProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.pid, self.started)

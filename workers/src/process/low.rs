@@ -1,9 +1,9 @@
 //! Low priority of processes that compete with calls of tools for the processor.
 //!
-//! A nice value alone decides shares over time. It does not decide latency: the kernel may let a running process end its
-//! slice of some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that core.
-//! A call then is late although there was time for it. So such a process also keeps off half of the cores, where the kernel
-//! finds an idle one for the thread that woke up, and gives way at once on the others, as a rule ([`super::slice`]).
+//! A nice value alone decides shares over time. It does not decide latency: the kernel may let a running process end its slice of
+//! some milliseconds, whatever its nice value, before a thread that has just been given a message runs on that core. A call then
+//! is late although there was time for it. So such a process also keeps off half of the cores, where the kernel finds an idle one
+//! for the thread that woke up; the other cores it leaves at once to such a thread, as a rule ([`super::slice`]).
 //!
 //! A process has the low priority from its first instruction: it is started by a thread that has it.
 
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::slice;
 
-/// Gives a tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
+/// Nice value with a tenth of the computing time of others that want the same core: enough to come to an end on a busy machine.
 const NICENESS: i32 = 10;
 
 /// Starts a command with a low priority, which its descendants inherit.

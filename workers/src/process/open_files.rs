@@ -38,14 +38,14 @@ pub fn raise() -> Option<u64> {
     limit()
 }
 
-/// Options of a guard for that limit.
+/// Options of a guard with the soft limit that this process was started with.
 pub(super) fn for_children() -> Option<[String; 2]> {
     BEFORE
         .get()
         .map(|before| [OPTION.to_owned(), before.to_string()])
 }
 
-/// Sets the soft limit of this process and its children. If that fails, the command has the higher one.
+/// Sets the soft limit of this process and its children. If that fails, the higher limit stays.
 pub(super) fn lower(soft: u64) {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let lowered = Rlimit {

@@ -33,7 +33,7 @@ use rate::{Admission, Rate, WINDOW};
 pub use recent::{RecentLine, RecentLines, RecentOutput, SHOWN_LINES, SHOWN_LINES_MAX};
 pub(crate) use redact::Redactor;
 
-/// The longest logged line, in bytes; the rest of it is dropped and the cut is marked.
+/// Maximum length of a logged line, in bytes; a longer line is cut, and the cut is marked.
 pub const LINE_MAX: usize = 8 * 1024;
 
 /// Limit on the logged output of one child: a rate that its streams share, and secrets that are hidden.
@@ -139,11 +139,11 @@ impl Stream {
 
 /// Lines that are meant for the gateway itself, not for the log.
 pub struct Divert<F> {
-    /// Only lines with this prefix are offered …
+    /// Prefix of the lines that are offered to `take`.
     pub prefix: &'static [u8],
-    /// … which may be this long, unlike others.
+    /// Maximum length of such a line, in bytes.
     pub line_max: usize,
-    /// Takes a line by returning `true`. Must not block.
+    /// Returns `true` to take a line out of the log. Must not block.
     pub take: F,
 }
 
@@ -151,9 +151,9 @@ pub struct Divert<F> {
 pub struct Pump<R> {
     /// Namespace of the child.
     pub namespace: NamespaceName,
-    /// Kind of the stream.
+    /// Kind of the stream that is read.
     pub stream: Stream,
-    /// The stream.
+    /// The stream that is read.
     pub reader: R,
     /// Limit that the streams of one child share.
     pub limit: OutputLimit,
@@ -162,7 +162,7 @@ pub struct Pump<R> {
 }
 
 impl<R: AsyncRead + Unpin> Pump<R> {
-    /// Logs every line.
+    /// Logs every line of the stream. Ends with the stream.
     pub async fn log(self) {
         self.divert(Divert {
             prefix: b"",
@@ -227,7 +227,7 @@ impl<R: AsyncRead + Unpin> Pump<R> {
                             }
                         }
                         Admission::Log => {
-                            // Held lines come first.
+                            // Held lines are logged before this line.
                             log.released(&held.release_if_over());
                             log.line(&line, false);
                         }
@@ -327,7 +327,7 @@ fn report_suppressed(namespace: &NamespaceName, count: u64) {
     );
 }
 
-/// Prefix of each line of a text of several: no line can be mistaken for a log line.
+/// Separator between the lines of a text: no line of it can be mistaken for a log line.
 const CONTINUED: &str = "\n    | ";
 
 /// A text of several lines in the form that may be logged: without secrets, each line marked as part of the text, and no more

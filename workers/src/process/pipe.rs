@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd;
 
-/// Size of a message beyond which its pipe is widened: the default capacity of a pipe.
+/// Size of a message, in bytes, beyond which its pipe is widened: the default capacity of a pipe.
 pub const LARGE: usize = 64 * 1024;
-/// Capacity of a widened pipe. The kernel gives a user without privileges 64 MiB in all.
+/// Capacity of a widened pipe, in bytes. The kernel gives a user without privileges 64 MiB in all.
 const WIDE: usize = 256 * 1024;
 
 /// Widens a pipe that carries large messages, so that each takes fewer turns of both sides. If that is not allowed, the pipe

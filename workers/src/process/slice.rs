@@ -10,16 +10,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-/// Longer than the usual slice, which is 0.7 to 3 ms, depending on the kernel and the number of cores.
+/// A slice that is longer than the usual one, which is 0.7 to 3 ms, depending on the kernel and the number of cores.
 ///
-/// Not longer still: a thread that has just run more than its share is not given the core at once, whatever the slices are.
+/// It is not longer still: a thread that has just run more than its share is not given the core at once, whatever the slices are.
 /// That thread waits until the slice ends: up to 60 ms were measured with slices of 100 ms.
 const LONGER: Duration = Duration::from_millis(4);
-/// Value for the usual slice.
+/// Value by which the kernel sets the usual slice.
 const USUAL: Duration = Duration::ZERO;
 
-/// The most listings of a process's threads. A thread that starts during a listing has the slice of the thread that starts
-/// it, and is found by the next listing.
+/// Maximum number of listings of a process's threads. A thread that starts during a listing has the slice of the thread that
+/// starts it, and is found by the next listing.
 const LISTINGS: usize = 3;
 
 /// The kernel's number for this thread.

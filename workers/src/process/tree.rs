@@ -76,8 +76,8 @@ pub(super) fn end_lost(root: Option<Root>, tag: &str) {
             .filter_map(Pid::from_raw)
             .collect();
         kill_each(&left);
-        // As process 1 of a container the gateway inherits them; elsewhere this is a harmless ECHILD. Only pids known to be
-        // ours are waited for: a wait for any child would steal exits from other owners.
+        // As process 1 of a container the gateway becomes the parent of these processes and has to reap them; elsewhere this is a
+        // harmless ECHILD. Only pids known to be ours are waited for: a wait for any child would steal exits from other owners.
         for pid in left.iter().copied().chain(root.map(|root| root.pid)) {
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
@@ -88,7 +88,7 @@ pub(super) fn end_lost(root: Option<Root>, tag: &str) {
     }
 }
 
-/// Sends SIGKILL to each; a process that is gone already is ignored.
+/// Sends SIGKILL to each process; a process that is gone already is ignored.
 pub(super) fn kill_each(pids: &[Pid]) {
     for pid in pids {
         let _ = kill_process(*pid, Signal::KILL);

@@ -26,7 +26,7 @@ const COMMON: [&str; 14] = [
     "CURL_CA_BUNDLE",
 ];
 
-/// `PATH` for children of a gateway that runs without one.
+/// `PATH` for children of a gateway that has no `PATH` itself.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables of an installer: the common variables, the locale, and its own settings, including credentials of indexes.
@@ -112,7 +112,7 @@ pub(crate) fn worker_variables(
         ("PYTHONSAFEPATH", "1".into()),
         // Output of a tool appears when it is printed.
         ("PYTHONUNBUFFERED", "1".into()),
-        // No `__pycache__` in people's folders; and of two edits within a second the second one runs.
+        // No `__pycache__` in people's folders; and of two edits of a file within a second the second one runs.
         ("PYTHONDONTWRITEBYTECODE", "1".into()),
     ] {
         variables.insert(name.into(), Secret::new(value));

@@ -6,16 +6,16 @@ use super::Namespace;
 use crate::aggregate::AggregateSpec;
 use crate::names::NamespaceName;
 
-/// Many servers behind one namespace.
+/// A served aggregate: many servers behind one namespace.
 #[derive(Debug)]
 pub struct Aggregate {
-    /// Content of its file.
+    /// Content of the aggregate's file.
     pub spec: AggregateSpec,
     /// Members, in the order of the file, as many as in the spec.
     pub members: Vec<AggregateMember>,
 }
 
-/// The namespace behind a prefix.
+/// The namespace of a member.
 #[derive(Debug, Clone)]
 pub enum AggregateMember {
     /// A server that only this aggregate uses. Its namespace stands in no list of namespaces.
@@ -25,13 +25,13 @@ pub enum AggregateMember {
 }
 
 impl Aggregate {
-    /// The hidden namespace of that name.
+    /// The namespace of a server that only the aggregate has, by its name.
     pub(crate) fn member(&self, name: &str) -> Option<&Arc<Namespace>> {
         let mut own = self.own_namespaces();
         own.find(|namespace| namespace.name.as_str() == name)
     }
 
-    /// The hidden namespaces.
+    /// The namespaces of the servers that only the aggregate has.
     pub fn own_namespaces(&self) -> impl Iterator<Item = &Arc<Namespace>> {
         self.members.iter().filter_map(|member| match member {
             AggregateMember::Own(namespace) => Some(namespace),

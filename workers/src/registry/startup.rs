@@ -1,7 +1,7 @@
-//! The start of the gateway from the view of requests: namespaces on disk or in the configuration are on their way up, and
-//! not unknown, until the first scan is over.
+//! The start of the gateway from the view of requests: namespaces on disk or in the configuration are starting, and not unknown,
+//! until the first scan is over.
 //!
-//! A request for one of them waits, bounded in time and in number, and is told to come back if that is not enough. A
+//! A request for a starting namespace waits, bounded in time and in number, and is told to come back if that is not enough. A
 //! namespace that comes up beside the start is waited for until its first outcome is known.
 
 use std::collections::BTreeSet;
@@ -17,19 +17,19 @@ use crate::error::{CallError, CallErrorCode};
 use crate::names::NamespaceName;
 use crate::scan;
 
-/// The longest wait of a request for a namespace that is on its way up.
+/// Maximum time that a request waits for a starting namespace.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Time after which a client may try again if its namespace is still on its way up.
+/// Time after which a client may try again if its namespace is still starting.
 pub const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Requests that wait at once. Further ones are told to come back.
+/// Maximum number of requests that wait at once. Further ones are told to come back.
 const WAITING_MAX: usize = 4096;
 
-/// Namespaces that are on their way up.
+/// Namespaces that are starting.
 #[derive(Debug)]
 pub struct Startup {
-    /// True when there are any. Read without a lock by requests for names that are not served.
+    /// True if namespaces are starting. Read without a lock by requests for names that are not served.
     runs: AtomicBool,
     stage: watch::Sender<Stage>,
     waiting: Semaphore,
@@ -40,7 +40,7 @@ pub struct Startup {
 pub struct ExpectedNamespaces {
     /// Names of the configuration and of the file of external servers.
     pub names: BTreeSet<NamespaceName>,
-    /// Tools directory, whose folders are the other names.
+    /// Tools directory, whose folders are the names of the other namespaces.
     pub tools_dir: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ enum StartupPhase {
 }
 
 impl Default for Startup {
-    /// No namespace is on its way up.
+    /// No namespace is starting.
     fn default() -> Self {
         Self {
             runs: AtomicBool::new(false),
@@ -77,14 +77,14 @@ impl Default for Startup {
 }
 
 impl Startup {
-    /// Begins the first scan, which will find these.
+    /// Begins the first scan, which will find the namespaces `expected`.
     pub(crate) fn begin(&self, expected: ExpectedNamespaces) {
         self.stage
             .send_modify(|stage| stage.began = Some(Instant::now()));
         self.enter(StartupPhase::FirstScan, expected);
     }
 
-    /// Ends a scan of all namespaces: they are published except for these, which come up beside it.
+    /// Ends a scan of all namespaces: they are published except for `late`, which come up beside it.
     pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
         let expected = ExpectedNamespaces {
             names: late,
@@ -121,13 +121,13 @@ impl Startup {
             .send_modify(|stage| _ = stage.retried.insert(name.clone()));
     }
 
-    /// Notes that its environment is made.
+    /// Notes that the environment of a namespace is made.
     pub(crate) fn made(&self, name: &NamespaceName) {
         self.stage
             .send_if_modified(|stage| stage.retried.remove(name));
     }
 
-    /// From now on reloads bring up namespaces that were tried again.
+    /// Ends the retries of all namespaces: from now on reloads bring them up.
     pub(crate) fn made_all(&self) {
         self.stage.send_if_modified(|stage| {
             let any = !stage.retried.is_empty();
@@ -136,7 +136,8 @@ impl Startup {
         });
     }
 
-    /// Returns true if a namespace fails since it has no environment yet, and is tried again: it is on its way up.
+    /// Returns true if a namespace fails since it has no environment yet, and the environment is tried again: the namespace
+    /// counts as starting.
     pub fn is_retried(&self, name: &NamespaceName) -> bool {
         self.stage.borrow().retried.contains(name)
     }
@@ -150,7 +151,7 @@ impl Startup {
         });
     }
 
-    /// Returns true if namespaces may be on their way up.
+    /// Returns true if namespaces may be starting.
     pub fn is_running(&self) -> bool {
         self.runs.load(Ordering::Acquire)
     }
@@ -190,7 +191,7 @@ impl Startup {
         coming
     }
 
-    /// Returns true if a namespace that is not served is on its way up.
+    /// Returns true if a namespace that is not served is starting.
     fn expects(&self, name: &NamespaceName) -> bool {
         if !self.is_running() {
             return false;
@@ -205,13 +206,13 @@ impl Startup {
         tools_dir.is_some_and(|dir| scan::has_folder(&dir, name))
     }
 
-    /// Returns true if waiting may help.
+    /// Returns true if a request may still wait: namespaces are starting, and the first scan has not failed.
     fn goes_on(&self) -> bool {
         self.is_running() && self.stage.borrow().phase != StartupPhase::Failed
     }
 }
 
-/// The failure of a request for a namespace that is on its way up.
+/// The failure of a request for a namespace that is starting.
 pub fn starting(name: &NamespaceName) -> CallError {
     let again = TRY_AGAIN.as_secs();
     let message = match name.is_global() {
@@ -224,15 +225,15 @@ pub fn starting(name: &NamespaceName) -> CallError {
 }
 
 impl Registry {
-    /// Returns true if a namespace is not served yet and on its way up. Reads the tools directory during the first scan.
+    /// Returns true if a namespace is not served yet and is starting. Reads the tools directory during the first scan.
     pub fn awaits(&self, name: &NamespaceName) -> bool {
-        // In this order: published namespaces leave the start afterwards.
+        // Asked in this order: a namespace is published before it leaves the list of starting ones.
         self.startup().expects(name) && !self.load().namespaces.contains_key(name)
     }
 
-    /// The namespaces that are not served yet and on their way up, in order of their names.
+    /// The namespaces that are not served yet and are starting, in order of their names.
     pub fn awaited(&self) -> Vec<NamespaceName> {
-        // In this order: published namespaces leave the start afterwards.
+        // Asked in this order: a namespace is published before it leaves the list of starting ones.
         let coming = self.startup().coming();
         let served = self.load();
         let awaited = coming.into_iter();
@@ -253,7 +254,7 @@ impl Registry {
         StartupSteps(self.startup().stage.subscribe())
     }
 
-    /// Waits for a namespace that is on its way up: until it is served, is known not to come, or has taken too long.
+    /// Waits for a starting namespace: until it is served, is known not to come, or has taken too long.
     pub async fn wait_for(&self, name: &NamespaceName) {
         let startup = self.startup();
         let Ok(_place) = startup.waiting.try_acquire() else {
@@ -273,7 +274,7 @@ impl Registry {
         let _ = timeout(PATIENCE, arrived).await;
     }
 
-    /// The failure of a request for a namespace that is not served because it is on its way up. Waits for it first.
+    /// The failure of a request for a namespace that is not served because it is starting. Waits for it first.
     pub async fn starting(&self, name: &NamespaceName) -> Option<CallError> {
         if !self.awaits(name) {
             return None;
@@ -305,7 +306,7 @@ impl Registry {
 pub struct StartupSteps(watch::Receiver<Stage>);
 
 impl StartupSteps {
-    /// Waits for the next step. After the end of its gateway there is none.
+    /// Waits for the next step. Waits for ever once the registry is gone.
     pub async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await

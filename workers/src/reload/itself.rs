@@ -50,7 +50,7 @@ impl ReloadScope {
     }
 }
 
-/// Namespaces that reload themselves now, or did so lately.
+/// State of the namespaces that reload themselves now, or did so lately.
 #[derive(Debug, Default)]
 pub(super) struct Itself {
     paces: BTreeMap<NamespaceName, Pace>,
@@ -60,9 +60,10 @@ pub(super) struct Itself {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnsettledStart {
-    /// The first time: the namespace is reloaded once more, and then gets another worker.
+    /// The files changed during one start: the namespace is reloaded once more, and then gets another worker.
     Once,
-    /// Also at the start after that. Another worker would change the files again, and a watcher would ask for the next.
+    /// The files changed again during the start after that. Another worker would change the files again, and a watcher would ask
+    /// for the next.
     Again,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::metric_table;
 use crate::registry::Snapshot;
 
-/// Buckets in seconds: from a reload that changes nothing to one that installs many environments.
+/// Buckets of a reload's duration, in seconds: from a reload that changes nothing to one that installs many environments.
 const RELOAD_SECONDS: [f64; 11] = [
     0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
 ];

@@ -1,4 +1,4 @@
-//! The names of a run: which claim to each name is served, and the consequences of a name that changed hands.
+//! The names of a run: which claim to each name is served, and the consequences for a name that now belongs to another namespace.
 
 use std::sync::Arc;
 
@@ -103,8 +103,8 @@ impl Reloader {
         false
     }
 
-    /// Puts these names in force, and logs each issue that is new. Returns the snapshot without the namespaces whose names
-    /// changed hands: the former namespaces end, and no part of them is kept.
+    /// Puts these names in force, and logs each issue that is new. Returns the snapshot without the namespaces whose names belong
+    /// to other namespaces now: the former namespaces end, and nothing of them is kept.
     pub(super) fn adopt_names(
         &self,
         names: &Arc<Names>,

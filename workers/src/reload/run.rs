@@ -32,7 +32,7 @@ use crate::scan::{NamespaceSource, ignored};
 use crate::secrets::Secrets;
 use crate::worker::Worker;
 
-/// Time that ready namespaces wait for the rest before they are published without it.
+/// Time that ready namespaces wait for the others before they are published without them.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
 /// The changed namespaces, each with its change.
@@ -225,7 +225,8 @@ impl Run {
         Ok(Arc::new(self.report))
     }
 
-    /// Tells that a run over all namespaces has published its findings. A namespace that was taken out comes up from now on.
+    /// Tells that a run over all namespaces has published its findings. The namespace `starter`, which was taken out of the run,
+    /// is started now.
     fn over(&mut self, starter: Option<NamespaceSource>) {
         let reloader = Arc::clone(&self.reloader);
         let startup = reloader.registry.startup();
@@ -321,7 +322,7 @@ impl Run {
             code,
             message: error.message.clone(),
         });
-        // With the new limits, if those are not published yet.
+        // The namespace with the new limits, if those are not published yet.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => Some(relimited),
             _ => self.before.namespaces.get(name),
@@ -495,7 +496,8 @@ impl Run {
             }
         }
         self.before = reloader.registry.snapshot();
-        // Not earlier: the result of a worker that recovers at once must not be overwritten by the failure it recovered from.
+        // Started only now: the result of a worker that recovers at once must not be overwritten by the failure it recovered
+        // from.
         for (wanted, worker) in self.recovering.drain(..) {
             recover(&reloader, wanted, worker);
         }

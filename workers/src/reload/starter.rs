@@ -20,10 +20,10 @@ use crate::scan::NamespaceSource;
 /// The pause after the first failure; it doubles with each further one.
 const RETRY_FIRST: Duration = Duration::from_secs(5);
 
-/// The longest pause.
+/// The longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(120);
 
-/// Takes the namespace out of a run that would make the base environment for it alone.
+/// Takes the namespace of a first start out of a run that would make the base environment for it alone.
 pub(super) fn taken_out(
     reloader: &Reloader,
     sources: &mut Vec<NamespaceSource>,
@@ -42,7 +42,7 @@ pub(super) fn taken_out(
 }
 
 impl Reloader {
-    /// Brings the namespace up in the background, once it can be.
+    /// Brings the namespace of a first start up in the background, as soon as its environment can be made.
     pub(super) fn bring_up_starter(self: &Arc<Self>, wanted: DesiredNamespace) {
         let reloader = Arc::clone(self);
         tokio::spawn(async move {

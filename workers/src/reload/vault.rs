@@ -50,7 +50,7 @@ pub(super) fn scan_for(
     }
 }
 
-/// Sets on Tool Vault's namespace the kind of its files.
+/// Marks Tool Vault's namespace as one whose files hold one function each (`style: vault`).
 pub(super) fn mark(sources: &mut [NamespaceSource], vault: &VaultFolder) {
     let mut all = sources.iter_mut();
     if let Some(source) = all.find(|source| source.name == vault.name) {

@@ -26,13 +26,13 @@ use crate::worker::Declarations;
 /// The code of an [`Issue`] about files that declare nothing.
 const NO_TOOLS: &str = "no_tools";
 
-/// Bytes that a frame holds besides the result: the envelope, content blocks' quoting.
+/// Maximum number of bytes that a frame holds besides the result: the envelope, content blocks' quoting.
 const FRAME_OVERHEAD: u64 = 64 * 1024;
 
-/// The most calls that one namespace may run, queue or park, whatever the configuration sets: a semaphore has a limit.
+/// Maximum number of calls that one namespace may run, queue or park, whatever the configuration sets: a semaphore has a limit.
 const GATE_MAX: usize = 1 << 20;
 
-/// The longest a replaced worker may go on with its last calls.
+/// Maximum time for which a replaced worker goes on with its last calls.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 
 /// Wanted state of a namespace.
@@ -56,7 +56,7 @@ pub(super) struct DesiredNamespace {
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) files_hash: [u8; 32],
-    /// `None` when the toolchain is unavailable: running workers are then not replaced for its sake.
+    /// Id of the toolchain; `None` when it is unavailable: running workers are then not replaced because of it.
     pub(super) toolchain: Option<String>,
     pub(super) sync_concurrency: usize,
     pub(super) processes: usize,
@@ -244,7 +244,7 @@ impl DesiredNamespace {
         &self.variables.values
     }
 
-    /// Values that must not show in the output of its processes.
+    /// Values that must not show in the output of the namespace's processes.
     pub(super) fn hidden(&self) -> Vec<Secret> {
         let secrets = self.secrets.values();
         secrets.chain(&self.variables.hidden).cloned().collect()
@@ -319,7 +319,7 @@ fn nothing_declared(declared: &Declarations) -> Option<Issue> {
     })
 }
 
-/// A served namespace under the current configuration; `None` if that changes nothing about it.
+/// A served namespace under the current configuration; `None` if the configuration changes nothing about it.
 pub(super) fn relimited(
     current: &Namespace,
     running: &Identity,
@@ -401,7 +401,8 @@ pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: u
     }
 }
 
-/// The places for calls that wait for their clients, kept as the gate is: those calls go on counting.
+/// The limit on calls that wait for their clients. The current one stays, with the calls that it counts, if the limit is the
+/// same.
 pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
     let max = limits.max_parked.min(GATE_MAX);
     match current {

@@ -12,22 +12,22 @@ use crate::yaml::{self, Value};
 /// Path of the MCP endpoint on a Unix socket unless the URL has one.
 const DEFAULT_PATH_ON_A_SOCKET: &str = "/mcp";
 
-/// The longest URL.
+/// Maximum length of a URL, in bytes.
 const URL_MAX: usize = 4_096;
 
 /// An entry of `backends:`, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackendConfig {
-    /// `http://host:port/path`, `https://…`, or `unix:/socket`, which may end in `:/path`.
+    /// URL of the backend: `http://host:port/path`, `https://…`, or `unix:/socket`, which may end in `:/path`.
     pub url: String,
-    /// Its share of the pool's calls, in proportion to the others. With 0 it gets none: it is drained.
+    /// The backend's share of the pool's calls, in proportion to the other backends. With 0 it gets none: it is drained.
     pub weight: u32,
-    /// True when it is used only while no other backend is healthy.
+    /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,
 }
 
 impl BackendConfig {
-    /// A backend with a weight of 1.
+    /// Makes a backend with a weight of 1.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -38,7 +38,7 @@ impl BackendConfig {
 }
 
 impl<'de> Deserialize<'de> for BackendConfig {
-    /// A URL, or a mapping with a URL in it. Errors do not contain the URL, which may hold a credential.
+    /// Reads a URL, or a mapping with a URL in it. Errors do not contain the URL, which may hold a credential.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for BackendConfig {
 pub struct BackendId(Arc<str>);
 
 impl BackendId {
-    /// The id with that text.
+    /// Makes the id with this text.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
@@ -124,7 +124,7 @@ impl fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Parses a URL.
+    /// Parses the URL of a backend.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Backend {
         if !socket.starts_with('/') || socket.len() < 2 {
             return Err("must name the socket by its whole path, as in unix:/run/server.sock or unix:/run/server.sock:/mcp".into());
         }
-        // The kernel's own limit.
+        // The kernel accepts no longer paths of sockets.
         if socket.len() > 107 {
             return Err("names a socket whose path is longer than 107 bytes".into());
         }
@@ -193,7 +193,7 @@ impl Backend {
         })
     }
 
-    /// The name of the backend.
+    /// The name of the backend within its pool.
     pub fn id(&self) -> BackendId {
         let text = match &self.host {
             Host::Name(name, port) => format!("{name}:{port}"),
@@ -204,7 +204,7 @@ impl Backend {
         BackendId::new(&text)
     }
 
-    /// The value of `Host` in its requests.
+    /// The value of `Host` in requests to the backend.
     pub fn authority(&self) -> String {
         let default = if self.tls { 443 } else { 80 };
         let (host, port) = match &self.host {
@@ -219,7 +219,7 @@ impl Backend {
         }
     }
 
-    /// The path without the query.
+    /// Path of the MCP endpoint, without the query.
     pub fn path(&self) -> &str {
         self.target.split('?').next().unwrap_or_default()
     }

@@ -21,15 +21,15 @@ use crate::template::Template;
 /// `upstreams.remote:` — servers by namespace.
 pub type RemoteServersConfig = BTreeMap<NamespaceName, RemoteServerConfig>;
 
-/// The most backends of one server.
+/// Maximum number of backends of one server.
 const BACKENDS_MAX: usize = 1_000;
-/// The highest weight: a higher one would not change the share noticeably.
+/// Highest weight: a higher one would not change the share noticeably.
 const WEIGHT_MAX: u32 = 1_000;
-/// Idle connections that are kept to one backend.
+/// Bounds of `keepalive`, the idle connections that are kept to one backend.
 const KEEPALIVE: RangeInclusive<usize> = 0..=10_000;
-/// Further backends of one request.
+/// Bounds of `retry.max`, the further backends of one request.
 const RETRIES: RangeInclusive<u32> = 0..=10;
-/// Failures in a row.
+/// Bounds of `health.passive.failures`, the failures in a row.
 const FAILURES: RangeInclusive<u32> = 1..=1_000;
 
 /// A remote server. `Default` is the reference for the defaults of all keys but `backends`, which has none.
@@ -40,7 +40,7 @@ pub struct RemoteServerConfig {
     pub backends: Vec<BackendConfig>,
     /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
-    /// Way of forwarding requests.
+    /// How requests are forwarded to the backends.
     pub mode: Mode,
     /// MCP transport of the backends.
     pub transport: Transport,
@@ -50,7 +50,7 @@ pub struct RemoteServerConfig {
     pub stateful: bool,
     /// Treatment of the server's lists: mended for strict clients, or unchanged. Pass-through never changes them.
     pub lists: ListMode,
-    /// True when names may resolve to addresses that are not public.
+    /// True if host names of backends may resolve to addresses that are not public.
     pub allow_private: bool,
     /// Changes to the headers of forwarded requests.
     pub headers: HeadersConfig,
@@ -64,15 +64,15 @@ pub struct RemoteServerConfig {
     pub oauth: Option<OAuthConfig>,
     /// Settings of encrypted connections.
     pub tls: RemoteTls,
-    /// Time limits for the parts of a request.
+    /// Time limits for the steps of a request.
     pub timeouts: RemoteTimeouts,
-    /// Idle connections that are kept to each backend.
+    /// Maximum number of idle connections that are kept to each backend.
     pub keepalive: usize,
     /// Rules for sending a request again.
     pub retry: RemoteRetry,
     /// Rules for leaving a backend out.
     pub health: RemoteHealth,
-    /// Limits of its namespace: allowed tools, the time limit of a call, and the like.
+    /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.
     pub limits: LimitsPatch,
     /// True when the server has a namespace; false when it is switched off.
     pub enabled: bool,
@@ -108,25 +108,25 @@ impl Default for RemoteServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// In turn, by weight.
+    /// In turn, as often as the weight of each backend says.
     RoundRobin,
     /// The backend with the fewest requests in flight for its weight.
     LeastBusy,
     /// At random, by weight.
     Random,
-    /// Always one backend per client.
+    /// By a hash of the client, so that each client always has one backend.
     Hash,
 }
 
-/// Way of forwarding requests.
+/// How requests are forwarded to the backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Unchanged if nothing in them needs to change; otherwise by the gateway's own client.
+    /// Requests are forwarded unchanged if nothing in them needs to change; otherwise by the gateway's own client.
     Auto,
-    /// Unchanged.
+    /// Requests are forwarded unchanged.
     PassThrough,
-    /// By the gateway's own client.
+    /// Requests are forwarded by the gateway's own client.
     Client,
 }
 
@@ -146,11 +146,11 @@ pub enum Transport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTls {
-    /// Certificates that authenticate the backends, instead of the system's.
+    /// File of certificates that authenticate the backends, instead of the system's.
     pub ca: Option<PathBuf>,
-    /// The gateway's client certificate.
+    /// File of the gateway's client certificate.
     pub cert: Option<PathBuf>,
-    /// Private key of that certificate.
+    /// File of the private key of the client certificate.
     pub key: Option<PathBuf>,
     /// The name in the backends' certificates, if it differs from the one in their URLs.
     pub server_name: Option<String>,
@@ -180,16 +180,16 @@ pub fn is_server_name(name: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteTimeouts {
-    /// For establishing a connection, TLS included.
+    /// Time limit for establishing a connection, TLS included.
     #[serde(with = "humantime_serde")]
     pub connect: Duration,
-    /// From the end of a request to the head of its response.
+    /// Time limit from the end of a request to the head of its response.
     #[serde(with = "humantime_serde")]
     pub head: Duration,
     /// Time without data after which a stream is cut.
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
-    /// For a whole response that is not a stream.
+    /// Time limit for a whole response that is not a stream.
     #[serde(with = "humantime_serde")]
     pub call: Duration,
 }
@@ -209,7 +209,8 @@ impl Default for RemoteTimeouts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteRetry {
-    /// The most further backends that a request is sent to if no backend can have seen it, or if it is harmless.
+    /// Maximum number of further backends that a request is sent to, if no backend can have seen it or if it is harmless to
+    /// repeat.
     pub max: u32,
 }
 
@@ -236,10 +237,10 @@ pub struct ActiveHealth {
     /// Interval of checking each backend.
     #[serde(with = "humantime_serde")]
     pub every: Duration,
-    /// Maximum time of a response.
+    /// Maximum time of a check's response.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// Target of the check.
+    /// Request by which a backend is checked.
     pub path: HealthPath,
 }
 
@@ -253,13 +254,13 @@ impl Default for ActiveHealth {
     }
 }
 
-/// Target of an active check.
+/// Request of an active check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum HealthPath {
-    /// The MCP endpoint itself.
+    /// The MCP endpoint itself is checked.
     #[default]
     Off,
-    /// `GET` of that path, which must return 2xx.
+    /// `GET` of this path, which must return 2xx.
     Path(String),
 }
 
@@ -293,7 +294,7 @@ impl<'de> Deserialize<'de> for HealthPath {
 pub struct PassiveHealth {
     /// Failures in a row after which a backend is left out.
     pub failures: u32,
-    /// Time for which it is left out.
+    /// Time for which a backend is left out.
     #[serde(with = "humantime_serde")]
     pub eject: Duration,
 }

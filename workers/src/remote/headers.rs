@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::server_failure::InvalidServer;
 use crate::template::Template;
 
-/// The most headers of one server; more is a mistake.
+/// Maximum number of headers of one server; more is a mistake.
 const HEADERS_MAX: usize = 100;
 
 /// Headers that concern a message on one connection. They are not forwarded in either direction.

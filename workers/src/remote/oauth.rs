@@ -8,9 +8,9 @@ use crate::secret::Secret;
 use crate::server_failure::InvalidServer;
 use crate::template::Template;
 
-/// The most scopes of one server; more is a mistake.
+/// Maximum number of scopes of one server; more is a mistake.
 const SCOPES_MAX: usize = 64;
-/// The longest client id, scope or resource.
+/// Maximum length of a client id, scope or resource, in bytes.
 const TEXT_MAX: usize = 1024;
 
 /// `oauth:` of a server.
@@ -24,7 +24,7 @@ pub struct OAuthConfig {
     /// The gateway's client id at the authorization server. With the grant `authorization_code` it may be left out: the
     /// gateway then registers by itself.
     pub client_id: Option<String>,
-    /// The client's secret.
+    /// The gateway's client secret at the authorization server.
     pub client_secret: Option<Template>,
     /// URL at which people authorize the gateway, if it is not to be discovered.
     pub authorization_url: Option<String>,
@@ -44,9 +44,9 @@ pub struct OAuthConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
-    /// In the header `Authorization` (`client_secret_basic`).
+    /// The client sends its secret in the header `Authorization` (`client_secret_basic`).
     Basic,
-    /// In the body (`client_secret_post`).
+    /// The client sends its secret in the body (`client_secret_post`).
     Post,
 }
 
@@ -68,7 +68,7 @@ pub struct OAuthSpec {
     pub grant: Grant,
     /// The gateway's client id; `None`: it registers by itself.
     pub client_id: Option<String>,
-    /// Secret of that client.
+    /// The gateway's client secret.
     pub client_secret: Option<Secret>,
     /// URL at which people authorize the gateway; `None`: it is discovered, or not needed.
     pub authorization_url: Option<String>,

@@ -16,7 +16,7 @@ use crate::secrets::Secrets;
 use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use crate::template::{NoValue, Sources, Template};
 
-/// The longest file of certificates.
+/// Maximum size of a file of certificates, in bytes.
 const PEM_MAX: u64 = 4 * 1024 * 1024;
 
 /// The variables that a server's settings refer to, each once.
@@ -31,7 +31,7 @@ pub(crate) fn variables(config: &RemoteServerConfig) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// The settings for reaching a server.
+/// Resolves a server's configuration into the settings for reaching it.
 pub(crate) fn spec(
     name: &NamespaceName,
     config: &RemoteServerConfig,
@@ -135,7 +135,7 @@ pub(crate) fn spec(
 }
 
 impl RemoteTls {
-    /// Reads the files. Their content is not checked.
+    /// Reads the files with certificates and keys. Their content is not checked.
     ///
     /// # Errors
     ///

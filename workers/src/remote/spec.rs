@@ -21,9 +21,9 @@ use crate::server_settings::{Isolation, ListMode};
 /// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteServer {
-    /// Its namespace.
+    /// The server's namespace.
     pub name: NamespaceName,
-    /// Backends and settings.
+    /// The server's backends and settings.
     pub spec: RemoteSpec,
     /// Hash over the name and everything in the spec except secrets: those are compared, never hashed.
     pub content_hash: [u8; 32],
@@ -36,7 +36,7 @@ pub struct RemoteSpec {
     pub backends: Vec<BackendSpec>,
     /// Choice of the backend for a new session, or for a request without a session.
     pub balance: Balance,
-    /// Way of forwarding requests.
+    /// How requests are forwarded to the backends.
     pub mode: Mode,
     /// MCP transport of the backends.
     pub transport: Transport,
@@ -46,7 +46,7 @@ pub struct RemoteSpec {
     pub stateful: bool,
     /// Treatment of the server's lists: mended for strict clients, or unchanged.
     pub lists: ListMode,
-    /// True when names may resolve to addresses that are not public.
+    /// True if host names of backends may resolve to addresses that are not public.
     pub allow_private: bool,
     /// Changes to the headers of forwarded requests.
     pub headers: HeaderRules,
@@ -60,9 +60,9 @@ pub struct RemoteSpec {
     pub secrets: Vec<Secret>,
     /// Settings of encrypted connections.
     pub tls: TlsSpec,
-    /// Time limits for the parts of a request.
+    /// Time limits for the steps of a request.
     pub timeouts: RemoteTimeouts,
-    /// Idle connections that are kept to each backend.
+    /// Maximum number of idle connections that are kept to each backend.
     pub keepalive: usize,
     /// Rules for sending a request again.
     pub retry: RemoteRetry,
@@ -73,13 +73,13 @@ pub struct RemoteSpec {
 /// A copy of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendSpec {
-    /// Its name within the pool.
+    /// The backend's name within the pool.
     pub id: BackendId,
-    /// Parsed URL.
+    /// Parsed URL of the backend.
     pub backend: Backend,
-    /// Its share of the pool's calls; 0 drains it.
+    /// The backend's share of the pool's calls; 0 drains it.
     pub weight: u32,
-    /// True when it is used only while no other backend is healthy.
+    /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,
 }
 
@@ -158,7 +158,7 @@ impl RemoteSpec {
 }
 
 impl RemoteServer {
-    /// Creates the server of that name with that spec.
+    /// Makes a server, with its content hash.
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
         // `Debug` quotes texts, so that no two specs look alike, and prints secrets as `[redacted]`. For a backend it leaves
@@ -233,8 +233,8 @@ impl RemoteServer {
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A text from elsewhere, cut to `max` characters, without the server's secrets and without `more`. They are hidden
-    /// before the text is cut, and so are their beginnings where the given text was already cut.
+    /// A text that may quote the server, cut to `max` characters, without the server's secrets and without `more`. They are
+    /// hidden before the text is cut, and so are their beginnings where the given text was already cut.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
         let hide = |text: &str| {

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 pub struct BuilderConfig {
     /// Allowed schemes of repositories' URLs.
     pub git_schemes: Vec<GitScheme>,
-    /// Hosts that may have private addresses. No others may, so that no caller reaches into the gateway's own network.
+    /// Hosts that may have private addresses. No other hosts may, so that no caller reaches into the gateway's own network.
     pub private_hosts: Vec<String>,
-    /// The MCP registry.
+    /// URL of the MCP registry.
     pub registry: String,
     /// Maximum time of one clone, download or search, its analysis included.
     #[serde(with = "humantime_serde")]
@@ -27,11 +27,11 @@ pub struct BuilderConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GitScheme {
-    /// Over TLS.
+    /// HTTP over TLS.
     Https,
-    /// Unencrypted: the content may have been changed on the way.
+    /// Unencrypted HTTP: the content may have been changed on the way.
     Http,
-    /// With the keys of the gateway's user.
+    /// SSH with the keys of the gateway's user.
     Ssh,
     /// Repositories on the gateway's own disk.
     File,

@@ -24,19 +24,19 @@ use crate::metrics::WorkerMetrics;
 use crate::process::variables::builder_variables;
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
-/// Children that run at once.
+/// Maximum number of children that run at once.
 const JOBS_MAX: usize = 2;
 /// Maximum time that a job waits for its turn.
 const TURN_WAIT: Duration = Duration::from_secs(60);
-/// The longest line of a child: an analysis of many files.
+/// Maximum length of a line of a child, in bytes: an analysis of many files.
 const LINE_MAX: u64 = 8 * 1024 * 1024;
-/// Progress lines that may wait to be shown.
+/// Maximum number of progress lines that wait to be shown.
 const PROGRESS_QUEUE: usize = 16;
-/// Bytes of a child's standard error that are kept for the log.
+/// Maximum number of bytes of a child's standard error that are kept for the log.
 const STDERR_KEPT: usize = 4 * 1024;
 /// Maximum time for a child to end after its last output.
 const AFTER_OUTPUT: Duration = Duration::from_secs(2);
-/// The longest address, package name or query.
+/// Maximum length of an address, package name or query, in bytes.
 const ARGUMENT_MAX: usize = 2048;
 
 /// Dependencies of the builder.
@@ -131,7 +131,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// When it was not analysed, or the path is no text file in it.
+    /// When the source was not analysed, or the path is no text file in it.
     pub async fn read_repo_file(
         &self,
         repo_url: &str,
@@ -201,7 +201,7 @@ struct Job {
     request: BuilderRequest,
     said: mpsc::Sender<Progress>,
     cancelled: CancellationToken,
-    /// Released when the child has ended, not when its caller went away.
+    /// Permit to run, released when the child has ended, not when its caller went away.
     _turn: OwnedSemaphorePermit,
 }
 
@@ -240,13 +240,13 @@ impl Job {
         }
         if answer.is_err() {
             let store = TreeStore::new(self.host.repos.clone());
-            // The next job would do it, too.
+            // Errors do not matter: the next job removes incomplete trees, too.
             let _ = tokio::task::spawn_blocking(move || store.sweep()).await;
         }
         answer
     }
 
-    /// Writes the request and reads until the answer.
+    /// Writes the request and reads until the child's answer.
     async fn converse(&self, child: &mut Child) -> Result<BuilderLine, BuilderError> {
         let mut request = serde_json::to_vec(&self.request)
             .map_err(|error| BuilderError::failed(format!("cannot write the request: {error}")))?;
@@ -302,7 +302,7 @@ impl Job {
                 return None;
             }
             match serde_json::from_slice(&line).ok()? {
-                // Shown or not: the child does not wait for it.
+                // Dropped if the queue is full: the child does not wait until its progress is shown.
                 BuilderLine::Progress(progress) => _ = self.said.try_send(progress),
                 answer => return Some(answer),
             }
@@ -310,7 +310,7 @@ impl Job {
     }
 }
 
-/// The last part of a child's standard error, for the log.
+/// The end of a child's standard error, for the log.
 async fn last_words(mut stderr: impl AsyncRead + Unpin) -> String {
     let mut kept = Vec::new();
     let mut chunk = [0; 1024];

@@ -26,14 +26,14 @@ use sha2::{Digest as _, Sha256};
 use super::{BuilderError, RepoFile};
 use crate::regular_file;
 
-/// The largest file that is kept, and so the largest that is read.
+/// Maximum size of a file that is kept, and so of a file that is read, in bytes.
 pub const FILE_MAX: u64 = 1024 * 1024;
 
-/// The largest `source.json`.
+/// Maximum size of `source.json`, in bytes.
 const SOURCE_MAX: u64 = 4 * 1024 * 1024;
 /// Maximum wait for the lock. Its holder renames a folder or reads a file.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// Pause between two attempts.
+/// Pause between two attempts to take the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Prefix of the names of trees that are incomplete or being removed.
@@ -52,11 +52,11 @@ pub struct TreeStore {
 /// Content of `source.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct TreeSource {
-    /// The address as the caller gave it.
+    /// Address of the repository or package, as the caller gave it.
     pub source: String,
-    /// The commit or version.
+    /// Commit of the repository, or version of the package.
     pub revision: String,
-    /// The size of all files.
+    /// Size of all files, in bytes.
     pub bytes: u64,
     /// Files that are not kept, and the reasons: "is a symbolic link".
     pub left_out: BTreeMap<String, String>,
@@ -76,7 +76,7 @@ impl TreeStore {
         Self { root }
     }
 
-    /// The folder of all trees.
+    /// Path of the folder of all trees.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -90,7 +90,7 @@ impl TreeStore {
         let relative = relative(path)?;
         let shown = relative.display().to_string();
         let not_analysed = || {
-            // Without the address: it may contain a password.
+            // The message does not repeat the address, which may contain a password.
             BuilderError::not_found(
                 "this repo_url was not analysed, or so long ago that its files were removed. Call analyze_repo with exactly \
                  this repo_url first, then read_repo_file again.",
@@ -122,7 +122,7 @@ impl TreeStore {
         else {
             return Err(missing());
         };
-        // No link is ever written into a tree; a link that another program put there leads nowhere.
+        // No link is ever written into a tree; a link that another program put there is not followed out of the tree.
         if !file.starts_with(&root) {
             return Err(BuilderError::invalid(format!(
                 "{shown:?} leads out of the repository."
@@ -165,7 +165,7 @@ impl TreeStore {
         remove(abandoned.unwrap_or_default());
     }
 
-    /// The folder of the tree of an address.
+    /// Path of the folder for the tree of an address.
     pub fn place_of(&self, source: &str) -> PathBuf {
         let source = source.trim().trim_end_matches('/');
         let source = source.strip_suffix(".git").unwrap_or(source);
@@ -237,7 +237,7 @@ impl TreeStore {
     }
 }
 
-/// A path inside of a repository.
+/// Parses a path inside of a repository. Refuses paths that lead out of it.
 fn relative(path: &str) -> Result<PathBuf, BuilderError> {
     let refuse = |why: &str| {
         Err(BuilderError::invalid(format!(
@@ -265,7 +265,7 @@ fn relative(path: &str) -> Result<PathBuf, BuilderError> {
     Ok(clean)
 }
 
-/// Kinds of access to the folder.
+/// Access to the folder for which it is locked.
 #[derive(Debug, Clone, Copy)]
 enum Access {
     Shared,

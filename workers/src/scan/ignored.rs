@@ -24,13 +24,13 @@ pub(super) const INVALID_NAME: &str = "invalid_name";
 /// The code of an [`Issue`] about a file beside the folders.
 const LOOSE_FILE: &str = "loose_file";
 
-/// Files beyond this many in one folder are not read.
+/// Maximum number of files in one folder that are read.
 const FILES_MAX: usize = 500;
-/// Larger files are not read.
+/// Maximum size of a file that is read, in bytes.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Entries of a folder beyond this many are not read.
+/// Maximum number of entries of a folder that are read.
 const READ_MAX: usize = 10_000;
-/// Issues about entries of the tools directory beyond this many are left out.
+/// Maximum number of issues about entries of the tools directory.
 const ENTRIES_MAX: usize = 100;
 
 /// Classes whose objects are servers.
@@ -68,7 +68,7 @@ pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     names.take(ENTRIES_MAX).collect()
 }
 
-/// Returns true for texts for people that are common in any folder.
+/// Returns true for files that people read and that are common in any folder.
 fn is_about_the_folder(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let texts = ["readme", "license", "licence", "changelog", "makefile"];

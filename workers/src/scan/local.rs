@@ -11,26 +11,26 @@ use super::requirements::{LocalRequirement, named};
 use crate::process::variables::installer_variables;
 use crate::regular_file;
 
-/// Lists beyond this many in one namespace are refused.
+/// Maximum number of lists in one namespace. More are refused.
 const LISTS_MAX: usize = 64;
 
-/// Use of a place by an installer.
+/// Use of a local file or folder by an installer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
-    /// The code is used in place.
+    /// The code of the package is used in place (`-e`).
     Editable,
     /// A package or an archive is built or unpacked into the environment.
     Installed,
-    /// A folder in which packages are looked for.
+    /// Packages are looked for in the folder.
     Links,
 }
 
 /// The files and folders of this machine that an installer reads for a list.
 #[derive(Debug, Default)]
 pub(crate) struct LocalFiles {
-    /// The named lists, with their content.
+    /// The lists that the requirements name, with their content.
     pub(crate) lists: BTreeMap<PathBuf, String>,
-    /// All other places.
+    /// All other local files and folders, with their use.
     pub(crate) places: BTreeMap<PathBuf, Use>,
 }
 
@@ -85,7 +85,7 @@ impl LocalFiles {
         Ok(found)
     }
 
-    /// Adds a place. A package that is both used in place and installed counts as installed.
+    /// Adds a local file or folder. A package that is both used in place and installed counts as installed.
     fn place(&mut self, path: PathBuf, how: Use) {
         let known = self.places.entry(path).or_insert(how);
         *known = how.max(*known);

@@ -95,7 +95,7 @@ fn options(line: &str) -> Vec<&str> {
     options
 }
 
-/// The place that an option with its value names.
+/// The local file or folder that an option with its value names.
 fn option(text: &str) -> Option<LocalRequirement> {
     const LISTS: [&str; 4] = ["--requirement", "--constraint", "-r", "-c"];
     let value_of = |options: &[&str]| options.iter().find_map(|option| value(text, option));
@@ -122,8 +122,8 @@ fn value<'a>(text: &'a str, option: &str) -> Option<&'a str> {
     Some(unquoted(rest.trim_start_matches(ENDS)))
 }
 
-/// The place of a package, from a requirement or the value of an option. A bare word is a package of the index, unless it
-/// `is_a_place`.
+/// The path of a local package, from a requirement or the value of an option. A bare word is a package of the index, unless
+/// `is_a_place` is set.
 fn package(text: &str, is_a_place: bool) -> Option<String> {
     let text = text.split(" --").next().unwrap_or(text);
     let text = text.split(';').next().unwrap_or(text).trim();

@@ -21,21 +21,21 @@ use crate::manifest::MANIFEST_FILE;
 use crate::regular_file;
 use crate::tree_file::{self, TreeFileError};
 
-/// Changes of sources beyond this many in one namespace go unnoticed.
+/// Maximum number of sources of one namespace whose changes are noticed.
 const FILES_MAX: usize = 10_000;
-/// Folders beyond this many in one namespace are not looked into.
+/// Maximum number of folders of one namespace that are read.
 const FOLDERS_MAX: usize = 10_000;
-/// Beyond this much content in one namespace, changes are noticed by size and time only.
+/// Maximum number of bytes of one namespace that are read. Beyond them changes are noticed by size and time only.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Folders deeper than this are not looked into.
+/// Maximum depth of folders that are read.
 const DEPTH_MAX: usize = 64;
 
-/// Files of a folder that count.
+/// Selection of the files of a folder that are hashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileSelection {
     /// Files that are sources by their names.
     Sources,
-    /// All files: the folder is a package, or holds some.
+    /// All files: the folder is a package, or holds packages.
     All,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Walk<'a> {
     pub(super) issues: Vec<Issue>,
     /// The local package that is being read, as requirements name it.
     place: Option<PathBuf>,
-    /// Hash over the sources of that package that need a compiler.
+    /// Hash over the sources of that local package that need a compiler.
     compiled: Sha256,
     /// The first named pipe or device in a local package: an installer would wait for it.
     refused: Option<String>,
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
         local: &LocalFiles,
     ) -> Result<[u8; 32], String> {
         let mut installed = Sha256::new();
-        // Files of the namespace's own folder count already, under their own names.
+        // Files of the namespace's own folder are hashed already, under their own names.
         let own: [u8; 32] = self.hash.clone().finalize().into();
         for (list, content) in &local.lists {
             let relative = list.strip_prefix(folder).unwrap_or(list);
@@ -106,17 +106,18 @@ impl<'a> Walk<'a> {
             self.field(relative.as_os_str().as_bytes());
             field(&mut installed, relative.as_os_str().as_bytes());
             let Ok(real) = path.canonicalize() else {
-                // The installer reports that problem.
+                // The installer reports that the path is missing.
                 self.field(b"missing");
                 field(&mut installed, b"missing");
                 continue;
             };
-            // A folder of packages for others, too: a change of another package in it is not a change of this namespace.
+            // A folder outside of the tools directory has packages for others, too: a change of another package in it is not a
+            // change of this namespace.
             if *how == Use::Links && !real.starts_with(self.tree) {
                 continue;
             }
             let is_own = folder.starts_with(&real);
-            // Hashed separately, since it is part of both hashes.
+            // The package is hashed separately, since it is part of both hashes.
             let before = std::mem::take(&mut self.hash);
             self.compiled = Sha256::new();
             if !is_own {
@@ -315,7 +316,7 @@ impl<'a> Walk<'a> {
     }
 
     fn skipped(&mut self, code: &'static str, relative: &Path, message: String) {
-        // Part of the hash: a file that becomes readable is a change.
+        // The problem is part of the hash: a file that becomes readable is a change.
         self.field(code.as_bytes());
         self.issues.push(Issue {
             code,

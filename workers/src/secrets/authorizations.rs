@@ -27,17 +27,17 @@ use crate::file_lock::FileLock;
 use crate::names::{NamespaceName, PrincipalName};
 use crate::secret::Secret;
 
-/// Name of the file.
+/// Name of the file of authorizations.
 pub const AUTHORIZATIONS_FILE: &str = "authorizations.enc";
 const LOCK_FILE: &str = "authorizations.lock";
 const MODE: u32 = 0o600;
 /// Prefix of the names of unfinished files.
 const UNFINISHED: &str = ".tmp-authorizations-";
-/// The largest file, in bytes: room for thousands of tokens.
+/// Maximum size of the file, in bytes: room for thousands of tokens.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Maximum wait of a writer for another one.
+/// Maximum time that a writer waits for another writer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval of looking at the file: changes of another process count within a second.
+/// Interval at which the file's metadata are checked: changes of another process take effect within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Key of an authorization: the server, and the principal that gave it.
@@ -52,14 +52,14 @@ pub struct Authorizer {
 /// Authorization given by one authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorization {
-    /// Time when it was given, in seconds since 1970. It stays while its tokens are renewed.
+    /// Time when the authorization was given, in seconds since 1970. It stays the same while the tokens are renewed.
     pub since: u64,
     /// The tokens, in the format of the code that fetches them.
     pub tokens: Secret,
 }
 
 impl Authorization {
-    /// Creates an authorization that is given now.
+    /// Makes an authorization that is given now.
     pub fn new(tokens: Secret) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -77,7 +77,7 @@ type All = BTreeMap<Authorizer, Authorization>;
 pub struct AuthorizationStore {
     secrets: Arc<SecretStore>,
     personal: Arc<PersonalSecrets>,
-    /// Authorizations as they were read last.
+    /// All authorizations, as the file was read last.
     known: Mutex<AuthorizationCache>,
 }
 
@@ -86,7 +86,7 @@ struct AuthorizationCache {
     all: All,
     /// Id of the file that `all` was read from; `None`: nothing was read, or there is no file.
     file: Option<FileId>,
-    /// The last file that could not be read. Its error is logged once.
+    /// Id of the last file that could not be read, so that its error is logged once.
     damaged: Option<FileId>,
 }
 
@@ -109,7 +109,7 @@ impl AuthorizationStore {
         }
     }
 
-    /// Path of the file.
+    /// Path of the file of authorizations.
     pub fn file(&self) -> PathBuf {
         self.secrets.directory().join(AUTHORIZATIONS_FILE)
     }
@@ -231,7 +231,7 @@ impl AuthorizationStore {
         }
     }
 
-    /// Follows changes of other processes. Runs until it is dropped.
+    /// Follows changes of other processes. Runs until the future is dropped.
     pub async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -327,7 +327,7 @@ impl AuthorizationStore {
     }
 }
 
-/// Content of the file.
+/// Content of the file of authorizations.
 #[derive(Serialize, Deserialize)]
 struct AuthorizationFile<'a> {
     version: u8,

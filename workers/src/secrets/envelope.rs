@@ -25,10 +25,10 @@ const ITERATIONS_1: u32 = 390_000;
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 
-/// Content of an opened file.
+/// Content of a decrypted file.
 pub(super) struct OpenedEnvelope {
     pub(super) plain: Zeroizing<Vec<u8>>,
-    /// For the next write under the same key. A file that is to be upgraded gets another salt.
+    /// Salt for the next write under the same key; `None` for a file that is to be upgraded, which gets another salt.
     pub(super) salt: Option<Salt>,
 }
 
@@ -40,7 +40,7 @@ pub(super) type Salt = [u8; SALT_BYTES];
 pub(super) enum Fault {
     /// A field is missing or not valid.
     Damaged(String),
-    /// The version is not known here.
+    /// The format version is not known here.
     Newer(u64),
     /// The key is wrong, or the file was changed.
     CannotDecrypt,
@@ -97,7 +97,7 @@ pub(super) fn is_envelope(text: &[u8]) -> bool {
             .any(|part| part == b"\"ciphertext\"")
 }
 
-/// Decrypts a file of either version.
+/// Decrypts a file of either format version.
 pub(super) fn open(text: &[u8], key: &SecretsKey) -> Result<OpenedEnvelope, Fault> {
     let envelope: Envelope = serde_json::from_slice(text).map_err(|error| {
         // The parser's message may quote the file.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::Scope;
 use crate::file_lock::LockError;
 
-/// Reason why the store cannot do a request. Nothing was changed.
+/// Reason why the store cannot carry out a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
     /// There is an encrypted file, and no key.
@@ -29,20 +29,20 @@ pub enum SecretsError {
     /// The file is not in the format of the store.
     #[error("{}: is damaged: {reason}; restore a backup of the file", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Description of the damage.
         reason: String,
     },
-    /// A newer version wrote it.
+    /// A newer version of tooldock wrote the file.
     #[error("{}: has format version {found}, and this version of tooldock reads 1 and 2; upgrade tooldock, or restore a backup", path.display())]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its format version.
+        /// The file's format version.
         found: u64,
     },
-    /// Another process is writing, or the lock cannot be taken.
+    /// Another process holds the lock, or the lock cannot be taken.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The operating system returned an error.
@@ -50,7 +50,7 @@ pub enum SecretsError {
     Io {
         /// The attempted action.
         doing: &'static str,
-        /// The path it was tried on.
+        /// The path that the action was tried on.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
@@ -73,17 +73,17 @@ pub enum SecretsError {
     /// A value that no environment variable can have.
     #[error("the value of {key} {reason}")]
     InvalidValue {
-        /// The key.
+        /// The key of the secret.
         key: String,
         /// Description of the problem, without the value.
         reason: &'static str,
     },
-    /// There is no such entry.
+    /// There is no secret of this key in the scope.
     #[error("there is no secret {key} in scope {scope}; the list of secrets shows what there is")]
     NoSuchSecret {
-        /// The key.
+        /// The key of the secret.
         key: String,
-        /// The scope in which it was looked for.
+        /// The scope in which the secret was looked for.
         scope: Scope,
     },
     /// The document would be larger than its maximum.

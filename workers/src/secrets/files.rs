@@ -12,7 +12,7 @@ use crate::regular_file;
 /// Prefix of the names of unfinished files of the secrets. The next writer removes those that a crash left.
 pub(super) const UNFINISHED: &str = ".tmp-secrets-";
 
-/// The largest file: a document of the largest size, encrypted and in base64, with room for a header.
+/// Maximum size of a file, in bytes: a document of the largest size, encrypted and in base64, with room for a header.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// A file's content; `None` if there is no such file.

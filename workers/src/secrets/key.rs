@@ -15,13 +15,13 @@ use crate::secret::Secret;
 /// PBKDF2 iterations of files that this version writes (K-01).
 pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;
 
-/// The fewest iterations that a file may have been written with.
+/// Minimum number of iterations that a file may have been written with.
 pub(super) const ITERATIONS_MIN: u32 = 1000;
 
-/// The most iterations that a file may ask for: they take seconds, and the file may come from an attacker.
+/// Maximum number of iterations that a file may ask for: they take seconds, and the file may come from an attacker.
 pub(super) const ITERATIONS_MAX: u32 = 10 * ITERATIONS;
 
-/// Number of derived keys that are kept. One file has one salt; more are old ones.
+/// Maximum number of derived keys that are kept. One file has one salt; more are old ones.
 const DERIVED_MAX: usize = 4;
 
 /// A key of 256 bits.
@@ -31,7 +31,7 @@ pub(super) type DerivedKey = Zeroizing<[u8; 32]>;
 pub struct SecretsKey {
     text: Secret,
     derived: Mutex<Vec<CachedKey>>,
-    /// Iterations for writing.
+    /// Number of iterations for files that are written.
     pub(super) iterations: u32,
 }
 
@@ -44,9 +44,9 @@ struct CachedKey {
 /// Protection of the values in the file.
 #[derive(Debug)]
 pub enum Protection {
-    /// Encrypted under this key.
+    /// Values are encrypted under this key.
     Key(SecretsKey),
-    /// Unencrypted: `ALLOW_INSECURE_SECRETS=1` without a key.
+    /// Values are not encrypted: `ALLOW_INSECURE_SECRETS=1` without a key.
     Insecure,
     /// Not configured. Only a store without values can be used so.
     Unset,

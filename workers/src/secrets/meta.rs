@@ -19,7 +19,7 @@ pub enum Status {
     Placeholder,
 }
 
-/// Content of the file.
+/// Content of `secrets.meta.yaml`: the status of each secret.
 pub(super) type Meta = ScopedEntries<Status>;
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ struct MetaEntry {
 }
 
 impl Meta {
-    /// Parses the file. The error has its place, if that is known.
+    /// Parses the file. The error has the position in the file, if that is known.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if !yaml::readable_in_time(text) {
             return Err(yaml::UNREADABLE.to_owned());
@@ -50,7 +50,7 @@ impl Meta {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        // The file may contain a value by mistake.
+        // The error does not quote the file, which may contain a value by mistake.
         let file: Option<File> = yaml::from_slice(text).map_err(|error| told(&error))?;
         let Some(file) = file else {
             return Ok(Self::default());
@@ -121,7 +121,7 @@ impl Meta {
         healed
     }
 
-    /// The entries of values, and of keys without one.
+    /// The entries of values, and of keys without a value.
     pub(super) fn of_document(values: &Values, without: &[WithoutValue]) -> Self {
         let mut meta = Self::default();
         for WithoutValue { key, owner } in without {

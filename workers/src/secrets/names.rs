@@ -16,7 +16,7 @@ use crate::secret::Secret;
 /// A secret that a namespace declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeclaredSecret {
-    /// Its name, which is that of the environment variable.
+    /// Name of the secret, which is that of the environment variable.
     pub key: String,
     /// Default from `env` for a secret without a value: the names that this text refers to. `None` if `env` does not set the
     /// variable.
@@ -51,7 +51,7 @@ pub struct SecretsCheck {
 }
 
 impl SecretNames {
-    /// Creates the names of a store.
+    /// Makes the view of a store that shows names and statuses only.
     pub fn of(store: Arc<SecretStore>) -> Self {
         Self(store)
     }

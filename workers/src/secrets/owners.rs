@@ -31,7 +31,7 @@ use crate::names::NamespaceName;
 use crate::precedence::{Names, Origin, Source};
 use crate::secret::Secret;
 
-/// Name of the file.
+/// Name of the file of owners that are not recorded beside the values.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";
 /// Code of an [`Issue`] about a value that belongs to another namespace of the name.
 pub const FOREIGN: &str = "secret_of_another";
@@ -39,15 +39,15 @@ pub const FOREIGN: &str = "secret_of_another";
 const MODE: u32 = 0o600;
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Maximum wait of recording owners for a command that writes secrets. Owners that are not recorded now are at the next
-/// reload.
+/// Maximum time that recording owners waits for a command that writes secrets. Owners that are not recorded now are recorded at
+/// the next reload.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// All owners.
+/// All owners of values and of personal values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Owners {
-    /// By the name of the scope, then by key.
+    /// The owners of values, by the name of the scope, then by key.
     #[serde(default)]
     values: BTreeMap<String, BTreeMap<String, OwnedValue>>,
     /// The servers that get personal values, by name.
@@ -61,7 +61,7 @@ pub struct Owners {
 /// The owners that are recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedOwners {
-    /// All of them.
+    /// All recorded owners.
     pub owners: Owners,
     /// True if every owner is recorded in `secrets.enc`, beside the values.
     pub beside_values: bool,
@@ -74,9 +74,9 @@ struct OwnedValue {
     origin: Origin,
 }
 
-/// The secrets as the namespaces that are served now may have them.
+/// The secrets that the currently served namespaces may have, as computed from the owners of the values.
 pub(crate) struct Bound {
-    /// Without the values that belong to other namespaces.
+    /// The secrets without the values that belong to other namespaces.
     pub(crate) secrets: Secrets,
     /// The owners, including new ones.
     pub(crate) owners: Owners,
@@ -85,7 +85,7 @@ pub(crate) struct Bound {
 }
 
 impl Owners {
-    /// Without known owners, although there may be some: values go only to namespaces of the operator's configuration.
+    /// A record without owners, although there may be some: values go only to namespaces of the operator's configuration.
     pub(crate) fn unknown() -> Self {
         Self {
             incomplete: true,
@@ -286,7 +286,7 @@ impl SecretStore {
         })
     }
 
-    /// The owners of the file; `None` if there is no file.
+    /// The owners in the file of owners; `None` if there is no file.
     ///
     /// # Errors
     ///

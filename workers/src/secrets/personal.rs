@@ -17,7 +17,7 @@ pub(crate) type Own = Arc<BTreeMap<String, Secret>>;
 #[derive(Debug)]
 pub struct PersonalSecrets {
     pub(crate) current: ArcSwap<BTreeMap<String, Own>>,
-    /// Authorizers of the gateway, by server and principal, with the times.
+    /// The times since which the gateway is authorized, by server and principal.
     authorized: ArcSwap<BTreeMap<Authorizer, u64>>,
     changed: watch::Sender<()>,
 }
@@ -33,7 +33,7 @@ impl Default for PersonalSecrets {
 }
 
 impl PersonalSecrets {
-    /// Uses the values of these secrets from now on.
+    /// Replaces the personal values by those of `secrets`.
     pub fn install(&self, secrets: &Secrets) {
         let before = self.current.load_full();
         let wanted = secrets.of_principals().map(|(name, own)| {
@@ -48,7 +48,7 @@ impl PersonalSecrets {
         }
     }
 
-    /// Replaces the authorizations: authorizers with the times since which they count.
+    /// Replaces the authorizations: authorizers with the times since which the gateway is authorized.
     pub(crate) fn install_authorizations(&self, authorized: BTreeMap<Authorizer, u64>) {
         if authorized != **self.authorized.load() {
             self.authorized.store(Arc::new(authorized));
@@ -61,7 +61,7 @@ impl PersonalSecrets {
         self.authorized.load().get(authorizer).copied()
     }
 
-    /// Subscribes to all changes.
+    /// Subscribes to all changes of values and authorizations.
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }

@@ -19,11 +19,12 @@ pub(super) const PRINCIPAL: &str = "principal:";
 /// Scope of a secret: the namespaces or callers that it is for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Every namespace.
+    /// The secret is for every namespace.
     Global,
-    /// A single namespace. Its value wins over a global one of the same key.
+    /// The secret is for a single namespace. A value of this scope wins over a global one of the same key.
     Namespace(NamespaceName),
-    /// A single principal: all callers with that principal's token, in every namespace that asks for a personal value.
+    /// The secret is for a single principal: all callers with that principal's token, in every namespace that asks for a personal
+    /// value.
     Principal(PrincipalName),
 }
 

@@ -21,11 +21,11 @@ pub(super) struct ScopedEntries<V> {
 /// Owner of an entry, by the names in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryOwner<'a> {
-    /// Every namespace.
+    /// The entry is for every namespace.
     Everybody,
-    /// A namespace.
+    /// The entry is for the namespace of this name.
     Namespace(&'a str),
-    /// A principal.
+    /// The entry is for the principal of this name.
     Principal(&'a str),
 }
 

@@ -17,7 +17,7 @@ const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
 
 const FILE: &str = "secrets.yaml";
 
-/// The largest file: more than a document of secrets.
+/// Maximum size of the file, in bytes: more than a document of secrets has.
 const BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// The file, until this is dropped. It is alone in a folder, since editors put copies beside the files that they edit.
@@ -25,12 +25,12 @@ const BYTES_MAX: u64 = 2 * 1024 * 1024;
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Writes the text to a place where only this user can read it. `store` is the store that the text belongs to: the caller
+    /// Writes the text to a folder where only this user can read it. `store` is the store that the text belongs to: the caller
     /// holds its lock, so that earlier files of it are left over.
     ///
     /// # Errors
     ///
-    /// When neither place takes a file.
+    /// When neither folder takes a file.
     pub fn new(store: &Path, text: &[u8]) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for place in PLACES {
@@ -62,7 +62,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> PathBuf {
         self.0.join(FILE)
     }

@@ -29,13 +29,13 @@ const LOCK_FILE: &str = "secrets.lock";
 const VALUES_MODE: u32 = 0o600;
 const META_MODE: u32 = 0o600;
 
-/// Maximum wait of a writer for another one.
+/// Maximum time that a writer waits for another writer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// First line of an unencrypted file.
 const INSECURE_HEAD: &str = "# Not encrypted (ALLOW_INSECURE_SECRETS=1): for local use only. `tooldock secrets rekey` encrypts it.\n";
 
-/// The secrets of a data directory.
+/// The store of secrets in a data directory.
 #[derive(Debug)]
 pub struct SecretStore {
     directory: PathBuf,
@@ -44,7 +44,7 @@ pub struct SecretStore {
     pub(super) patience: Duration,
 }
 
-/// Content of the files.
+/// Content of the store's files.
 #[derive(Debug, Default)]
 pub(super) struct StoreContent {
     pub(super) values: Values,
@@ -66,7 +66,7 @@ impl SecretStore {
         }
     }
 
-    /// Uses another key, or none, from now on.
+    /// Sets the key, or its absence, by which values are read and written from now on.
     pub fn set_protection(&self, protection: Protection) {
         let mut own = self
             .protection
@@ -271,7 +271,7 @@ impl SecretStore {
         files::replace(&path, text.as_bytes(), META_MODE, files::UNFINISHED)
     }
 
-    /// The data directory.
+    /// Path of the data directory.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -308,11 +308,11 @@ impl SecretSource for SecretStore {
     }
 }
 
-/// Content of a file.
+/// Content of a file of the store.
 pub(super) enum Content {
-    /// The decrypted content.
+    /// The content of an encrypted file, decrypted.
     Encrypted(envelope::OpenedEnvelope),
-    /// Plain text, which the operator allowed.
+    /// The file is plain text, which the operator allowed.
     Plain,
 }
 

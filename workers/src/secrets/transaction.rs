@@ -97,7 +97,7 @@ impl<'a> Transaction<'a> {
     ///
     /// # Errors
     ///
-    /// The problem with the document, and its place. No value is quoted.
+    /// The problem with the document, and its position. No value is quoted.
     pub fn replace(&mut self, text: &[u8]) -> Result<bool, SecretsError> {
         let document = Document::from_yaml(text).map_err(SecretsError::InvalidDocument)?;
         document.check_sections(text)?;
@@ -153,7 +153,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// The names without those that are removed together with a value: while the value is still stored, it restores its name.
+    /// The names on disk without those whose value the transaction removes. They are written before the values: if the process
+    /// ends in between, a missing name is restored from its value, which is still stored.
     fn leaving(&self) -> Meta {
         let mut leaving = self.on_disk.clone();
         for (key, owner, _) in self.before.entries() {

@@ -15,13 +15,13 @@ use crate::names::PrincipalName;
 use crate::secret::Secret;
 use crate::yaml;
 
-/// The largest document.
+/// Maximum size of a document of values, in bytes.
 pub(super) const BYTES_MAX: u64 = 1024 * 1024;
 
-/// The longest value: with its name it must fit one environment variable, for which Linux has 128 KiB.
+/// Maximum length of a value, in bytes: with its name it must fit one environment variable, for which Linux has 128 KiB.
 const VALUE_MAX: usize = 96 * 1024;
 
-/// All values.
+/// The values of all secrets, by scope and key.
 pub(super) type Values = ScopedEntries<Secret>;
 
 impl Values {
@@ -33,7 +33,7 @@ impl Values {
             .collect()
     }
 
-    /// The values as JSON.
+    /// The values as a JSON document.
     pub(super) fn to_json(&self) -> Result<Zeroizing<Vec<u8>>, SecretsError> {
         self.to_json_up_to(BYTES_MAX, None)
     }
@@ -79,7 +79,7 @@ impl Values {
         entries + names
     }
 
-    /// Parses JSON.
+    /// Parses a document from JSON. The error has the position in the text and quotes no value.
     pub(super) fn from_json(json: &[u8]) -> Result<Document, String> {
         serde_json::from_slice(json).map_err(|error| {
             // The parser's message may quote a value.
@@ -98,7 +98,7 @@ pub(super) struct Document {
     namespaces: Option<BTreeMap<String, Section>>,
     #[serde(default)]
     principals: Option<BTreeMap<String, Section>>,
-    /// In encrypted documents alone.
+    /// Owners of the values; only in encrypted documents.
     #[serde(default)]
     owners: Option<Owners>,
 }
@@ -143,7 +143,7 @@ impl Document {
         if text.trim_ascii().is_empty() {
             return Ok(Self::default());
         }
-        // First parsed as a tree: that reader notices a key that is written twice.
+        // Parsed as a tree first: that reader notices a key that is written twice.
         yaml::from_slice::<Option<yaml::Mapping>>(text)
             .and_then(|_| yaml::from_slice::<Option<Self>>(text))
             .map(|document| Self {
@@ -162,7 +162,7 @@ impl Document {
         self.owners.take()
     }
 
-    /// The values, and the keys that have none.
+    /// The values of the document, and the keys without a value.
     pub(super) fn into_parts(self) -> (Values, Vec<WithoutValue>) {
         let mut without = Vec::new();
         let mut values = Values::default();

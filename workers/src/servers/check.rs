@@ -17,36 +17,36 @@ use crate::server_settings::Isolation;
 /// Result of checking the external servers of a data directory and a configuration.
 #[derive(Debug, Default)]
 pub struct ServerCheck {
-    /// The servers there would be, in name order.
+    /// The servers that a reload would serve, in name order.
     pub servers: Vec<CheckedServer>,
-    /// Problems of the servers.
+    /// Problems that the check found.
     pub findings: Vec<Finding>,
     /// The namespaces of all places, including those that are switched off or cannot start.
     pub names: BTreeSet<NamespaceName>,
 }
 
-/// A server in the result.
+/// A server in the result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CheckedServer {
-    /// Its namespace.
+    /// The server's namespace.
     pub name: NamespaceName,
-    /// Key that it is configured under.
+    /// Key that the server is configured under.
     pub place: String,
-    /// Its command, without arguments, or its backends.
+    /// The server's command, without arguments, or its backends.
     pub command: String,
-    /// Sharing of its processes.
+    /// Sharing of the server's processes.
     pub isolation: Isolation,
 }
 
-/// A problem. Holds no value of a variable.
+/// A problem that a check found. Holds no value of a variable.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// File or key.
+    /// File or key with the problem.
     pub place: String,
     /// The problem and the remedy.
     pub message: String,
-    /// True when only an edit helps. Otherwise the result may differ on the machine where the gateway runs: another
-    /// environment, another `PATH`.
+    /// True if only an edit helps. Otherwise the result may differ on the machine where the gateway runs: another environment,
+    /// another `PATH`.
     pub is_error: bool,
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The longest burst, in quiet times. A file that never stops changing must not keep all others from being served.
+/// Length of the longest burst, as a multiple of the quiet time. A file that never stops changing must not keep all others from
+/// being served.
 const LONGEST: u32 = 10;
 
 /// Rule for the end of a burst.

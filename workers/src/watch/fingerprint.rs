@@ -12,13 +12,13 @@ use super::source::name_counts;
 use crate::precedence::EXTERNAL_FILE;
 use crate::secrets::{META_FILE, VALUES_FILE};
 
-/// The most entries that a poll reads. A folder of packages among the tools must not keep a core busy.
+/// Maximum number of entries that a poll reads. A folder of packages among the tools must not keep a core busy.
 const ENTRIES_MAX: usize = 200_000;
 
-/// The deepest folders that are read.
+/// Maximum depth of folders that are read.
 const DEPTH_MAX: usize = 16;
 
-/// The number. It changes when any file changes; blocking.
+/// Hash over the metadata of the files that a reload reads: it changes when any of them changes. Blocking.
 pub(super) fn fingerprint(root: &Path) -> u64 {
     let mut hash = DefaultHasher::new();
     for file in [VALUES_FILE, META_FILE, EXTERNAL_FILE] {
@@ -61,7 +61,7 @@ fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let facts = (metadata.dev(), metadata.ino(), metadata.mode());
     facts.hash(hash);
     if metadata.is_dir() {
-        // A folder's time changes with names that do not count, too.
+        // A folder's time is left out, since it changes with ignored names, too.
         return true;
     }
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hash);

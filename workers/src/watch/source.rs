@@ -19,7 +19,7 @@ const TOOLS: &str = "tools";
 #[derive(Debug)]
 pub(super) struct ChangeWatcher {
     watcher: RecommendedWatcher,
-    /// The watched folders, each with its device and inode at that time.
+    /// The watched folders, each with the device and inode that it had when the watch began.
     watched: BTreeMap<PathBuf, (u64, u64)>,
 }
 
@@ -43,7 +43,7 @@ impl ChangeWatcher {
         Ok(source)
     }
 
-    /// Watches folders that are not watched yet or were replaced. Returns true if there were any.
+    /// Watches folders that are not watched yet or were replaced. Returns true if there were such folders.
     pub(super) fn renew(&mut self, root: &Path) -> notify::Result<bool> {
         let external = root.join(EXTERNAL_FILE);
         let folders = [

@@ -16,9 +16,9 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct BlockedLoop {
     /// The name of the tool, resource or prompt; empty if the loop runs code that no call waits for.
     pub(super) subject: String,
-    /// The id of the request, empty likewise.
+    /// The id of the request; empty if the loop runs code that no call waits for.
     pub(super) request: String,
-    /// File, line and function.
+    /// File, line and function that the loop runs.
     pub(super) place: String,
     /// The call, if it came from the gateway.
     pub(super) call: Option<BlockingCall>,
@@ -29,7 +29,7 @@ pub(super) struct BlockedLoop {
 pub(super) struct BlockingCall {
     /// Id of the call on its connection.
     pub(super) id: u64,
-    /// Time at which the process began to run it.
+    /// Time at which the process began to run the call.
     pub(super) began: Instant,
 }
 
@@ -51,7 +51,7 @@ impl BlockedLoop {
         }
     }
 
-    /// The subject for a log line.
+    /// The subject in words for a log line.
     pub(super) fn named(&self) -> String {
         match &*self.subject {
             "" => "work that a call left behind".to_owned(),

@@ -25,13 +25,13 @@ pub(super) enum Announcement {
         generation: u64,
         declared: Declarations,
     },
-    /// The worker cannot start; the error is its own.
+    /// The worker cannot start, for this reason.
     Failed(CallError),
     /// The worker asks to be replaced, with a reason.
     Recycle { reason: String },
-    /// Its event loop does not turn.
+    /// The worker's event loop does not turn.
     Blocked(BlockedLoop),
-    /// Its event loop turns again.
+    /// The worker's event loop turns again.
     Unblocked,
     /// Number of calls, since the last report, that waited long for a thread.
     Waited { count: u64 },
@@ -79,7 +79,7 @@ struct ReadyLine {
     count: u64,
 }
 
-/// The longest subject, request and place of a report in the log, in characters.
+/// Maximum length of the subject, request and place of a report in the log, in characters.
 const REPORTED_MAX: usize = 200;
 
 #[derive(Deserialize)]
@@ -188,7 +188,8 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     })
 }
 
-/// Only a missing dependency is permanent for the namespace; all other errors may be gone the next time.
+/// The error of a worker that reports a failed start. Only a missing dependency is permanent for the namespace; all other errors
+/// may be gone the next time.
 fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
     let code = match CallErrorCode::from_worker(code) {
         CallErrorCode::DependencyError => CallErrorCode::DependencyError,

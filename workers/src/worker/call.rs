@@ -15,7 +15,7 @@ pub enum Operation {
     CallTool {
         /// The tool's name.
         tool: Arc<str>,
-        /// A JSON object; empty bytes stand for `{}`.
+        /// The tool's arguments, a JSON object; empty bytes stand for `{}`.
         arguments: Bytes,
     },
     /// Read a resource, listed or matched by a template.
@@ -27,7 +27,7 @@ pub enum Operation {
     GetPrompt {
         /// The prompt's name.
         prompt: Arc<str>,
-        /// A JSON object; empty bytes stand for `{}`.
+        /// The prompt's arguments, a JSON object; empty bytes stand for `{}`.
         arguments: Bytes,
     },
     /// Complete an argument of a prompt or a resource template.
@@ -48,12 +48,12 @@ pub struct WorkerCall {
     pub maker: KeyMaker,
     /// The id of the request, which identifies the function's output in the log.
     pub request: Arc<str>,
-    /// The largest result, in bytes of JSON.
+    /// Maximum size of the result, in bytes of JSON.
     pub max_result: u64,
     /// The time limit of the caller, who drops the call then. A call that blocks others of its process for longer ends the
     /// process. `None`: no limit.
     pub time_limit: Option<Duration>,
-    /// Counts the answer; `None` for calls that the gateway makes for itself.
+    /// Account that counts the answer's bytes; `None` for calls that the gateway makes for itself.
     pub answers: Option<AnswerAccount>,
 }
 
@@ -69,7 +69,7 @@ pub struct ToolReply {
 }
 
 impl ToolReply {
-    /// Size in bytes of JSON.
+    /// Size of the answer, in bytes of JSON.
     pub fn size(&self) -> usize {
         let of = |part: &Option<Bytes>| part.as_ref().map_or(0, Bytes::len);
         self.value.len() + of(&self.content) + of(&self.meta)
@@ -89,7 +89,7 @@ impl Operation {
 }
 
 impl WorkerCall {
-    /// Bytes of its variable parts. Its frame is longer by the names around them.
+    /// Number of bytes of the call's variable parts. The call's frame is longer by the names around them.
     pub(super) fn size(&self) -> usize {
         let (subject, json) = match &self.operation {
             Operation::CallTool {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::error::CallError;
 
-/// Questions that one call may have open at once. Further ones are refused before a sink receives them.
+/// Maximum number of questions that one call may have open at once. Further ones are refused before a sink receives them.
 pub const OPEN_QUESTIONS_MAX: usize = 64;
 
 /// Receives the messages of a worker before its answer. Called on the worker's reader: it must not block.
@@ -21,13 +21,13 @@ pub trait CallSink: Send + Sync {
 /// Event of a call. JSON is the object that the worker sent, verbatim.
 #[derive(Debug)]
 pub enum CallEvent {
-    /// `{"progress": n, "total"?: n, "message"?: s}`.
+    /// A progress report: `{"progress": n, "total"?: n, "message"?: s}`.
     Progress(Bytes),
     /// A log message.
     Log {
-        /// Severity, which is in `params` too.
+        /// Severity of the message, which is in `params` too.
         level: LogLevel,
-        /// `{"level": s, "logger"?: s, "data": any}`.
+        /// Params of the message: `{"level": s, "logger"?: s, "data": any}`.
         params: Bytes,
     },
     /// The function waits for answers of the client.
@@ -54,7 +54,7 @@ pub enum LogLevel {
     Warning,
     /// Something failed.
     Error,
-    /// A part is broken.
+    /// A component is broken.
     Critical,
     /// Immediate action is needed.
     Alert,
@@ -67,16 +67,16 @@ pub enum LogLevel {
 #[error("the level must be one of debug, info, notice, warning, error, critical, alert, emergency")]
 pub struct UnknownLogLevel;
 
-/// A change.
+/// A change that a function reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// The list of tools.
+    /// The list of tools changed.
     ToolsChanged,
-    /// The list of prompts.
+    /// The list of prompts changed.
     PromptsChanged,
-    /// The list of resources.
+    /// The list of resources changed.
     ResourcesChanged,
-    /// The content of a resource.
+    /// The content of a resource changed.
     ResourceUpdated {
         /// URI of the resource.
         uri: Arc<str>,
@@ -88,7 +88,7 @@ pub enum Notice {
 pub struct Ask {
     /// The questions; at least one.
     pub questions: Vec<Question>,
-    /// Receiver of the answers.
+    /// Receiver of the answers to the questions.
     pub replier: Replier,
 }
 
@@ -190,7 +190,7 @@ impl AskMethod {
 }
 
 impl Notice {
-    /// The MCP notification for it.
+    /// The MCP notification of the change.
     pub fn method(&self) -> &'static str {
         match self {
             Self::ToolsChanged => "notifications/tools/list_changed",

@@ -5,8 +5,8 @@
 //!   └───────────┴── failed ────┴──────────────────┴─ ended unasked ─────────────────────▲
 //! ```
 //!
-//! It reports events and receives a single order: to finish, and the latest time for that. It deliberately does not decide if
-//! another process follows.
+//! An instance reports events and receives a single order: to finish, and the latest time for that. It deliberately does not
+//! decide if another process follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +28,13 @@ use crate::scan;
 
 /// Maximum time for a process to end after it was asked to.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
-/// Maximum time for it to end after SIGTERM.
+/// Maximum time for a process to end after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
 /// Maximum wait for the exit of a process that closed its connection, to name the cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 /// Maximum time of reading the last output of a process that ended.
 const OUTPUT_WAIT: Duration = Duration::from_secs(1);
-/// Announcements that may wait; a worker makes one or two in its life, and a report now and then.
+/// Maximum number of announcements that wait; a worker makes one or two in its life, and a report now and then.
 const ANNOUNCEMENTS: usize = 16;
 
 /// Report of an instance to the supervisor.
@@ -47,23 +47,23 @@ pub(super) enum Report {
         declared: Arc<Declarations>,
         links: Arc<Links>,
     },
-    /// Its files are not those the worker was started with: the process was not started, or takes no calls. Its end follows.
+    /// The files are not those the worker was started with: the process was not started, or takes no calls. Its end follows.
     Outdated,
     /// The process did not come up. Its end follows.
     BootFailed { error: CallError, permanent: bool },
     /// The process asks to be replaced.
     Recycle { reason: String },
-    /// Its event loop is blocked.
+    /// The process's event loop is blocked.
     Blocked(BlockedLoop),
-    /// Its event loop turns again; `after` is the time since the report of the block.
+    /// The process's event loop turns again; `after` is the time since the report of the block.
     Unblocked { after: Duration },
-    /// Its event loop is blocked by a call that is past its time limit. Its pending calls have failed.
+    /// The process's event loop is blocked by a call that is past its time limit. The process's pending calls have failed.
     Hung { subject: String },
-    /// The process ended, or broke the protocol, without an order. Its pending calls have failed.
+    /// The process ended, or broke the protocol, without an order. The process's pending calls have failed.
     Ended { cause: String },
 }
 
-/// A process and its dependencies.
+/// A process of a worker, with the settings and channels that its task uses.
 pub(super) struct Instance {
     pub(super) number: u64,
     pub(super) spec: Arc<WorkerSpec>,
@@ -73,7 +73,7 @@ pub(super) struct Instance {
     pub(super) boots: Arc<Semaphore>,
     pub(super) sync_waits: Arc<SyncWaits>,
     pub(super) reports: mpsc::Sender<(u64, Report)>,
-    /// Time until which it may drain, once it is to finish.
+    /// Time until which the process may drain, once it is to finish.
     pub(super) finish: watch::Receiver<Option<Instant>>,
 }
 
@@ -83,7 +83,7 @@ struct BootFailure {
 }
 
 impl Instance {
-    /// Runs until the process tree is gone.
+    /// Runs the process until its tree is gone.
     pub(super) async fn run(self) {
         let mut finish = self.finish.clone();
         let turn = tokio::select! {
@@ -195,7 +195,7 @@ impl Instance {
         }
     }
 
-    /// Starts to read both streams, so that the process never waits for a reader.
+    /// Starts to read both output streams, so that the process never waits for a reader.
     fn read_output(&self, child: &mut Child, announce: &mpsc::Sender<Announcement>) -> Output {
         let limit = OutputLimit::new(self.metrics.output_suppressed.clone())
             .hiding(Redactor::new(&self.spec.hidden))
@@ -291,7 +291,7 @@ impl Instance {
             Some(announcement) = announced.recv() => return announcement,
             exit = child.wait() => exit,
         };
-        // Output from before its end may still be on its way here.
+        // Output from before the end of the process may still be on its way here.
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
         announced
             .try_recv()

@@ -51,7 +51,7 @@ pub(super) struct PublishedState {
     /// Notified of every new status of any process of the worker.
     changed: Arc<Notify>,
     first_boot: watch::Sender<Option<Result<(), CallError>>>,
-    /// The tools, resources and prompts that the first ready process of the worker declared. A process that declares others
+    /// The tools, resources and prompts that the first ready process of the worker declared. A process that declares other ones
     /// takes no calls.
     pub(super) declared: Arc<OnceLock<Arc<Declarations>>>,
     /// True when the last start was refused: the files or the functions are not those the worker was started with.
@@ -106,7 +106,7 @@ impl WorkerMember {
         }
     }
 
-    /// The outcome of the first boot.
+    /// The outcome of the first boot of the process.
     pub(super) async fn ready(&self) -> Result<(), CallError> {
         let mut outcome = self.shared.first_boot.subscribe();
         loop {
@@ -118,7 +118,7 @@ impl WorkerMember {
         }
     }
 
-    /// Returns true if its process is not started again, since its files or functions are others now.
+    /// Returns true if the process is not started again, since its files or functions are others now.
     pub(super) fn is_outdated(&self) -> bool {
         self.shared.outdated.load(Ordering::Relaxed)
     }
@@ -131,7 +131,7 @@ impl WorkerMember {
         &self.shared.spec
     }
 
-    /// The pid of its current process.
+    /// The pid of the current process.
     pub(super) fn pid(&self) -> Option<u32> {
         Some(self.shared.pid.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
@@ -140,18 +140,18 @@ impl WorkerMember {
         self.shared.restarts.load(Ordering::Relaxed)
     }
 
-    /// Calls that wait for it or its answer.
+    /// Number of calls that wait for the process or its answer.
     pub(super) fn in_flight(&self) -> usize {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns true if it has a connection that takes calls.
+    /// Returns true if the process has a connection that takes calls.
     pub(super) fn takes_calls(&self) -> bool {
         let links = self.shared.links.load();
         links.as_ref().is_some_and(|it| !it.here().is_closed())
     }
 
-    /// The connection, if it takes calls.
+    /// The connection to the process, if it takes calls.
     pub(super) fn link(&self) -> Option<Arc<Link>> {
         let links = self.shared.links.load();
         let link = links.as_ref()?.here();
@@ -163,7 +163,7 @@ impl WorkerMember {
         InFlightCount::begin(&self.shared)
     }
 
-    /// Orders it to be gone by then; the earliest order counts.
+    /// Orders the process to be gone by `until`; the earliest order counts.
     pub(super) fn retire(&self, until: Instant) {
         self.retire.send_if_modified(|current| {
             let sooner = current.is_none_or(|current| until < current);
@@ -174,16 +174,16 @@ impl WorkerMember {
         });
     }
 
-    /// Waits until its processes are gone for good.
+    /// Waits until the process and its successors are gone for good.
     pub(super) async fn stopped(&self) {
         let mut status = self.shared.status.subscribe();
         while status.borrow_and_update().state != WorkerState::Stopped {
-            // The sender lives as long as `self`; a supervisor that ends any other way leaves `Stopped` as well.
+            // The sender lives as long as `self`; a supervisor that ends in any other manner leaves `Stopped` as well.
             let _ = status.changed().await;
         }
     }
 
-    /// The reason why it takes no calls.
+    /// The reason why the process takes no calls.
     pub(super) fn unavailable(&self) -> CallError {
         let status = *self.shared.status.borrow();
         if status.state == WorkerState::Failed

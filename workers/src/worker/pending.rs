@@ -7,7 +7,7 @@
 
 /// Bits of an id for the slot's index; the other bits count the slot's uses.
 const INDEX_BITS: u32 = 16;
-/// Calls that may be pending at once.
+/// Maximum number of calls that are pending at once.
 pub const PENDING_MAX: usize = 1 << INDEX_BITS;
 const USES_MAX: u64 = (1 << (53 - INDEX_BITS)) - 1;
 const NO_SLOT: u32 = u32::MAX;
@@ -95,7 +95,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// [`NoPendingCall`], when it is not pending.
+    /// [`NoPendingCall`], when the id is not pending.
     pub fn get(&self, id: u64) -> Result<&T, NoPendingCall> {
         let (slot, uses) = self.slot(id).ok_or(NoPendingCall::Unknown)?;
         match &slot.content {
@@ -108,7 +108,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// [`NoPendingCall`], when it is not pending.
+    /// [`NoPendingCall`], when the id is not pending.
     pub fn get_mut(&mut self, id: u64) -> Result<&mut T, NoPendingCall> {
         let slot = self.slots.get_mut(index_of(id) as usize);
         let slot = slot.ok_or(NoPendingCall::Unknown)?;
@@ -125,7 +125,7 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     ///
-    /// [`NoPendingCall`], when it is not pending.
+    /// [`NoPendingCall`], when the id is not pending.
     pub fn remove(&mut self, id: u64) -> Result<T, NoPendingCall> {
         self.get(id)?;
         let index = index_of(id);
@@ -140,7 +140,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// All entries that are pending.
+    /// All pending entries.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| match &slot.content {
             Content::Taken(entry) => Some(entry),
@@ -148,7 +148,7 @@ impl<T> Pending<T> {
         })
     }
 
-    /// Takes all entries out.
+    /// Removes and returns all entries.
     pub fn drain(&mut self) -> Vec<T> {
         let slots = std::mem::take(self).slots;
         slots

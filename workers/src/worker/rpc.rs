@@ -34,25 +34,25 @@ use crate::names::NamespaceName;
 use io::{AnnouncementSender, connect};
 pub(super) use links::{Connections, Links};
 
-/// Bytes of frames that may wait to be written. A worker that reads more slowly than it is called reaches this; a single
-/// frame is always accepted, so that its size is only bounded by the frame limit.
+/// Maximum number of bytes of frames that wait to be written. A worker that reads more slowly than it is called reaches this; a
+/// single frame is always accepted, so that its size is only bounded by the frame limit.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
-/// A buffer that grew beyond this is not kept.
+/// Largest capacity of a buffer that is kept for the next frames, in bytes.
 const OUTBOX_KEPT: usize = 256 * 1024;
-/// Calls that were given up and are remembered.
+/// Maximum number of calls that were given up and are remembered.
 const ABANDONED_MAX: usize = 64;
 /// Time without a call after which a connection counts as drained. Requests that wait for their turn hold no call yet, and
 /// between two of them there is a moment without any.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// The owner's end: dropping it closes the connection and ends its tasks.
+/// A connection, as its owner holds it: dropping it closes the connection and ends its tasks.
 #[derive(Debug)]
 struct WorkerConnection {
     link: Arc<Link>,
     tasks: Tasks,
 }
 
-/// Aborts its tasks when dropped.
+/// Tasks of a connection, aborted when this is dropped.
 #[derive(Debug)]
 struct Tasks(Vec<AbortHandle>);
 
@@ -67,11 +67,11 @@ impl Drop for Tasks {
 /// Reason why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RpcCloseReason {
-    /// The worker closed it, or the operating system did.
+    /// The worker closed the connection, or the operating system did.
     Disconnected,
     /// The worker violated the protocol.
     Violation(&'static str),
-    /// The gateway closed it.
+    /// The gateway closed the connection.
     Ended,
 }
 
@@ -81,13 +81,13 @@ pub(super) struct Link {
     /// Calls without an answer. A plain mutex: taken for a few instructions, never held across an await. Never taken together
     /// with `outbox`.
     calls: Mutex<WorkerCalls>,
-    /// Frames to write. A plain mutex as well; a frame is copied under it.
+    /// Frames that wait to be written. A blocking mutex, like that of `calls`: it is held while a frame is copied.
     outbox: Mutex<BytesMut>,
     /// Notified when there are frames in the outbox.
     filled: Notify,
     /// Notified when the last pending call is gone.
     emptied: Notify,
-    /// Calls begun so far.
+    /// Number of calls begun so far.
     begun: AtomicU64,
     /// True when the worker sent anything since the last heartbeat.
     heard: AtomicBool,
@@ -104,7 +104,7 @@ struct WorkerCalls {
     pending: Pending<PendingRpcCall>,
     /// The calls that were given up last, oldest first: the process may still run them. At most [`ABANDONED_MAX`].
     abandoned: VecDeque<AbandonedCall>,
-    /// Set once, under the lock: no call can enter after it, so none is missed.
+    /// True once the connection is over. Set under the lock: no call can enter after it, so none is missed.
     closed: bool,
 }
 
@@ -123,7 +123,7 @@ struct PendingRpcCall {
     sink: Option<Arc<dyn CallSink>>,
     max_result: u64,
     answers: Option<AnswerAccount>,
-    /// The keys of the questions that wait for an answer. Most calls never have any, so it is small.
+    /// The keys of the questions that wait for an answer. Most calls never have any, so the list is small.
     open: Vec<Arc<str>>,
 }
 
@@ -132,7 +132,7 @@ struct PendingRpcCall {
 pub(super) enum CallRefusal {
     /// The connection is over; another one may take the call, which was not sent.
     Closed,
-    /// No other connection would take it either.
+    /// The call is refused; no other connection is tried.
     Failed(CallError),
 }
 
@@ -153,7 +153,7 @@ impl std::fmt::Debug for Link {
 }
 
 impl WorkerConnection {
-    /// Asks the worker to end.
+    /// Asks the worker's process to end.
     fn send_shutdown(&self) {
         write::shutdown(&mut self.link.outbox());
         self.link.filled.notify_one();
@@ -190,7 +190,7 @@ impl Link {
         }
     }
 
-    /// Sends a call.
+    /// Sends a call to the worker.
     ///
     /// # Errors
     ///
@@ -273,12 +273,12 @@ impl Link {
         .retry_after(Duration::from_secs(1))
     }
 
-    /// Calls without an answer.
+    /// Number of calls without an answer.
     fn pending(&self) -> usize {
         self.calls().pending.len()
     }
 
-    /// Returns true if it takes no calls any more.
+    /// Returns true if the connection takes no calls any more.
     pub(super) fn is_closed(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -307,7 +307,7 @@ impl Link {
         }
     }
 
-    /// Calls begun so far.
+    /// Number of calls begun so far.
     fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -317,7 +317,7 @@ impl Link {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
-            // Set under the lock: a caller that was refused and looks again sees it.
+            // Set under the lock: a caller that was refused and looks again finds the connection closed.
             self.over.store(true, Ordering::Release);
             calls.pending.drain()
         };
@@ -344,7 +344,7 @@ impl Link {
         });
     }
 
-    /// Takes a call out that its caller gave up. Returns false if it was over already.
+    /// Removes a pending call that its caller gave up. Returns false if the call was over already.
     fn abandon(&self, id: u64) -> bool {
         let Ok(entry) = self.take(id) else {
             return false;
@@ -370,7 +370,7 @@ impl Link {
         found.time_limit
     }
 
-    /// Takes a pending call out.
+    /// Removes a pending call, and returns it.
     fn take(&self, id: u64) -> Result<PendingRpcCall, super::pending::NoPendingCall> {
         let (entry, empty) = {
             let mut calls = self.calls();
@@ -392,7 +392,7 @@ impl Link {
 }
 
 impl SentCall {
-    /// Waits for the answer.
+    /// Waits for the answer to the call.
     pub(super) async fn answer(mut self) -> Result<ToolReply, CallError> {
         let reply = (&mut self.reply).await;
         self.answered = true;

@@ -3,14 +3,14 @@
 /// A Python file of a namespace, as its worker saw it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SourceFile {
-    /// File name in the folder.
+    /// Name of the file in the folder.
     pub file: String,
-    /// `decorators`, `register_tools`, `function` or `skipped`.
+    /// The use that the worker made of the file: `decorators`, `register_tools`, `function` or `skipped`.
     #[serde(alias = "takenFor")]
     pub taken_for: String,
     /// Number of tools in the file.
     pub tools: usize,
-    /// Reason why it was skipped.
+    /// Reason why the file was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use crate::config::WorkersConfig;
 
-/// Events.
+/// Events that change the state of a worker's supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LifecycleEvent {
     /// The current process is ready and connected.
@@ -60,7 +60,7 @@ pub(super) enum LifecycleEvent {
     AllGone,
 }
 
-/// Actions to take now.
+/// Actions that the supervisor is to take now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start a process and make it the current one.
@@ -79,7 +79,7 @@ pub(super) enum Action {
     FinishAll,
 }
 
-/// Phase of the worker.
+/// Phase of the worker's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LifecyclePhase {
     Starting,
@@ -168,7 +168,7 @@ impl LifecycleState {
                 self.fail(now, rules, jitter)
             }
             (Starting, LifecycleEvent::Outdated) => {
-                // Checked again: the files may be put back.
+                // Checked again later: the files may be put back.
                 self.phase = Backoff {
                     until: now + rules.max,
                 };

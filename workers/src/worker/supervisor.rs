@@ -17,9 +17,9 @@ use crate::error::{CallError, CallErrorCode};
 use crate::process::output::printable_text;
 use crate::worker_state::WorkerState;
 
-/// Processes of one worker at once. More than two means that old ones do not end.
+/// Maximum number of processes of one worker at once. More than two means that old ones do not end.
 const INSTANCES_MAX: usize = 4;
-/// Reports that may wait for the supervisor; instances wait for room.
+/// Maximum number of reports that wait for the supervisor; instances wait for room.
 const REPORTS: usize = 16;
 
 /// Supervises one worker until it is stopped. Dropping the future ends every process.
@@ -67,11 +67,11 @@ struct Supervisor {
     /// The instance that boots beside the current one.
     replacement: Option<u64>,
     timer: Option<Instant>,
-    /// Instances started so far; also their numbers.
+    /// Number of instances started so far; the number of an instance is its count.
     spawned: u64,
 }
 
-/// The supervisor's end of an instance.
+/// The supervisor's handle of an instance.
 struct Handle {
     task: Id,
     pid: u32,
@@ -110,7 +110,7 @@ impl Supervisor {
                 }
                 changed = self.retire.changed() => {
                     if changed.is_err() {
-                        // The handle is gone and is about to end this task.
+                        // The worker was dropped, which also ends this task.
                         return;
                     }
                     if self.state.phase == LifecyclePhase::Stopping {
@@ -287,7 +287,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles an instance that takes no calls any more, with or without an order.
+    /// Handles an instance that takes no calls any more, whether it was ordered to end or not.
     fn lost(&mut self, number: u64) {
         if self.current == Some(number) {
             self.forget_current();
@@ -460,7 +460,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets an instance drain until then. The earliest order counts.
+    /// Lets an instance drain until the time `until`. The earliest order counts.
     fn finish(&mut self, number: u64, until: Instant) {
         let Some(handle) = self.instances.get(&number) else {
             return;
@@ -476,7 +476,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Tells the tasks that wait for the worker that it will not come, however the supervisor ended.
+    /// Tells the tasks that wait for the worker that it will not come, no matter how the supervisor ended.
     fn drop(&mut self) {
         self.forget_current();
         self.shared

@@ -1,6 +1,6 @@
 //! Packages that the sources need, from the dependency files of each language.
 //!
-//! Only files of the repository's main language count; those nearest to its top win over others.
+//! Only files of the repository's main language are read; files nearest to the repository's top win over others.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use tooldock_workers::regular_file;
 use super::{Language, is_secondary, is_vendored};
 use crate::tree::Tree;
 
-/// The most files that are read, and the most packages that are listed.
+/// Maximum number of files that are read, and of packages that are listed.
 const MANIFESTS_MAX: usize = 50;
 const PACKAGES_MAX: usize = 1000;
 
-/// Packages with their versions.
+/// Packages that the sources need, with the required versions.
 #[derive(Debug, Default)]
 pub(super) struct Dependencies(BTreeMap<String, String>);
 
@@ -121,7 +121,7 @@ impl Dependencies {
         }
     }
 
-    /// The indented lines below `install_requires =`.
+    /// Reads the requirements of a `setup.cfg`: the indented lines below `install_requires =`.
     fn read_setup_cfg(&mut self, text: &str) {
         let mut inside = false;
         for line in text.lines() {
@@ -136,7 +136,7 @@ impl Dependencies {
         }
     }
 
-    /// `name[extra]>=1; marker` in the form of PEP 508.
+    /// Adds a requirement in the form of PEP 508, `name[extra]>=1; marker`.
     fn add_requirement(&mut self, line: &str) {
         let line = line.split(" #").next().unwrap_or_default();
         let line = line.split(';').next().unwrap_or_default().trim();
@@ -159,7 +159,7 @@ impl Dependencies {
         self.add(name, if version.is_empty() { "*" } else { version });
     }
 
-    /// `require NAME VERSION`, alone or in a block. Indirect dependencies are not listed.
+    /// Reads a `go.mod`: `require NAME VERSION`, alone or in a block. Indirect dependencies are not listed.
     fn read_go_mod(&mut self, text: &str) {
         let mut inside = false;
         for line in text.lines().map(str::trim) {
@@ -202,7 +202,7 @@ impl Dependencies {
     }
 }
 
-/// A version as a text, or in a table.
+/// The required version of a Cargo dependency: a text, or from a table its version, git URL or path; `*` where none is given.
 fn version_of(value: &toml::Value) -> &str {
     let version = value.as_str().or_else(|| value.get("version")?.as_str());
     let place = || value.get("git").or(value.get("path"))?.as_str();

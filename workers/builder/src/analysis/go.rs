@@ -82,14 +82,14 @@ fn new_tool(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     Some(tool)
 }
 
-/// A call as its function's last name and its arguments.
+/// Splits a call into its function's last name and its arguments.
 fn option<'t>(file: &File<'t>, node: Node<'t>) -> Option<(&'t str, Vec<Node<'t>>)> {
     (node.kind() == "call_expression").then_some(())?;
     let function = last_name(file.field(node, "function")?);
     Some((function, children(node.child_by_field_name("arguments")?)))
 }
 
-/// `mcp.Tool{Name: "…", Description: "…"}`
+/// Reads a tool from a literal `mcp.Tool{Name: "…", Description: "…"}`.
 fn literal(file: &File<'_>, node: Node<'_>, handler: Option<Node<'_>>) -> Option<FoundTool> {
     let body = node.child_by_field_name("body")?;
     let mut tool = FoundTool {
@@ -117,7 +117,7 @@ fn literal(file: &File<'_>, node: Node<'_>, handler: Option<Node<'_>>) -> Option
     Some(tool)
 }
 
-/// The argument behind a tool in `AddTool(server, &mcp.Tool{…}, handler)`.
+/// The handler of a tool: the argument behind the tool in `AddTool(server, &mcp.Tool{…}, handler)`.
 fn handler_beside(tool: Node<'_>) -> Option<Node<'_>> {
     let mut at = tool;
     if at.parent()?.kind() == "unary_expression" {
@@ -126,7 +126,7 @@ fn handler_beside(tool: Node<'_>) -> Option<Node<'_>> {
     (at.parent()?.kind() == "argument_list").then(|| at.next_named_sibling())?
 }
 
-/// The fields of the structure that a handler takes last.
+/// The parameters of a tool: the fields of the structure that its handler takes last.
 fn of_handler(file: &File<'_>, handler: Node<'_>) -> Option<Vec<FoundParameter>> {
     let name = file.text(handler);
     let function = match handler.kind() {
@@ -166,14 +166,14 @@ fn of_handler(file: &File<'_>, handler: Node<'_>) -> Option<Vec<FoundParameter>>
     Some(fields.filter_map(parameter).collect())
 }
 
-/// Part of a field's tag, such as `json:"name,omitempty" jsonschema:"a description"`.
+/// The value of `key` in a field's tag, such as `json:"name,omitempty" jsonschema:"a description"`.
 fn of_tag<'a>(tag: &'a str, key: &str) -> Option<&'a str> {
     let (before, after) = tag.split_once(&format!("{key}:\""))?;
     let is_whole = before.is_empty() || before.ends_with(' ');
     is_whole.then(|| after.split('"').next())?
 }
 
-/// A literal, or several that are added.
+/// The text of a string literal, or of several that are joined by `+`.
 fn string(file: &File<'_>, node: Node<'_>) -> Option<String> {
     string_at(file, node, 0)
 }

@@ -14,7 +14,7 @@ use tree_sitter::Node;
 use super::SourceFacts;
 use super::syntax::{File, children, dedent, is_tool_name, last_name, unescape};
 
-/// The most steps by which a name or a schema is followed.
+/// Maximum number of steps by which a name or a schema is followed.
 const DEPTH_MAX: usize = 12;
 
 pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
@@ -106,7 +106,7 @@ impl<'t> JavascriptReader<'t> {
         }
     }
 
-    /// `("name", "description"?, schema or options?, handler)`
+    /// Reads a tool from the arguments of its registration: `("name", "description"?, schema or options?, handler)`.
     fn registered_tool(&self, arguments: &[Node<'t>]) -> Option<FoundTool> {
         if arguments.len() < 2 {
             return None;
@@ -138,7 +138,7 @@ impl<'t> JavascriptReader<'t> {
         Some(tool)
     }
 
-    /// An object with a name and a schema, wherever it stands.
+    /// Reads a tool from an object with a name and a schema, wherever it stands.
     fn listed_tool(&self, object: Node<'t>) -> Option<FoundTool> {
         let members = ["inputSchema", "input_schema"];
         let has_schema = members.iter().any(|it| self.member(object, it).is_some());
@@ -392,7 +392,7 @@ impl<'t> JavascriptReader<'t> {
         children(object).into_iter().filter_map(pair).collect()
     }
 
-    /// `process.env.NAME`, `process.env["NAME"]`, `import.meta.env.NAME`
+    /// Adds the environment variable that an expression reads: `process.env.NAME`, `process.env["NAME"]`, `import.meta.env.NAME`.
     fn variable(&self, node: Node<'t>, facts: &mut SourceFacts) {
         let object = node
             .child_by_field_name("object")
@@ -411,7 +411,7 @@ impl<'t> JavascriptReader<'t> {
         }
     }
 
-    /// `const { NAME, OTHER: renamed } = process.env`
+    /// Adds the environment variables that a declaration reads: `const { NAME, OTHER: renamed } = process.env`.
     fn unpacked_variables(&self, node: Node<'t>, facts: &mut SourceFacts) {
         let value = node
             .child_by_field_name("value")

@@ -48,7 +48,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     }
 }
 
-/// A function under `@tool`, `@mcp.tool()`, `@server.tool(name="…")`.
+/// Reads a tool from a function under `@tool`, `@mcp.tool()`, `@server.tool(name="…")`.
 fn decorated(file: &File<'_>, node: Node<'_>) -> Option<FoundTool> {
     let function = node.child_by_field_name("definition")?;
     if function.kind() != "function_definition" {
@@ -70,7 +70,7 @@ fn decorated(file: &File<'_>, node: Node<'_>) -> Option<FoundTool> {
     let mut tool = of_function(file, function)?;
     for argument in arguments.map(children).unwrap_or_default() {
         if argument.kind() != "keyword_argument" {
-            // The name may come first.
+            // The tool's name may be the first argument.
             if let Some(name) = string(file, argument).filter(|it| is_tool_name(it)) {
                 tool.name = name;
             }
@@ -119,7 +119,7 @@ fn parameter(file: &File<'_>, node: Node<'_>) -> Option<FoundParameter> {
     let name = file.text(name);
     let annotation = node.child_by_field_name("type");
     let kind = annotation.map_or("any", |it| file.text(it));
-    // Given by the framework, not by the caller.
+    // The framework passes these parameters, not the caller.
     if matches!(name, "self" | "cls")
         || last_name(kind.split('[').next().unwrap_or(kind)) == "Context"
     {
@@ -176,7 +176,7 @@ fn variable(file: &File<'_>, arguments: &[Node<'_>], facts: &mut SourceFacts) {
     }
 }
 
-/// `Tool(name="…", description="…", inputSchema={…})`
+/// Reads a tool from `Tool(name="…", description="…", inputSchema={…})`.
 fn listed(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     let keyword = |names: &[&str]| {
         arguments
@@ -199,7 +199,7 @@ fn listed(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     })
 }
 
-/// `mcp.add_tool(function)`, the function being in the same file.
+/// Reads a tool from `mcp.add_tool(function)`, if the function is in the same file.
 fn added(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     let first = *arguments.first().filter(|it| it.kind() == "identifier")?;
     let name = file.text(first);
@@ -209,7 +209,7 @@ fn added(file: &File<'_>, arguments: &[Node<'_>]) -> Option<FoundTool> {
     of_function(file, function)
 }
 
-/// JSON Schema as a dictionary.
+/// The parameters in a JSON Schema that is written as a dictionary.
 fn of_schema(file: &File<'_>, schema: Node<'_>) -> Vec<FoundParameter> {
     let Some(properties) = member(file, schema, "properties") else {
         return Vec::new();
@@ -249,7 +249,7 @@ fn member<'t>(file: &File<'_>, dictionary: Node<'t>, key: &str) -> Option<Node<'
     })
 }
 
-/// A literal, several in a row, or some in parentheses.
+/// The text of a string literal, of several in a row, or of some in parentheses.
 fn string(file: &File<'_>, node: Node<'_>) -> Option<String> {
     literal(file, node).map(|it| dedent(&it))
 }

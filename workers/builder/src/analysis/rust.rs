@@ -45,7 +45,7 @@ pub(super) fn read(file: &File<'_>, facts: &mut SourceFacts) {
     }
 }
 
-/// A function with the attribute among those before it.
+/// Reads a tool from a function, if `tool` is among the attributes before it.
 fn tool(file: &File<'_>, function: Node<'_>) -> Option<FoundTool> {
     let mut attribute = None;
     let mut documentation = Vec::new();
@@ -98,7 +98,7 @@ fn value_of(file: &File<'_>, attribute: Node<'_>, key: &str) -> Option<String> {
     })
 }
 
-/// A parameter; for `Parameters(…): Parameters<T>`, the fields of `T`.
+/// The parameters of a tool in one parameter of its function; for `Parameters(…): Parameters<T>`, the fields of `T`.
 fn parameter(file: &File<'_>, node: Node<'_>) -> Vec<FoundParameter> {
     if node.kind() != "parameter" {
         return Vec::new();
@@ -111,7 +111,7 @@ fn parameter(file: &File<'_>, node: Node<'_>) -> Vec<FoundParameter> {
     {
         return fields(file, last_name(inner)).unwrap_or_default();
     }
-    // Given by the framework, not by the caller.
+    // The framework passes these parameters, not the caller.
     if [
         "RequestContext",
         "Peer",

@@ -1,10 +1,10 @@
-//! Walking syntax trees without recursion, and the few questions that all languages have in common.
+//! Walking syntax trees without recursion, and helpers that all languages use.
 
 use tree_sitter::{Node, TreeCursor};
 
 use super::{SourceFacts, names};
 
-/// The deepest tree that is read. Code written by people stays far below.
+/// Maximum depth of a tree that is read. Code written by people stays far below.
 const DEPTH_MAX: usize = 500;
 
 /// A parsed file.
@@ -43,7 +43,7 @@ impl<'t> File<'t> {
     }
 }
 
-/// A node and all below it.
+/// A node and all nodes below it, each before those below it.
 pub(super) fn below(node: Node<'_>) -> Nodes<'_> {
     Nodes {
         cursor: Some(node.walk()),
@@ -51,7 +51,7 @@ pub(super) fn below(node: Node<'_>) -> Nodes<'_> {
     }
 }
 
-/// The named children.
+/// The named children of a node, without comments.
 pub(super) fn children(node: Node<'_>) -> Vec<Node<'_>> {
     let mut cursor = node.walk();
     node.named_children(&mut cursor)

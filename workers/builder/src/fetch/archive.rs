@@ -101,7 +101,7 @@ fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), Buil
 fn inner_path(path: &str) -> &str {
     let path = path.strip_prefix("./").unwrap_or(path);
     match path.split_once('/') {
-        // A path that leads elsewhere stays as it is, and is left out for that reason.
+        // A path that leads elsewhere is returned as it is, and the file is left out for that reason.
         Some(("" | ".." | ".", _)) | None => path,
         Some((_, rest)) => rest,
     }

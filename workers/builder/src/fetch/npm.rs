@@ -7,9 +7,9 @@ use tooldock_workers::repositories::{BuilderError, BuilderErrorCode};
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
 
-/// Some packages have thousands of versions.
+/// Maximum size of a package's document, in bytes. Some packages have thousands of versions.
 const DOCUMENT_MAX: u64 = 32 * 1024 * 1024;
-/// Asks for the short form of a document, if a registry has it.
+/// Accept header that asks for the short form of a document, if a registry has it.
 const ACCEPT: &str = "application/vnd.npm.install-v1+json; q=1.0, application/json; q=0.8";
 
 pub(super) fn find(fetch: &Fetch, wanted: &PackageRequest) -> Result<Package, BuilderError> {
@@ -69,7 +69,7 @@ fn select(document: &Value, wanted: &PackageRequest) -> Result<Package, BuilderE
     })
 }
 
-/// The strongest of several digests: `sha512-BASE64 sha1-BASE64`.
+/// The strongest digest of a list such as `sha512-BASE64 sha1-BASE64`.
 fn integrity(text: &str) -> Option<ExpectedDigest> {
     type Make = fn(Vec<u8>) -> ExpectedDigest;
     let known: [(&str, Make); 3] = [

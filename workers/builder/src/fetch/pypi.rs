@@ -97,7 +97,7 @@ fn select(
     })
 }
 
-/// PEP 503: lower case, and one hyphen for any run of `-`, `_` and `.`.
+/// A package's name in the normal form of PEP 503: lower case, and one hyphen for any run of `-`, `_` and `.`.
 fn normalized(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let words: Vec<_> = lower
@@ -123,7 +123,7 @@ fn files_of_json(page: &Value) -> Vec<IndexFile> {
     files.iter().filter_map(file).collect()
 }
 
-/// `<a href="URL#sha256=…" data-yanked="">name</a>`
+/// The files on an HTML index page: `<a href="URL#sha256=…" data-yanked="">name</a>`.
 fn files_of_html(page: &str) -> Vec<IndexFile> {
     let link = |part: &str| {
         let (attributes, rest) = part.split_once('>')?;
@@ -142,7 +142,7 @@ fn files_of_html(page: &str) -> Vec<IndexFile> {
     page.split("<a ").skip(1).filter_map(link).collect()
 }
 
-/// The version in a file's name, and whether it is a source distribution.
+/// The version in a file's name, and true for a source distribution.
 fn version_of(file: &str, package: &str) -> Option<(String, bool)> {
     let (stem, is_source) =
         if let Some(stem) = file.strip_suffix(".tar.gz").or(file.strip_suffix(".zip")) {
@@ -163,7 +163,7 @@ fn version_of(file: &str, package: &str) -> Option<(String, bool)> {
         .then(|| (version.to_owned(), is_source))
 }
 
-/// The numbers of a version up to the first other part.
+/// The leading numbers of a version: `[1, 2]` for `1.2rc1`.
 fn release(version: &str) -> Vec<u64> {
     let end = version
         .find(|it: char| !it.is_ascii_digit() && it != '.')
@@ -176,7 +176,7 @@ fn release(version: &str) -> Vec<u64> {
     numbers
 }
 
-/// The part behind the numbers: `rc1`, `.post2`.
+/// The text behind a version's leading numbers: `rc1`, `.post2`.
 fn suffix(version: &str) -> &str {
     version.trim_start_matches(|it: char| it.is_ascii_digit() || it == '.')
 }

@@ -10,18 +10,18 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Allowed range of times.
+/// Allowed range of times in the file.
 const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
 
 /// A file's text, and its name.
 #[derive(Clone, Copy)]
 pub(super) struct AggregateText<'a> {
-    /// The name in messages.
+    /// The file's name in messages.
     pub(super) name: &'a str,
     pub(super) text: &'a str,
 }
 
-/// Value of a key, with its place.
+/// Value of a key, with the range of bytes at which it stands.
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
 /// A table whose keys are taken out one by one. Keys left at the end are unknown.
@@ -29,9 +29,9 @@ pub(super) struct Keys<'a> {
     source: AggregateText<'a>,
     /// Kind of the table, as in "unknown key of a server".
     what: &'static str,
-    /// Byte at which it begins.
+    /// Byte at which the table begins.
     at: usize,
-    /// Name by the key that holds it, and the byte at which that stands.
+    /// Name of the key that holds the table, and the byte at which that name stands.
     name: Option<(String, usize)>,
     entries: Vec<(Spanned<String>, Value<'a>)>,
     known: Vec<&'static str>,
@@ -84,13 +84,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The table under a name.
+    /// The table with the name of the key that holds it, and the byte at which that name stands.
     pub(super) fn named(self, name: &str, at: usize) -> Self {
         let name = Some((name.to_owned(), at));
         Self { name, ..self }
     }
 
-    /// The name, and the byte at which it stands.
+    /// The name of the key that holds the table, and the byte at which that name stands.
     pub(super) fn name(&self) -> Option<(String, usize)> {
         self.name.clone()
     }
@@ -110,7 +110,7 @@ impl<'a> Keys<'a> {
         Some(self.entries.swap_remove(found).1)
     }
 
-    /// The byte at which the value of a key stands, if the key is there.
+    /// The byte at which the value of a key begins, if the key is there.
     pub(super) fn place_of(&self, key: &str) -> Option<usize> {
         let mut entries = self.entries.iter();
         let found = entries.find(|(name, _)| name.get_ref() == key);
@@ -141,7 +141,7 @@ impl<'a> Keys<'a> {
         Err(self.source.error(key.span().start, message))
     }
 
-    /// The text of a key, and the byte at which it stands.
+    /// Takes out the text of a key, and the byte at which it stands.
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<(String, usize)>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -153,7 +153,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The value of a key, `true` or `false`.
+    /// Takes out the value of a key that is `true` or `false`.
     pub(super) fn switch(&mut self, key: &'static str) -> Result<Option<bool>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -165,7 +165,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The duration in a key.
+    /// Takes out the duration in a key.
     pub(super) fn duration(&mut self, key: &'static str) -> Result<Option<Duration>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -184,7 +184,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// The texts of a list.
+    /// Takes out the texts of a list, each with the byte at which it stands; at most `max`.
     pub(super) fn texts(
         &mut self,
         key: &'static str,
@@ -212,7 +212,8 @@ impl<'a> Keys<'a> {
         texts.collect()
     }
 
-    /// A table of single values, each with the place of its key. Numbers and booleans are taken as they are written.
+    /// Takes out a table of single values, each with the byte at which its key stands. Numbers and booleans are taken as they are
+    /// written.
     pub(super) fn values(
         &mut self,
         key: &'static str,

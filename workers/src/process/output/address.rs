@@ -1,11 +1,11 @@
 //! Prefix that the worker's runtime puts before each line of Python code: the line's level and its request.
 //!
-//! `\x1e LEVEL REQUEST \x1f TEXT`, without the blanks. Tool code can write such a prefix itself; it can then only misstate
-//! the level and request of its own namespace's lines.
+//! The prefix is `\x1e LEVEL REQUEST \x1f`, without the blanks, before the text. Tool code can write such a prefix itself; it can
+//! then only misstate the level and request of its own namespace's lines.
 
 use tracing::Level;
 
-/// The longest request id that is accepted.
+/// Maximum length of a request id that is accepted, in bytes.
 const REQUEST_MAX: usize = 128;
 
 /// A line of a worker, taken apart.
@@ -22,7 +22,7 @@ pub(super) fn read(line: &[u8]) -> WorkerLine<'_> {
     parse(line).unwrap_or_else(|| plain(line))
 }
 
-/// A line that has no address.
+/// A line without a prefix: of level info and of no request.
 pub(super) fn plain(line: &[u8]) -> WorkerLine<'_> {
     WorkerLine {
         level: Level::INFO,

@@ -10,11 +10,11 @@ use tokio::time::sleep;
 
 use super::lines::ProcessLine;
 
-/// Silence after a refusal by which all output about it counts as read.
+/// Time without output after a refusal, after which all output about it counts as read.
 const SETTLE: Duration = Duration::from_millis(50);
-/// This number of lines, or fewer, are logged as they are.
+/// Maximum number of held lines that are logged one by one after a refusal.
 const FEW: usize = 3;
-/// The most held lines, and their bytes. Beyond, all are logged, and no more are held.
+/// Maximum number of held lines, and of their bytes. Beyond them all lines are logged, and no more are held.
 const LINES_MAX: usize = 500;
 const BYTES_MAX: usize = 256 * 1024;
 
@@ -65,18 +65,18 @@ impl OutputHold {
 
 /// The lines of one stream that are held back.
 pub(super) struct HeldLines {
-    /// `None`: no line is held any more.
+    /// Phase of the hold; `None` once no line is held any more.
     phase: Option<watch::Receiver<HoldPhase>>,
     lines: Vec<ProcessLine>,
     bytes: usize,
 }
 
-/// Lines that were held, and the way to log them.
+/// Lines that were held, with the form in which they are logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReleasedLines {
-    /// Separate lines, as without a hold.
+    /// The lines are logged separately, as without a hold.
     AsUsual(Vec<ProcessLine>),
-    /// Summed up in one line.
+    /// The lines are summed up in one line.
     Summed(Vec<ProcessLine>),
 }
 
@@ -95,7 +95,7 @@ impl HeldLines {
         matches!(phase, Some(HoldPhase::Held | HoldPhase::Refused))
     }
 
-    /// Holds a line. Returns all lines when there are too many.
+    /// Holds a line. Returns all held lines when there are too many.
     pub(super) fn hold(&mut self, line: ProcessLine) -> Option<ReleasedLines> {
         self.bytes += line.bytes.len();
         self.lines.push(line);
@@ -103,7 +103,7 @@ impl HeldLines {
         too_many.then(|| self.release())
     }
 
-    /// Returns all lines; none is held from now on.
+    /// Returns all held lines, and holds no more from now on.
     pub(super) fn release(&mut self) -> ReleasedLines {
         self.phase = None;
         ReleasedLines::AsUsual(std::mem::take(&mut self.lines))

@@ -7,7 +7,7 @@ use super::lines::ProcessLine;
 use super::printable;
 use super::redact::Redactor;
 
-/// The last line that is not empty. Clones share it.
+/// The last line of a child's output that is not empty. Clones share it.
 #[derive(Clone, Default)]
 pub struct LastLine {
     /// Plain data; never held across an await.

@@ -9,7 +9,7 @@ use super::LINE_MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProcessLine {
     pub(super) bytes: BytesMut,
-    /// True when the line went on; the rest of it is dropped.
+    /// True if the line was longer; its end is dropped.
     pub(super) cut: bool,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct LineReader<R> {
     buffer: BytesMut,
     /// Bytes of the buffer that are known to hold no newline.
     scanned: usize,
-    /// True inside the dropped rest of a cut line.
+    /// True while the end of a cut line is read and dropped.
     skipping: bool,
     /// Lines with this prefix may be `long_max` bytes long, others [`LINE_MAX`].
     prefix: &'static [u8],
@@ -82,7 +82,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// The beginning of a line that is too long; its rest is skipped.
+    /// The beginning of a line that is too long; the end of the line is skipped.
     fn cut(&mut self) -> ProcessLine {
         let bytes = self.buffer.split_to(LINE_MAX.min(self.buffer.len()));
         self.scanned = 0;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Lines that may be logged at once.
+/// Maximum number of lines that are logged at once.
 pub(super) const BURST: u32 = 200;
-/// Lines per second after that.
+/// Sustained number of logged lines per second.
 const PER_SECOND: f64 = 50.0;
 /// Time between two reports of suppressed lines.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ pub(super) enum Admission {
 pub(super) struct Rate {
     tokens: f64,
     refilled: Instant,
-    /// Lines turned away and not reported yet, and the time of the first.
+    /// Number of lines turned away and not reported yet, and the time of the first.
     suppressed: u64,
     since: Instant,
 }
@@ -51,13 +51,13 @@ impl Rate {
         Admission::Suppress
     }
 
-    /// Once per window: the number of lines turned away in it.
+    /// The number of lines turned away since the last report; `None` before the end of the window.
     pub(super) fn due(&mut self, now: Instant) -> Option<u64> {
         let due = self.has_suppressed() && now.saturating_duration_since(self.since) >= WINDOW;
         due.then(|| std::mem::take(&mut self.suppressed))
     }
 
-    /// At the end: the number of lines turned away and not reported.
+    /// The number of lines turned away and not reported yet, at the end of the stream; `None` if there are none.
     pub(super) fn rest(&mut self) -> Option<u64> {
         Some(std::mem::take(&mut self.suppressed)).filter(|count| *count > 0)
     }

@@ -13,20 +13,20 @@ use super::redact::Redactor;
 use super::{Stream, printable};
 use crate::names::NamespaceName;
 
-/// The most lines that are kept of one server …
+/// Maximum number of lines that are kept of one server.
 const LINES_MAX: usize = 500;
-/// … and the most bytes of their texts. The oldest lines are removed first.
+/// Maximum number of bytes in the kept lines of one server. The oldest lines are removed first.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// Lines that a reader is shown by default.
+/// Number of lines that a reader is shown by default.
 pub const SHOWN_LINES: u64 = 50;
-/// The most lines that a reader is shown at once.
+/// Maximum number of lines that a reader is shown at once.
 pub const SHOWN_LINES_MAX: u64 = 500;
 
 /// A line that a process of a server printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecentLine {
-    /// Counts the lines of the server, from 1.
+    /// Number of the line among all lines of the server, from 1.
     pub number: u64,
     /// Time at which the line was read.
     pub at: SystemTime,
@@ -42,7 +42,7 @@ pub struct RecentLine {
 pub struct RecentLines {
     /// Plain data; never held across an await.
     kept: Mutex<RecentBuffer>,
-    /// The number of the newest line.
+    /// The number of the newest line; 0 if there has been none.
     newest: watch::Sender<u64>,
 }
 

@@ -9,17 +9,18 @@ use memchr::memmem::Finder;
 
 use crate::secret::Secret;
 
-/// Replacement for a secret.
+/// Text in place of a secret.
 const MARK: &[u8] = b"[redacted]";
-/// Shorter values are not hidden: hiding every `1` would leave nothing to read.
+/// Minimum length of a value that is hidden, in bytes: hiding every `1` would leave nothing to read.
 const SECRET_MIN: usize = 4;
-/// A line of a longer value (a key in PEM) is hidden on its own from this length on: output is logged line by line.
+/// Minimum length, in bytes, from which a line of a longer value (a key in PEM) is hidden on its own: output is logged line by
+/// line.
 const PART_MIN: usize = 8;
 
 /// The values that must not show.
 #[derive(Clone, Default)]
 pub(crate) struct Redactor {
-    /// Longest first, so that a value that begins like another is hidden whole.
+    /// Search of each value and its escaped forms, longest first, so that a value that begins like another is hidden whole.
     needles: Vec<Finder<'static>>,
 }
 
@@ -36,7 +37,7 @@ impl Redactor {
                     push_forms(&mut needles, part);
                     needles.push(part.to_owned());
                 }
-                // The whole value, escaped into a single line.
+                // The whole value, in its forms that are escaped into a single line.
                 push_forms(&mut needles, whole);
             } else if whole.len() >= SECRET_MIN {
                 push_forms(&mut needles, whole);
@@ -65,7 +66,7 @@ impl Redactor {
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
-    /// The line without the values. The end of a line that was `cut` may be the beginning of a value.
+    /// The line with its values hidden. The end of a line that was `cut` may be the beginning of a value.
     pub(crate) fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         self.needles
             .iter()

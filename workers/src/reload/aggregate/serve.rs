@@ -27,16 +27,16 @@ use crate::servers;
 /// Processes of members last as long as the gateway: they are never stopped or replaced for their age.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Maximum time for a server to start before it is given up.
+/// Time limit for the start of a member, unless the file sets a longer one.
 const CONNECT_MAX: Duration = Duration::from_secs(600);
 
 /// Inputs for the namespaces of aggregates, beside their files.
 pub struct Surroundings<'a> {
     /// The operator's limits.
     pub config: &'a NamespacesConfig,
-    /// Values of `${NAME}`.
+    /// Secrets to which `${NAME}` may refer.
     pub secrets: &'a Secrets,
-    /// Values of environment variables.
+    /// Looks up a variable of the gateway's environment.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! A namespace on its way up: its environment, its worker, and the retries of a worker whose first boot fails.
+//! A starting namespace: its environment, its worker, and the retries of a worker whose first boot fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::scan::files_version;
 use crate::worker::{Declarations, Worker, WorkerSpec};
 use crate::worker_state::WorkerState;
 
-/// The shortest silence after which a worker that answers nothing counts as hung.
+/// Shortest time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
 
-/// On top of `workers.ready_timeout`, which the worker keeps itself: a backstop, so that no reload waits for ever.
+/// Time that a run waits for a worker beyond `workers.ready_timeout`, which the worker keeps itself: no reload waits for ever.
 const READY_SLACK: Duration = Duration::from_secs(30);
 
-/// Interval of looking at a worker that failed to boot. The worker retries at its own pace.
+/// Interval at which a worker that failed to boot is checked. The worker retries at its own pace.
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
 /// A worker of the new generation that is ready.

@@ -120,7 +120,7 @@ impl Run {
         let name = &wanted.source.name;
         let code = reason_for(running, wanted);
         tracing::warn!(namespace = %name, code, "the namespace reloads itself");
-        // With the new limits, if those are not published yet.
+        // The namespace with the new limits, if those are not published yet.
         let current = match self.changes.get(name) {
             Some(Change::Publish(relimited)) => relimited,
             _ => current,
@@ -169,7 +169,7 @@ impl Run {
         }
     }
 
-    /// Publishes new limits around the same process.
+    /// Publishes the namespace with new limits around the same process.
     fn rewrap(&mut self, current: &Namespace, wanted: &DesiredNamespace) {
         let UpstreamKind::Worker(worker) = &current.upstream else {
             return;

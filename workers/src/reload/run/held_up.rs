@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of names in one line.
 const NAMED_MAX: usize = 20;
 
-/// Time of the next log line, if any.
+/// Decides when the log names the namespaces that hold the first scan up.
 pub(super) struct HeldUp {
     since: Instant,
     next: Option<Instant>,

@@ -12,7 +12,7 @@ use crate::reload::{Reloader, external, lock};
 use crate::worker::Worker;
 
 impl Reloader {
-    /// Ends the workers that failed to boot and still try: every namespace without a working one is tried afresh.
+    /// Ends the workers that failed to boot and still try: every namespace without a working worker is started afresh.
     pub(super) fn take_over_recovering(self: &Arc<Self>, scope: &ReloadScope) {
         let taken: Vec<_> = {
             let mut fleet = lock(&self.fleet);

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::frame::{Frame, is_object, slice};
 use crate::worker::{AskMethod, LogLevel, Notice, Question};
 
-/// The longest key of a question, in characters.
+/// Maximum length of a question's key, in characters.
 const KEY_MAX: usize = 256;
 
 /// A question of a frame, or the reason why it cannot be asked.
@@ -27,7 +27,7 @@ pub(super) enum FrameQuestion {
     Senseless,
 }
 
-/// The params of a progress report.
+/// The params of a progress report; `None` if they are no object.
 pub(super) fn progress(frame: &Frame<'_>, line: &Bytes) -> Option<Bytes> {
     object(frame.params?, line)
 }
@@ -38,7 +38,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     struct LogParams<'a> {
         #[serde(borrow)]
         level: Cow<'a, str>,
-        // Must be present, with any value; clients do not accept a message without it.
+        // The member must be present, with any value; clients do not accept a message without it.
         #[serde(borrow, rename = "data")]
         _data: &'a RawValue,
     }
@@ -47,7 +47,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     Some((level.parse().ok()?, params))
 }
 
-/// Number of messages that the worker left out.
+/// Number of messages that the worker says it left out.
 pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     #[derive(Deserialize)]
     struct DroppedParams {

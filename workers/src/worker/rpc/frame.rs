@@ -46,7 +46,8 @@ struct ErrorObject<'a> {
     details: Option<&'a RawValue>,
 }
 
-/// `Option<&RawValue>` alone cannot distinguish `null` from a missing member, and `null` is a result.
+/// Reads a member that is present, `null` included: `Option<&RawValue>` alone cannot distinguish `null` from a missing member,
+/// and `null` is a result.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
@@ -134,7 +135,7 @@ pub(super) fn is_object(value: &RawValue) -> bool {
     value.get().trim_ascii_start().starts_with('{')
 }
 
-/// A part of the line, in the line's buffer.
+/// The text of a member of the line, as a slice of the line's buffer.
 pub(super) fn slice(line: &Bytes, part: &RawValue) -> Bytes {
     line.slice_ref(part.get().as_bytes())
 }

@@ -24,15 +24,15 @@ use crate::worker::{CallEvent, WorkerSpec};
 
 /// Maximum time of connecting, and then of the greeting. The worker announced that it listens, so both are immediate.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Bytes of one read at most.
+/// Maximum number of bytes of one read.
 const READ_CHUNK: usize = 64 * 1024;
-/// With less room than this a read is not worth its system call.
+/// Minimum room in the buffer for a read: with less, a read is not worth its system call.
 const READ_SPARE: usize = 4 * 1024;
-/// In a buffer that grew beyond this, small frames are copied out: a reply must not keep megabytes alive.
+/// Capacity of the buffer above which small frames are copied out of it: a reply must not keep megabytes alive.
 const PINNED_MAX: usize = 256 * 1024;
 /// Number of invalid lines in a row after which the connection is closed.
 const GARBAGE_MAX: u32 = 100;
-/// Heartbeats within the time that a worker may be silent.
+/// Number of heartbeats within the time that a worker may be silent.
 const HEARTBEATS: u32 = 3;
 /// Pause between two log lines about invalid lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
@@ -230,7 +230,7 @@ impl FrameReader {
         }
     }
 
-    /// Handles a line; `None` if it is garbage.
+    /// Handles a line of the worker; `None` if the line is not a valid frame.
     fn handle(
         &mut self,
         line: &Bytes,
@@ -277,7 +277,7 @@ impl FrameReader {
                 self.handle_event(&frame, line, link)?
             }
             "recycle" => {
-                // Full means that several such requests wait already.
+                // A full queue means that several such requests wait already.
                 let _ = announced.try_send(boot::read(line, spec)?);
             }
             _ => return None,
@@ -332,7 +332,7 @@ impl FrameReader {
         );
     }
 
-    /// The next line without its newline. Cancel-safe.
+    /// The next line of the worker, without its newline. Cancel-safe.
     async fn next_line(&mut self) -> Result<Bytes, RpcCloseReason> {
         loop {
             let newline = memchr::memchr(b'\n', &self.buffer[self.scanned..]);

@@ -16,10 +16,10 @@ use super::{AnnouncementSender, Link, RpcCloseReason, SETTLE, WorkerConnection, 
 use crate::metrics::NamespaceMetrics;
 use crate::worker::WorkerSpec;
 
-/// Connections to one process. With more runtimes than this some share one.
+/// Maximum number of connections to one process. With more runtimes than this some share a connection.
 const CONNECTIONS_MAX: usize = 16;
 
-/// The owner's end: dropping it closes the connections and ends their tasks.
+/// All connections to one process, as their owner holds them: dropping this closes the connections and ends their tasks.
 #[derive(Debug)]
 pub(in crate::worker) struct Connections {
     links: Arc<Links>,
@@ -27,12 +27,12 @@ pub(in crate::worker) struct Connections {
     connections: Vec<WorkerConnection>,
 }
 
-/// The calls' end of all connections to one process.
+/// All connections to one process, as calls use them.
 #[derive(Debug)]
 pub(in crate::worker) struct Links {
     /// Number of connections; at least one.
     connections: usize,
-    /// Each connection with its runtime, then the runtimes that share one.
+    /// Each connection with its runtime, then the runtimes that share a connection.
     by_runtime: Box<[(runtime::Id, Arc<Link>)]>,
 }
 
@@ -85,7 +85,7 @@ impl Connections {
         })
     }
 
-    /// The calls' end.
+    /// The connections, as calls use them.
     pub(in crate::worker) fn links(&self) -> &Arc<Links> {
         &self.links
     }
@@ -152,7 +152,7 @@ impl Links {
         }
     }
 
-    /// Calls begun so far.
+    /// Number of calls begun so far on all connections.
     fn begun(&self) -> u64 {
         self.all().map(|link| link.begun()).sum()
     }

@@ -8,7 +8,7 @@ use crate::worker::{Operation, WorkerCall};
 /// Id of requests whose answer is not awaited. Calls never have it.
 pub(super) const NO_REPLY: u64 = 0;
 
-/// Room for the names and punctuation around a call's variable parts.
+/// Number of bytes that are reserved for the names and punctuation around a call's variable parts.
 const CALL_OVERHEAD: usize = 96;
 
 /// Appends a call: `{"id":…,"op":"tools.call","tool":"…","arguments":{…},"request":"…","caller":{…}}` and a newline.
@@ -87,7 +87,7 @@ pub(super) fn ping(buffer: &mut BytesMut) {
     buffer.put_slice(b",\"op\":\"ping\"}\n");
 }
 
-/// Appends the request to end.
+/// Appends the request that asks the worker to end.
 pub(super) fn shutdown(buffer: &mut BytesMut) {
     buffer.put_slice(b"{\"id\":");
     number(buffer, NO_REPLY);
