@@ -63,10 +63,10 @@ pub enum Verdict {
     Answered(Answer),
     /// The request is refused.
     Refused(Rejection),
-    /// The request waits until something of its token's issuer has been fetched. Then it is judged again.
+    /// The request waits until its token's issuer has been asked for its keys or about the token. Then it is judged again.
     Pending(Pending),
-    /// The request's namespace is on its way up. When the namespace is served, or has taken too long, the request is judged
-    /// for the last time.
+    /// The request's namespace is starting. When the namespace is served, or has taken too long, the request is judged for the
+    /// last time.
     Starting(NamespaceName),
 }
 
@@ -87,15 +87,15 @@ pub struct AdmittedHead {
     pub namespace: Option<NamespaceName>,
     /// The address of the client, behind trusted proxies.
     pub client: IpAddr,
-    /// Headers the answer needs, if a page asked.
+    /// CORS headers for the answer, if the request comes from a page of another origin that may read it.
     pub cors: Option<CorsHeaders>,
     /// True when the request carries the manager's token.
     pub manager: bool,
     /// The media types that the client accepts, for checks that need the body; [`AcceptFlags::ANY`] outside `/mcp`.
     pub accept: AcceptFlags,
-    /// The permit of the request among those that run at once, held until the request is answered.
+    /// The request's permit under the limits on concurrent requests, held until the request is answered.
     pub permit: Option<Arc<Permit>>,
-    /// The tightest limit that has counted the request.
+    /// The remaining budget of the tightest rate limit that has counted the request.
     pub budget: Option<Budget>,
     /// The wrong credential in the request, where it is no reason to refuse.
     pub failure: Option<CredentialFailure>,
@@ -203,7 +203,7 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Shares the limits on requests and tool calls with other replicas, which learn of their use by
+    /// Shares the limits on requests and tool calls with other replicas. The caller reports their use, see
     /// [`Admission::take_use`].
     #[must_use]
     pub fn shared_by_replicas(mut self) -> Self {
@@ -211,7 +211,7 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Accepts access tokens of issuers, too, with the scopes of this table.
+    /// Also accepts access tokens of the issuers in `admission.oauth`. `table` has the gateway's scopes that their scopes grant.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl<C: Clock + Clone> Admission<C> {
         &self.tokens.oauth
     }
 
-    /// Accepts API keys, too: those in these tables at each moment.
+    /// Also accepts API keys. Each request looks its key up in the tables as they are at that moment.
     #[must_use]
     pub fn with_keys(mut self, keys: KeyTables) -> Self {
         self.tokens.set_keys(keys);
@@ -250,8 +250,8 @@ impl<C: Clock + Clone> Admission<C> {
                     self.tokens.oauth.challenge(request, &mut rejection);
                 }
                 let path = request.parts.uri.path();
-                // A client without credentials does not learn from the shape of an error which paths are aliases: every path that may
-                // be an alias gets errors in the shape of an endpoint.
+                // A client without credentials does not learn from the shape of an error which paths are aliases: every path that
+                // may be an alias gets errors in the shape of an endpoint.
                 let may_be_alias = || {
                     let listener = request.listener;
                     known.principal.is_none() && listener.aliases.may_have(path, listener.routes)
@@ -579,7 +579,7 @@ impl<C: Clock + Clone> Admission<C> {
         self.concurrency.is_on() && place(admitted.route, method) == CountingMoment::ByMessage
     }
 
-    /// The principal of that name among tokens and certificates, and the patterns of the namespaces that it opens.
+    /// The principal of this name, from tokens and certificates, and the patterns of the namespaces that it opens.
     pub fn named(&self, name: &str) -> Option<(Arc<Principal>, Vec<String>)> {
         if name == ANONYMOUS {
             return Some((Arc::clone(self.tokens.anonymous()), vec!["*".to_owned()]));
@@ -609,11 +609,11 @@ impl<C: Clock + Clone> Admission<C> {
         all.chain([(ANONYMOUS, "none")])
     }
 
-    /// Takes a place among the requests that run at once.
+    /// Counts an admitted request against the limits on concurrent requests, until the returned permit is dropped.
     ///
     /// # Errors
     ///
-    /// 429 where as many run as are allowed.
+    /// 429, if the principal or the client's address already has as many running requests as its limit allows.
     pub fn enter(&self, admitted: &AdmittedHead) -> Result<Option<Arc<Permit>>, Rejection> {
         let Some(principal) = &admitted.principal else {
             return Ok(None);
@@ -670,14 +670,15 @@ impl<C: Clock + Clone> Admission<C> {
     }
 }
 
-/// The moment at which a request is counted among those that run at once.
+/// The moment at which the limits on concurrent requests count a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CountingMoment {
-    /// As soon as the principal is known.
+    /// The request is counted as soon as its principal is known.
     AtOnce,
-    /// When its message is known: running calls may wait for messages that answer or cancel, and those take no place.
+    /// The request is counted when its message is known: a message that answers or cancels a running call is not counted, since
+    /// the call may wait for it.
     ByMessage,
-    /// Never: a DELETE ends a session and so frees what its requests hold.
+    /// The request is never counted: a DELETE ends a session, and so frees the permits that the session's requests hold.
     None,
 }
 

@@ -24,7 +24,7 @@ pub enum Algorithm {
     Es256,
     /// ECDSA on P-384 with SHA-384.
     Es384,
-    /// Ed25519.
+    /// EdDSA with Ed25519.
     #[serde(rename = "EdDSA")]
     EdDsa,
 }
@@ -39,7 +39,7 @@ pub(crate) enum KeyKind {
 }
 
 impl Algorithm {
-    /// The algorithm that a token's header names; None for every other one.
+    /// The algorithm that a token's header names; `None` for every other name.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         Some(match name {
             "RS256" => Self::Rs256,

@@ -50,8 +50,8 @@ fn read(encoded: &[u8]) -> Option<Credentials> {
     })
 }
 
-/// Returns true if a browser's user navigates, as far as is known: browsers say so, and other clients that ask for the page
-/// mean it.
+/// Returns true if the request is a browser's navigation. Browsers say so in `Sec-Fetch-Mode`; without that header, a request for
+/// the web page counts as a navigation.
 pub(crate) fn is_navigation(request: &AdmissionRequest<'_>, route: Option<&RouteSpec>) -> bool {
     if !matches!(request.parts.method, Method::GET | Method::HEAD) {
         return false;

@@ -4,9 +4,9 @@
 //! different path (SEC-03). The digest leads to its entry in one step, however many tokens there are; no client can choose
 //! a digest, so the timing of that step reveals nothing useful about stored digests. A constant-time compare decides.
 //!
-//! Tokens that are not in the configuration and begin as API keys do are looked up among these
-//! ([`tooldock_workers::keys`]), in the table of the moment. All wrong keys get one answer; the log has the cause. Any
-//! other token may be an access token of an issuer ([`crate::oauth`]).
+//! Tokens that are not in the configuration and begin as API keys do are looked up among the API keys
+//! ([`tooldock_workers::keys`]), in their current table. All wrong keys get one answer; the log has the cause. Any other token
+//! may be an access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,10 +26,10 @@ use crate::principal::{ANONYMOUS, BEARER, Principal};
 use crate::rejection::Rejection;
 use crate::token::{SecretToken, TokenDigest, bearer_token};
 
-/// Message for every API key that does not count, whatever the cause.
+/// Message for every API key that is not accepted, whatever the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
 
-/// Message for every bearer token that does not count and has no message of its own.
+/// Message for every other bearer token that is not accepted and has no message of its own.
 const INVALID_TOKEN: &str = "The bearer token is not valid.";
 
 /// All tokens, by digest, the API keys of the moment, and the issuers of access tokens.
@@ -44,11 +44,11 @@ pub(crate) struct BearerTokens {
 /// The reason why the credentials of a request give no principal.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// The credentials are missing, or they counted once: 401.
+    /// The credentials are missing, or were valid once: 401.
     Refused(Rejection),
-    /// The credentials are wrong and have never counted: 401, and a failure of their sender.
+    /// The credentials are wrong and were never valid: 401, and a failure of their sender.
     Wrong(Rejection),
-    /// An issuer has to be asked first.
+    /// The token's issuer has to be asked first.
     Pending(Pending),
     /// The credentials cannot be judged now: 503.
     Unjudged,
@@ -64,18 +64,18 @@ impl From<Rejection> for Unknown {
 enum Nobody {
     /// The token is unknown. The log may hold a cause.
     Token(Option<&'static str>),
-    /// The token comes from an issuer, and counts for nothing here, or no longer.
+    /// The token comes from a configured issuer, and is not accepted, or no longer.
     Over(&'static str),
     /// The token begins as an API key and is not a valid one.
     Key(KeyRefusal),
-    /// An issuer has to be asked first.
+    /// The token's issuer has to be asked first.
     Pending(Pending),
     /// The token's issuer gives no answer.
     Unjudged,
 }
 
 impl Nobody {
-    /// Returns true if the token has never counted for anything.
+    /// Returns true if the token was never valid.
     fn is_wrong(&self) -> bool {
         match self {
             Self::Token(_) => true,
@@ -107,7 +107,8 @@ impl Nobody {
 }
 
 impl BearerTokens {
-    /// The error says which pattern of which token is none; see [`AdmissionConfig::validate`] for the rest.
+    /// Indexes tokens by their digests; `bearer` is `BEARER_TOKEN`. The error names a namespace pattern that is not valid, with
+    /// its token; see [`AdmissionConfig::validate`] for the other checks.
     ///
     /// [`AdmissionConfig::validate`]: crate::config::AdmissionConfig::validate
     pub(crate) fn new(
@@ -122,7 +123,7 @@ impl BearerTokens {
             let principal = principal.making(makers::of_token(token));
             by_digest.insert(token.sha256, Arc::new(principal));
         }
-        // Last, so that the unrestricted token stays that even where it is listed too.
+        // Added last, so that the unrestricted token stays unrestricted even if `tokens` lists it, too.
         if let Some(bearer) = bearer {
             let unrestricted = Principal::unlimited(BEARER, NamespaceScope::UNRESTRICTED);
             let unrestricted = unrestricted.making(KeyMaker::Operator);
@@ -136,7 +137,7 @@ impl BearerTokens {
         })
     }
 
-    /// Looks API keys up in these tables from now on.
+    /// Sets the tables in which API keys are looked up.
     pub(crate) fn set_keys(&mut self, keys: KeyTables) {
         self.keys = keys;
     }
@@ -181,8 +182,8 @@ impl BearerTokens {
         })
     }
 
-    /// As [`BearerTokens::authenticate`], for listeners that also take `Basic` from browsers: this user, and a token in place of
-    /// a password.
+    /// As [`BearerTokens::authenticate`], for listeners that also take `Basic` from browsers: with the user name `user`, and a
+    /// token as password.
     pub(crate) fn authenticate_browser(
         &self,
         user: &str,

@@ -1,4 +1,4 @@
-//! `RateLimit` and `RateLimit-Policy`: the rest of a limit, in the head of an answer
+//! `RateLimit` and `RateLimit-Policy`: a limit and its remaining budget, in the head of an answer
 //! (draft-ietf-httpapi-ratelimit-headers-10).
 
 use bytes::Bytes;
@@ -8,11 +8,11 @@ use tooldock_workers::budget::Budget;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The largest part of a field beside the limit's name, in bytes: two quotes, and twice `;q=` and a number.
+/// Maximum length of a field besides the limit's name, in bytes: two quotes, and twice `;q=` and a number.
 const ROOM: usize = 2 + 2 * (3 + 10);
 
-/// The two header fields: the limit as configured (`q` at once, `w` seconds until all of that is there again), and the rest
-/// (`r` now, `t` seconds until the budget is whole again).
+/// The two header fields: the limit as configured (`q` events at once, `w` seconds until all of them are available again), and
+/// the remaining budget (`r` events now, `t` seconds until the budget is full again).
 pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
     let Budget {
         limit, quota, left, ..
@@ -35,7 +35,7 @@ fn field(limit: &str, names: [&str; 2], numbers: [u32; 2]) -> HeaderValue {
         field.push(b'=');
         field.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
-    // The limit's name is made of the words that limits are counted by.
+    // Cannot fail: the limit's name consists of the ASCII names of limit keys.
     HeaderValue::from_maybe_shared(Bytes::from(field)).expect("visible ASCII")
 }
 

@@ -23,7 +23,7 @@ pub struct ClientCertificate {
 /// The client certificate of a request's connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PeerCertificate<'a> {
-    /// The client has shown none.
+    /// The client has shown no certificate.
     #[default]
     Nothing,
     /// A certificate that the handshake has verified.
@@ -41,15 +41,17 @@ pub(crate) struct Certificates {
 /// An entry of `admission.certificates`.
 #[derive(Debug)]
 struct CertificateEntry {
-    /// The first entry that fits a certificate decides.
+    /// Index of the entry in the configuration. Of several entries that match a certificate, the one with the lowest index
+    /// applies.
     place: usize,
-    /// The listeners of the entry; empty: all.
+    /// The listeners at which the entry counts; empty: all that ask for certificates.
     listeners: Vec<String>,
     principal: Arc<Principal>,
 }
 
 impl Certificates {
-    /// The error names the entry and the part that cannot be used; validation has found the rest.
+    /// Indexes the entries by certificate name. The error has the index, the key and the fault of a name that cannot be used;
+    /// validation has found all other faults.
     pub(crate) fn new(certificates: &[CertificateConfig]) -> Result<Self, String> {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for (place, certificate) in certificates.iter().enumerate() {

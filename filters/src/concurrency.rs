@@ -1,4 +1,4 @@
-//! `limits.concurrency`: so many requests at once per principal and per client address.
+//! `limits.concurrency`: maximum number of requests at once per principal and per client address.
 //!
 //! A request holds a [`Permit`] from here until its answer is written; dropping the permit, however the request ends,
 //! gives its place back. A table has entries for holders of permits only. Both limits are off by default, and then
@@ -34,7 +34,7 @@ pub struct Permit {
     _address: Option<CountedRequest<IpAddr>>,
 }
 
-/// A limit, and how many requests there are of each key.
+/// A limit, and the number of running requests of each key.
 struct CountTable<K> {
     max: u32,
     running: Arc<RunningCounts<K>>,
@@ -57,7 +57,7 @@ impl Concurrency {
         }
     }
 
-    /// Takes over the counts of another configuration, each where both have the limit.
+    /// Takes over the counts of the previous configuration, for each limit that both configurations have.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         go_on(&mut self.principals, &before.principals);
         go_on(&mut self.addresses, &before.addresses);

@@ -34,19 +34,19 @@ pub use oauth::{
 };
 pub use public_url::PublicUrl;
 
-/// `admission:` — who gets in, from where, how often, and how large.
+/// `admission:`: the clients that are admitted and their networks, the rates of requests, and the sizes of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdmissionConfig {
-    /// Host names that the gateway answers for; empty: loopback names on loopback listeners, any elsewhere.
+    /// Host names that the gateway answers for; empty: loopback names on loopback listeners, any name on all others.
     pub hosts: Vec<HostPattern>,
     /// Origins of web pages that may use the server.
     pub origins: Vec<OriginPattern>,
-    /// Client networks.
+    /// Client networks that may connect, and those that may not.
     pub cidrs: CidrsConfig,
     /// Client networks that may call `/reload`.
     pub internal_cidrs: Vec<Cidr>,
-    /// Proxies whose `X-Forwarded-For` counts.
+    /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<Cidr>,
     /// Named tokens, beside `BEARER_TOKEN`.
     pub tokens: Vec<TokenConfig>,
@@ -62,7 +62,7 @@ pub struct AdmissionConfig {
     pub failures: FailuresConfig,
     /// Limits on requests and tool calls.
     pub rate_limits: Vec<RateLimitConfig>,
-    /// Sizes and counts.
+    /// Limits on sizes and counts.
     pub limits: LimitsConfig,
     /// Time limits for clients.
     pub timeouts: TimeoutsConfig,
@@ -74,7 +74,7 @@ pub struct AdmissionConfig {
 pub struct CidrsConfig {
     /// Networks that may connect.
     pub allow: Vec<Cidr>,
-    /// Networks that may not connect, whatever `allow` says.
+    /// Networks that may not connect, even if `allow` has them.
     pub deny: Vec<Cidr>,
 }
 
@@ -116,7 +116,7 @@ pub enum Flood {
     /// No limit.
     #[default]
     Off,
-    /// This rate per client address.
+    /// Requests are limited to this rate per client address.
     On(RateConfig),
 }
 
@@ -215,29 +215,29 @@ pub enum LimitUnit {
     ToolCall,
 }
 
-/// `admission.limits:` — sizes and counts.
+/// `admission.limits:` — limits on sizes and counts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// The size of a request head.
+    /// Maximum size of a request head.
     pub header_bytes: ByteSize,
-    /// The number of header fields.
+    /// Maximum number of header fields of a request.
     pub header_fields: usize,
-    /// The size of a request body.
+    /// Maximum size of a request body.
     pub body: ByteSize,
-    /// The size of all request bodies that are being read.
+    /// Maximum size of all request bodies that are being read, together.
     pub bodies_total: ByteSize,
-    /// The size of all answers that clients have not read yet.
+    /// Maximum size of all answers that clients have not read yet, together.
     pub answers_total: ByteSize,
-    /// Connections of one process.
+    /// Maximum number of connections of one process.
     pub connections: usize,
-    /// Requests that are answered at once.
+    /// Limits on requests that are answered at once.
     pub concurrency: ConcurrencyConfig,
-    /// Open streams of one principal.
+    /// Maximum number of open streams of one principal.
     pub streams_per_principal: usize,
-    /// Sessions of one principal.
+    /// Maximum number of sessions of one principal.
     pub sessions_per_principal: usize,
-    /// The size of all sessions of one principal, without the events that their streams keep for resumption.
+    /// Maximum size of all sessions of one principal, without the events that their streams keep for resumption.
     pub session_bytes_per_principal: ByteSize,
 }
 
@@ -245,13 +245,13 @@ pub struct LimitsConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConcurrencyConfig {
-    /// The limit per principal.
+    /// The limit on concurrent requests per principal.
     pub per_principal: AtOnce,
-    /// The limit per client address.
+    /// The limit on concurrent requests per client address.
     pub per_address: AtOnce,
 }
 
-/// `off`, or a number.
+/// A limit on requests that are answered at once: `off`, or a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AtOnce {
     /// No limit.
@@ -265,16 +265,16 @@ pub enum AtOnce {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimeoutsConfig {
-    /// Limit for a whole request head.
+    /// Time limit for a client to send a whole request head.
     #[serde(with = "humantime_serde")]
     pub header: Duration,
-    /// Limit for a body.
+    /// Time limit for a client to send a request body.
     #[serde(with = "humantime_serde")]
     pub body: Duration,
-    /// Limit between two requests of a connection.
+    /// Time limit between two requests of a connection.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
-    /// Limit for a client to read the bytes written to it.
+    /// Time limit for a client to read the bytes written to it.
     #[serde(with = "humantime_serde")]
     pub write: Duration,
 }
@@ -372,7 +372,7 @@ impl<'de> Deserialize<'de> for AtOnce {
     }
 }
 
-/// A larger number of requests at once is no limit that a process could reach.
+/// Highest limit on concurrent requests that can be configured. No process could reach a higher one.
 const AT_ONCE_MAX: u32 = 1_000_000;
 
 /// A value that cannot be used, by the path of its key.

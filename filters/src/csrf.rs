@@ -12,7 +12,7 @@ use http::Method;
 use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection};
 
-/// The header, in lower case.
+/// Name of the header that proves that the listener's own page sends a request, in lower case.
 const PROOF: &str = "x-tooldock-request";
 
 /// Header in which browsers say how the page that sends a request is related to the server: same origin, same site, or

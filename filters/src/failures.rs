@@ -22,7 +22,7 @@ use crate::network::network_of;
 use crate::rejection::{CredentialFailure, Rejection};
 use crate::request::AdmissionRequest;
 
-/// The longest part of a user name that is told apart from others, in bytes.
+/// Maximum length of a user name that is compared, in bytes. Longer names are cut.
 const USER_BYTES_MAX: usize = 256;
 
 /// Counts of wrong credentials.

@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// How a field stands in a head.
+/// How often a header field occurs in a head.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Field<'a> {
     #[default]
@@ -23,7 +23,7 @@ impl<'a> Field<'a> {
         };
     }
 
-    /// The first value.
+    /// The first value of the field `name`.
     fn first(self, map: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
         match self {
             Self::Absent => None,
@@ -59,7 +59,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a head.
+    /// Finds the known fields of a head, in one pass.
     pub fn of(map: &'a HeaderMap) -> Self {
         let mut fields = Self {
             map,

@@ -2,10 +2,10 @@
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Builds hashers that take a `u64` as it is.
+/// Builds [`Fingerprint`] hashers.
 pub(crate) type Fingerprints = BuildHasherDefault<Fingerprint>;
 
-/// The hash of a key, which is a part of the key.
+/// Hasher that returns the `u64` written to it unchanged: keys write their own hash.
 #[derive(Debug, Default)]
 pub(crate) struct Fingerprint(u64);
 

@@ -11,7 +11,7 @@ use crate::network::network_of;
 use crate::rate::KeyedLimiter;
 use crate::rejection::Rejection;
 
-/// The guard, or nothing where it is off.
+/// The guard's limiter; `None` where the guard is off.
 #[derive(Debug)]
 pub(crate) struct FloodGuard<C: Clock = MonotonicClock>(Option<KeyedLimiter<C>>);
 
@@ -19,7 +19,7 @@ impl<C: Clock> FloodGuard<C> {
     pub(crate) fn new(config: &Flood, clock: C) -> Self {
         Self(match config {
             Flood::Off => None,
-            // Each replica is flooded on its own.
+            // Not shared by replicas: each replica counts its own requests.
             Flood::On(RateConfig { rate, burst }) => {
                 Some(KeyedLimiter::new(*rate, *burst, clock, None))
             }

@@ -29,13 +29,13 @@ enum Pattern {
     Address(IpAddr),
 }
 
-/// Why a text is no host pattern.
+/// Error of a text that is no host pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid host {0:?}: use a name without port, *.suffix, an IP address, or *")]
 pub struct InvalidHostPattern(String);
 
 impl HostPattern {
-    /// `*`.
+    /// Returns true if the pattern is `*`, which any host matches.
     pub fn is_any(&self) -> bool {
         self.0 == Pattern::Any
     }
@@ -180,7 +180,8 @@ pub(crate) struct Authority<'a> {
 const NAME_BYTES_MAX: usize = 253;
 
 impl<'a> Authority<'a> {
-    /// `None` for anything else: user information, spaces, a bad port, an empty label, a byte outside ASCII.
+    /// Parses `host[:port]`. `None` for anything else: user information, spaces, a bad port, an empty label, a byte outside
+    /// ASCII.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
         if let Some(rest) = text.strip_prefix('[') {
             let (inside, after) = rest.split_once(']')?;
@@ -205,7 +206,7 @@ impl<'a> Authority<'a> {
         for (at, byte) in bytes.iter().enumerate() {
             match byte {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {}
-                // No label is empty.
+                // An empty label is refused.
                 b'.' if at > last_label => last_label = at + 1,
                 _ => return None,
             }
@@ -230,7 +231,8 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// RFC 3986 allows the colon without digits after it.
+/// Parses the port behind the colon. The outer `None` is an invalid port; `Some(None)` is a colon without digits, which RFC 3986
+/// allows.
 fn parse_port(text: &str) -> Option<Option<u16>> {
     if text.is_empty() {
         return Some(None);

@@ -50,10 +50,10 @@ pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
 #[derive(Debug)]
 pub(crate) struct Rule<C: Clock> {
     keys: Box<[LimitKey]>,
-    /// The limit's name: its keys.
+    /// The limit's name: the names of its keys, with `+` between them; `key` for a limit of API keys.
     name: Arc<str>,
     only: Option<NamespaceName>,
-    /// True when one of the keys is a namespace or its tool.
+    /// True if one of the keys is the namespace or a tool of it.
     of_namespace: bool,
     weights: Box<[(GlobMatcher, NonZeroU32)]>,
     rate: NonZeroU32,
@@ -72,18 +72,18 @@ pub struct Subject<'a> {
     pub namespace: Option<&'a NamespaceName>,
     /// The tool that is called.
     pub tool: Option<&'a str>,
-    /// The limits of the API key.
+    /// The limits of the request's API key; empty for other credentials.
     pub own: &'a [KeyLimit],
-    /// The id of the API key, which its own limits count by.
+    /// The id of the API key, by which its own limits count.
     pub key: Option<&'a str>,
 }
 
 /// The limits that count a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
-    /// All limits.
+    /// All limits count the call.
     All,
-    /// Limits of the namespace alone: another namespace, which the call is passed on to, counts the rest.
+    /// The limits of the namespace alone count the call: it is passed on to another namespace, where all other limits count it.
     Namespace,
 }
 
@@ -92,7 +92,7 @@ pub enum CountedBy {
 pub struct LimitExceeded {
     /// The time until there is budget again for the same request or call.
     pub wait: RetryAfter,
-    /// The limit, with the rest of its budget.
+    /// The limit, with its remaining budget.
     pub budget: Budget,
 }
 
@@ -101,7 +101,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         Self::of(rules, clock, false)
     }
 
-    /// These limits, shared by replicas.
+    /// New limits by these rules, shared by replicas.
     #[must_use]
     pub(crate) fn shared(&self, rules: &[RateLimitConfig]) -> Self {
         Self::of(rules, &self.clock, true)
@@ -132,7 +132,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         limits
     }
 
-    /// The use of these limits since the last time, for other replicas.
+    /// The use of these limits since the last call, for other replicas.
     pub(crate) fn take_use(&self) -> LimitUse<C> {
         let of_keys: Vec<_> = {
             let known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         check(self.after_namespace.iter(), subject).map_err(refusal)
     }
 
-    /// Counts a request by all limits, where all their keys are known from the beginning.
+    /// Counts a request by all limits, where all their keys are known at once.
     pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), LimitExceeded> {
         check(self.before_namespace.iter(), subject)?;
         self.check_own(KeyLimitUnit::Request, subject, None)?;
@@ -257,7 +257,7 @@ fn refusal(exhausted: LimitExceeded) -> Rejection {
     rejection
 }
 
-/// The name of a limit in the log and metrics.
+/// The cause in the log and metrics for a limit of this name.
 fn cause(limit: &str) -> &'static str {
     match limit {
         "principal" => "per principal",
@@ -275,7 +275,7 @@ impl<C: Clock> Rule<C> {
         self.of_namespace || self.only.is_some()
     }
 
-    /// The rule of keys with this limit.
+    /// The rule of API keys with this limit.
     fn of_key(limit: &KeyLimit, clock: C, shared: bool) -> Self {
         let name = shared.then(|| SharedName::new(&format!("key {limit}")));
         Self {
@@ -314,7 +314,8 @@ impl<C: Clock> Rule<C> {
         &self.limiter
     }
 
-    /// Takes the weight of the subject, and returns the rest. `None`: the rule does not apply to the subject.
+    /// Takes the subject's weight from its budget, and returns the number of events left. `None`: the rule does not apply to the
+    /// subject.
     fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, LimitExceeded> {
         let is_of_others = self.only.is_some() && self.only.as_ref() != subject.namespace;
         // A request that belongs to no namespace is not counted by one.

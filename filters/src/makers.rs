@@ -1,4 +1,4 @@
-//! Credentials as makers of API keys: the entry of the configuration that each counts by.
+//! Credentials as makers of API keys: the configuration entry that each credential belongs to.
 //!
 //! The rights and the end of the keys that a maker makes are decided in [`tooldock_workers::keys`]. Here entries get
 //! the names and hashes by which a key's record finds its maker's entry again, also after a reload.
@@ -12,12 +12,12 @@ use crate::config::{
     AdmissionConfig, CertificateConfig, OauthConfig, TokenConfig, TokenNamespaces,
 };
 
-/// Reason of certificates that count at some listeners: keys count at all of them.
+/// Reason why a certificate that counts at some listeners only makes no API keys: keys count at all listeners.
 const SOME_LISTENERS: &str = "a certificate that counts at some listeners alone makes no API keys, since these would count at all of them; ask the operator";
-/// Reason of access tokens without an end.
+/// Reason why an access token without an end makes no API keys.
 const ENDLESS: &str = "an access token without an end makes no API keys, since these would outlast it; ask the operator";
 
-/// The maker that an entry of `admission.tokens` is.
+/// The maker of API keys that are made with the token of this entry.
 pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
     credential(
         EntryName::token(&token.name),
@@ -28,7 +28,7 @@ pub(crate) fn of_token(token: &TokenConfig) -> KeyMaker {
     )
 }
 
-/// The maker that an entry of `admission.certificates` is.
+/// The maker of API keys that are made with a certificate of this entry.
 pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
     if !certificate.listeners.is_empty() {
         return KeyMaker::Barred(SOME_LISTENERS);
@@ -42,7 +42,7 @@ pub(crate) fn of_certificate(certificate: &CertificateConfig) -> KeyMaker {
     )
 }
 
-/// The maker that an access token is: keys end with the token.
+/// The maker of API keys that are made with an access token. The keys end with the token.
 pub(crate) fn of_access_token(
     issuer: &str,
     entry: EntryHash,
@@ -115,7 +115,7 @@ pub(crate) fn hash_of_issuer(issuer: &OauthConfig) -> EntryHash {
 }
 
 impl AdmissionConfig {
-    /// The entries whose credentials make API keys.
+    /// The makers that the entries of the configuration are, for finding the maker of each API key.
     pub fn key_makers(&self) -> KeyMakers {
         let mut makers = KeyMakers::default();
         for token in &self.tokens {

@@ -1,6 +1,6 @@
 //! The controls of `/reload` beyond the bearer token: the request's source address, and the manager's own token.
 //!
-//! Both answer alike, so that a client does not learn which one failed; the log has the cause.
+//! Both refuse with the same answer, so that a client does not learn which one failed; the log has the cause.
 
 use std::net::IpAddr;
 
@@ -17,12 +17,12 @@ pub(crate) struct ManagerControls {
 }
 
 impl ManagerControls {
-    /// Without a token every request is refused.
+    /// Without a manager's token, every request is refused.
     pub(crate) fn new(internal: Vec<Cidr>, token: Option<SecretToken>) -> Self {
         Self { internal, token }
     }
 
-    /// Both controls, address first.
+    /// Checks the client's address, then the manager's token.
     pub(crate) fn check(&self, client: IpAddr, fields: &Fields<'_>) -> Result<(), Rejection> {
         if !any_contains(&self.internal, client) {
             return Err(forbidden("source address outside internal_cidrs"));

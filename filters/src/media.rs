@@ -1,7 +1,7 @@
 //! Content-Type, Accept and announced size of the body: the last checks before it is read.
 //!
-//! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where nothing else could be meant, a wildcard or
-//! no Accept at all does.
+//! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where nothing else could be meant, a wildcard or a
+//! missing Accept is enough.
 //!
 //! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12).
 //! For `initialize` the version stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes
@@ -28,7 +28,7 @@ const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 pub enum AcceptRule {
     /// JSON or a stream must be acceptable, in all versions; the answer has the acceptable form.
     Lenient,
-    /// Strict for the protocol versions that say so, lenient for the others.
+    /// Strict for the protocol versions that say so, lenient for all others.
     Auto,
 }
 
@@ -39,9 +39,9 @@ pub struct AcceptFlags {
     pub json_named: bool,
     /// `text/event-stream` is listed by name.
     pub sse_named: bool,
-    /// JSON is acceptable: by name, by wildcard, or because nothing is said.
+    /// JSON is acceptable: by name, by wildcard, or because the request has no Accept.
     pub json_acceptable: bool,
-    /// A stream is acceptable: by name, by wildcard, or because nothing is said.
+    /// A stream is acceptable: by name, by wildcard, or because the request has no Accept.
     pub sse_acceptable: bool,
 }
 
@@ -58,7 +58,7 @@ impl AcceptFlags {
     pub(crate) fn of(fields: &Fields<'_>) -> Self {
         match fields.accept {
             Field::Absent => Self::ANY,
-            // Nearly every MCP client sends this.
+            // Fast path: nearly every MCP client sends this value.
             Field::Once(value) if value == USUAL_ACCEPT => Self {
                 json_named: true,
                 sse_named: true,
@@ -118,7 +118,7 @@ impl AcceptFlags {
                 _ => continue,
             };
             if let Some(wanted) = wanted(parameters) {
-                // Listed twice, perhaps with other parameters: wanted once is enough.
+                // A type that is listed twice, perhaps with other parameters, is wanted if one of its entries is.
                 *slot = Some(slot.unwrap_or(false) || wanted);
             }
         }
@@ -134,7 +134,7 @@ impl AcceptFlags {
         }
     }
 
-    /// Both types are listed by name, as protocol versions since 2025-06-18 demand.
+    /// Returns true if both types are listed by name, as protocol versions since 2025-06-18 demand.
     pub fn names_both(self) -> bool {
         self.json_named && self.sse_named
     }
@@ -179,7 +179,7 @@ fn odd_weight_above_zero<'a>(parameters: impl Iterator<Item = &'a [u8]>) -> bool
     true
 }
 
-/// `0`, `1`, `0.5`, `1.000`: RFC 9110 §12.4.2.
+/// Returns true if a weight (`0`, `1`, `0.5`, `1.000`) is above 0; `None` if it is malformed (RFC 9110 §12.4.2).
 fn weight_above_zero(weight: &[u8]) -> Option<bool> {
     let (whole, decimals) = match weight {
         [whole, b'.', decimals @ ..] if decimals.len() <= 3 => (*whole, decimals),
@@ -194,7 +194,7 @@ fn weight_above_zero(weight: &[u8]) -> Option<bool> {
     }
 }
 
-/// The elements of a list header, empty ones left out.
+/// The non-empty elements of a list header.
 fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     unquoted_split(value, b',')
         .map(<[u8]>::trim_ascii)
@@ -250,9 +250,9 @@ pub(crate) fn check_content_type(
     }
 }
 
-/// `application/json`, whatever parameters follow.
+/// Returns true for `application/json` with any parameters.
 fn is_json(value: &[u8]) -> bool {
-    // Nearly every client sends this.
+    // Fast path: nearly every client sends this value.
     if value == b"application/json" {
         return true;
     }
@@ -376,7 +376,7 @@ fn check_length(value: &HeaderValue, limit_bytes: u64) -> Result<(), Rejection> 
     let length = digits.iter().try_fold(0_u64, |length, digit| {
         length.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     });
-    // More digits than fit are more bytes than fit.
+    // A length that does not fit into 64 bits is above every limit.
     if length.is_none_or(|length| length > limit_bytes) {
         return Err(Rejection::body_too_large(limit_bytes));
     }

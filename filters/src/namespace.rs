@@ -16,7 +16,7 @@ use crate::principal::Principal;
 use crate::rejection::{Reason, Rejection, quoted};
 use crate::route::{MatchedRoute, RouteNamespace};
 
-/// The place where a listener takes the namespace from.
+/// The source of the namespace of requests to a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamespaceRule {
     /// `X-Namespace`, or the path of `/mcp/{namespace}` and of everything below `/namespaces/{namespace}`; one of them is
@@ -63,7 +63,7 @@ pub trait Directory {
 pub enum Access {
     /// The namespace exists and admits the principal.
     Granted(NamespaceName),
-    /// The namespace is on its way up, and the principals that it admits are not known yet.
+    /// The namespace is starting, and the principals that it admits are not known yet.
     Starting(NamespaceName),
     /// There is no namespace of that name.
     Unknown,
@@ -76,7 +76,7 @@ pub enum Access {
 pub(crate) enum RequestNamespace {
     /// The namespace is served, and open to the principal.
     Served(NamespaceName),
-    /// The namespace is on its way up, and open to the principal as far as its token goes.
+    /// The namespace is starting, and the principal's token opens it.
     Starting(NamespaceName),
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn admitted(
             ),
         ));
     };
-    // A session that sees all namespaces at once.
+    // `/messages` of a session for all namespaces at once.
     let global = NamespaceName::global();
     if *rule == NamespaceRule::Global && name == global.as_str() {
         return Ok(RequestNamespace::Served(global));
@@ -173,7 +173,7 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
     .because(cause)
 }
 
-/// The name that the request gives, in any of the places.
+/// The namespace's name that the request gives in its path, `X-Namespace`, query or session. Names that differ are refused.
 fn named<'a>(
     rule: &'a NamespaceRule,
     parts: &'a Parts,
@@ -192,10 +192,10 @@ fn named<'a>(
     }
     match fields.namespace {
         Field::Absent => {}
-        // An empty value, perhaps of an unset variable, names no namespace where none is needed.
+        // An empty value, perhaps of an unset variable, names no namespace at a listener with a fixed namespace.
         Field::Once(value) if fixed && value.is_empty() => {}
         Field::Once(value) => {
-            // Only values that are not plain text take the slow way.
+            // Only values that are not plain text are copied.
             let text = value.to_str().map(Cow::Borrowed);
             agree(
                 &mut name,
@@ -223,7 +223,8 @@ fn named<'a>(
         match directory.session_namespace(&session) {
             Some(namespace) if said => agree(&mut name, namespace.to_string().into())?,
             Some(namespace) => name = Some(namespace.to_string().into()),
-            // For a request with a namespace the service answers: it can distinguish a foreign session from an ended one.
+            // A request that names its namespace goes on to the service, which can distinguish a foreign session from an ended
+            // one.
             None if said => {}
             None => {
                 return Err(Rejection::new(

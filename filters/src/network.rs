@@ -49,8 +49,8 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
     }
 }
 
-/// The address a request is judged by: the peer's, or, where the peer is a trusted proxy, the right-most hop of
-/// `X-Forwarded-For` that is none itself.
+/// The address a request is judged by: the peer's, or, where the peer is a trusted proxy, the right-most hop of `X-Forwarded-For`
+/// that is not a trusted proxy.
 ///
 /// Each hop was written by the host right of it, so a hop counts only as far as everything right of it is trusted. An
 /// unreadable hop (`unknown`, garbage) ends the walk at the last hop that could be read: a proxy, which is then the
@@ -96,14 +96,15 @@ pub fn shown(address: IpAddr) -> String {
     }
 }
 
-/// `10.0.0.1`, `10.0.0.1:5000`, `fd00::1`, `[fd00::1]`, `[fd00::1]:5000`.
+/// Parses a hop of `X-Forwarded-For`: `10.0.0.1`, `10.0.0.1:5000`, `fd00::1`, `[fd00::1]`, `[fd00::1]:5000`.
 fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
     let hop = std::str::from_utf8(hop).ok()?.trim_matches([' ', '\t']);
     let bare = || hop.parse().ok();
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || hop.parse::<SocketAddr>().ok().map(|address| address.ip());
     let address: IpAddr = bare().or_else(with_port).or_else(bracketed)?;
-    // Written by a proxy that does not know its client, or by a client that pretends to use a Unix socket.
+    // Not the address that stands for clients of Unix sockets: it may be written by a proxy that does not know its client, or by
+    // a client that pretends to use a Unix socket.
     Some(address.to_canonical()).filter(|address| *address != UNIX)
 }
 

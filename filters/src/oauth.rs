@@ -54,7 +54,7 @@ pub struct Oauth {
     resources: Resources,
 }
 
-/// The verdict on a token.
+/// The verdict on an access token.
 #[derive(Debug)]
 pub enum TokenVerdict {
     /// The token stands for a principal.
@@ -63,7 +63,7 @@ pub enum TokenVerdict {
     Pending(Pending),
     /// The token comes from no issuer. The log has the cause.
     Refused(&'static str),
-    /// The token comes from an issuer, and counts for nothing here, or no longer. The log has the cause.
+    /// The token comes from a configured issuer, and is not accepted, or no longer. The log has the cause.
     Over(&'static str),
     /// The token cannot be judged now: an issuer that may have made it was asked a moment ago and gave no answer.
     Unjudged,
@@ -80,21 +80,22 @@ pub struct Pending {
     pub token: Secret,
     /// The digest of the token, by which requests with the same token are known.
     pub digest: TokenDigest,
-    /// True when the token has counted before: its request to the issuer is not among those for unknown tokens.
+    /// True if the token was valid before: asking about it is not counted by the limit on unknown tokens.
     pub counted: bool,
 }
 
 /// The data of an issuer that is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Its newest keys.
+    /// The issuer's current keys.
     Keys,
-    /// The answer of its introspection endpoint about the token.
+    /// The answer of the issuer's introspection endpoint about the token.
     Answer,
 }
 
 impl Oauth {
-    /// The error names the key below `admission` and its fault; [`AdmissionConfig::validate`] has found the rest.
+    /// Compiles the issuers. The error is a key below `admission` and its fault; [`AdmissionConfig::validate`] has found all
+    /// other faults.
     pub(crate) fn new(
         config: &AdmissionConfig,
         table: &ScopeTable,
@@ -207,7 +208,7 @@ impl Oauth {
                 IssuerVerdict::Nothing => false,
                 IssuerVerdict::Lapsed => true,
             };
-            // The issuer that has known the token is asked first.
+            // The issuer at which the token was valid before is asked first.
             if pending.as_ref().is_none_or(|it| counted && !it.counted) {
                 pending = Some(Pending {
                     issuer: Arc::clone(issuer),
@@ -243,7 +244,7 @@ impl Oauth {
         Jwt::of(&text).is_none().then(|| Secret::new(text))
     }
 
-    /// The document of RFC 9728 for the rest of a path behind `/.well-known/`; None where there is none.
+    /// The metadata document (RFC 9728) at the path `rest` below `/.well-known/`; `None` where there is none.
     pub fn resource_metadata(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         self.is_on()
             .then(|| self.resources.document(rest, place))
@@ -256,7 +257,8 @@ impl Oauth {
             .then(|| self.resources.metadata_url(path, place))
     }
 
-    /// Tells a refused client the address for tokens, and that the token it sent was wrong, if so.
+    /// Replaces the challenge of a refusal by one with the URL of the resource's metadata, the accepted scopes, and an error if a
+    /// token was sent.
     pub(crate) fn challenge(&self, request: &AdmissionRequest<'_>, rejection: &mut Rejection) {
         let place = ResourcePlace::of(request.listener);
         let Some(url) = self.metadata_url(request.parts.uri.path(), place) else {
@@ -273,7 +275,7 @@ impl Oauth {
             true => String::new(),
             false => format!(", scope=\"{scopes}\""),
         };
-        // Every part was checked when the configuration was read.
+        // Always a valid header: every text in it was checked when the configuration was read.
         let challenge = format!("Bearer {error}resource_metadata=\"{url}\"{scope}");
         if let Ok(challenge) = HeaderValue::try_from(challenge) {
             rejection
@@ -284,7 +286,7 @@ impl Oauth {
     }
 }
 
-/// Refuses a principal whose access token has no scope that stands for anything here.
+/// Refuses a principal whose access token has none of the scopes that the issuer's entry maps to scopes of the gateway.
 pub(crate) fn check_scopes(principal: &Principal) -> Result<(), Rejection> {
     let scopes = principal.grant().and_then(|grant| grant.token_scopes());
     match scopes.is_some_and(|scopes| scopes.held.is_empty()) {

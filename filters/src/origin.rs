@@ -42,7 +42,8 @@ const EXPOSED_RESPONSE_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, X-Request-Id",
 );
 
-/// Two hours, the longest a browser honours everywhere. It asks again for a header the answer did not name.
+/// How long browsers keep the answer to a preflight: two hours, the most that all of them accept. A browser asks again for a
+/// header that the answer did not name.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("7200");
 
 /// An entry of `admission.origins`: `scheme://host[:port]`, or `*` for any.
@@ -60,16 +61,16 @@ enum Pattern {
     },
 }
 
-/// Why a text is no origin.
+/// Error of a text that is no origin pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid origin {0:?}: use scheme://host[:port] without a path or trailing slash, or *")]
 pub struct InvalidOrigin(String);
 
 impl OriginPattern {
-    /// Every origin, `null` included.
+    /// The pattern that every origin matches, `null` included.
     pub const ANY: Self = Self(Pattern::Any);
 
-    /// `*`.
+    /// Returns true if the pattern is `*`, which any origin matches.
     pub fn is_any(&self) -> bool {
         self.0 == Pattern::Any
     }
@@ -136,7 +137,7 @@ impl fmt::Display for OriginPattern {
 struct Origin<'a> {
     scheme: &'a str,
     host: &'a str,
-    /// `None` for the default port of the scheme.
+    /// Port of the origin; `None` for the default port of the scheme.
     port: Option<u16>,
 }
 
@@ -224,11 +225,11 @@ impl CorsHeaders {
 /// The rule of a listener for pages that hold no credentials themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Openness {
-    /// A page has to hold a token.
+    /// Pages have to hold a token.
     Closed,
     /// The browser may add its user's client certificate on its own, or its user's name and token.
     ToCertificates,
-    /// Requests without credentials are served.
+    /// Requests without credentials are served, so any page could send them.
     ToEverybody,
 }
 

@@ -10,10 +10,10 @@ use tooldock_workers::route::can_stand_in_path;
 
 use crate::rejection::{Reason, Rejection};
 
-/// Why a path is refused.
+/// The reason why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathFault {
-    /// A byte that has to be percent-encoded, or may not be there at all.
+    /// A byte that has to be percent-encoded, or is not allowed at all.
     RawByte,
     /// `%` without two hexadecimal digits.
     BadEscape,
@@ -47,7 +47,7 @@ impl From<PathFault> for Rejection {
 /// Checks a whole path. In an accepted path [`decoded`] decodes every segment, and [`decoded_tool`] every tool name,
 /// without a fault.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
-    // Most paths hold nothing that needs a second look at their segments.
+    // Most paths have only bytes that need no further check of their segments.
     let mut plain = true;
     for byte in path.bytes() {
         if !byte.is_ascii_graphic() || byte == b'\\' {

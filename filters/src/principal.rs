@@ -9,7 +9,7 @@ pub use tooldock_workers::names::ANONYMOUS;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::namespace_scope::NamespaceScope;
 
-/// The principal that `BEARER_TOKEN` stands for. It may use every namespace.
+/// Name of the principal of requests with `BEARER_TOKEN`. It may use every namespace.
 pub const BEARER: &str = "bearer";
 
 /// The owner of a credential, with the namespaces and tools that the credential opens.

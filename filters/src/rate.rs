@@ -6,9 +6,9 @@
 //! Keys are stored as 64-bit hashes under a random seed: no text of a client is kept, checking allocates nothing, and
 //! a collision (one in 10⁹ with a full table) makes two keys share a budget for a moment.
 //!
-//! The table holds at most [`KEYS_MAX`] keys. When a part of it is full, the keys that are as good as new are dropped, at
-//! most once a second; until that made room, keys that found no place share one budget per part. So a flood of made-up
-//! keys costs neither memory nor lets its keys pass unlimited, and keys already in the table do not notice.
+//! The table holds at most [`KEYS_MAX`] keys. When a shard of it is full, keys whose budget is whole again are dropped, at most
+//! once a second; until that made room, new keys share one budget per shard. So a flood of made-up keys neither costs memory nor
+//! passes unlimited, and keys already in the table are not affected.
 //!
 //! Replicas share a limit that has a `SharedName`: its use here is noted beside the budgets, and `KeyedLimiter::move_on`
 //! counts its use by others (`limits/shared.rs`).
@@ -32,13 +32,13 @@ use crate::fingerprint::Fingerprints;
 /// Maximum number of keys that one limiter remembers.
 pub const KEYS_MAX: usize = 100_000;
 
-/// Parts of the table, each under its own lock, so that requests on several threads rarely meet.
+/// Number of shards of the table, each under its own lock, so that requests on several threads rarely meet.
 const SHARDS: usize = 64;
 
-/// How long to wait before a full table is looked through for stale keys again.
+/// Nanoseconds between two sweeps of a full table for keys whose budget is whole again.
 const SWEEP_EVERY_NANOS: u64 = 1_000_000_000;
 
-/// How long until a refused key has budget again.
+/// The time until a refused key has budget again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RetryAfter(Duration);
 
@@ -74,13 +74,13 @@ pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
     seed: RandomState,
     clock: C,
     start: C::Instant,
-    /// True if a key found no place.
+    /// True if a shard had no room for a key since the last sweep.
     full: AtomicBool,
     /// The moment before which no sweep happens.
     next_sweep: AtomicU64,
     /// The limit's name among replicas; `None` for a limit of this process alone.
     shared: Option<SharedName>,
-    /// True if something was taken that the other replicas have not been told.
+    /// True if events were taken that the other replicas have not been told.
     used: AtomicBool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
 struct Shard {
     /// The moment at which each budget is whole again.
     cells: HashMap<u64, u64, Fingerprints>,
-    /// The budget of the keys that found no place.
+    /// The shared budget of the keys that the full shard has no room for.
     overflow: u64,
     /// Events that the other replicas have not been told, of a shared limit.
     untold: HashMap<u64, Untold, Fingerprints>,
@@ -101,7 +101,7 @@ struct Untold {
     events: u64,
 }
 
-/// The budget of one key at a moment, of which other replicas are told.
+/// The budget of one key, with the moment at which its use was handed over for the other replicas.
 #[derive(Debug)]
 pub(crate) struct UsedBudget {
     fingerprint: u64,
@@ -109,7 +109,7 @@ pub(crate) struct UsedBudget {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// The limit, shared with the replicas that have one of that name.
+    /// A limit, shared with the replicas that have a limit of the name `shared`; `None`: not shared.
     pub(crate) fn new(
         rate: NonZeroU32,
         burst: NonZeroU32,
@@ -145,8 +145,8 @@ impl<C: Clock> KeyedLimiter<C> {
         self.check_n(key, NonZeroU32::MIN)
     }
 
-    /// Takes that number of events at once, or none. More than the burst never fit; such a weight waits as long as a whole
-    /// budget takes to fill.
+    /// Takes that number of events at once, or none. More events than the burst are always refused, with the time in which an
+    /// empty budget becomes whole.
     pub(crate) fn check_n(&self, key: impl Hash, events: NonZeroU32) -> Result<u32, RetryAfter> {
         if events > self.burst {
             return Err(RetryAfter(Duration::from_nanos(self.whole)));
@@ -169,7 +169,7 @@ impl<C: Clock> KeyedLimiter<C> {
                 &mut shard.overflow
             }
         };
-        // An answer of other replicas can be any number.
+        // A moment that came from other replicas can be any number, so nothing here may overflow.
         let taken = self.each.saturating_mul(u64::from(events));
         let next = (*cell).max(now).saturating_add(taken);
         let latest = now.saturating_add(self.whole);
@@ -181,7 +181,7 @@ impl<C: Clock> KeyedLimiter<C> {
             shard.note(fingerprint, events, self.shard_keys_max, || name.of(key));
             self.used.store(true, Ordering::Release);
         }
-        // No more than the burst.
+        // At most the burst, so it fits into 32 bits.
         Ok(((latest - next) / self.each) as u32)
     }
 
@@ -222,12 +222,12 @@ impl<C: Clock> KeyedLimiter<C> {
         self.clock.now().duration_since(self.start).as_u64()
     }
 
-    /// The part of a key. The map in it uses the low and high bits of the fingerprint; the part is chosen by bits between.
+    /// The shard of a key. The map in it uses the low and high bits of the fingerprint; the shard is chosen by bits between.
     fn shard(&self, fingerprint: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[(fingerprint >> 32) as usize % SHARDS])
     }
 
-    /// Drops the keys whose budget is whole again. One caller a second does it, the others go on.
+    /// Drops the keys whose budget is whole again. One caller a second does it, all others return at once.
     fn sweep(&self) {
         let now = self.now();
         let due = self.next_sweep.load(Ordering::Relaxed);
@@ -253,7 +253,7 @@ impl<C: Clock> KeyedLimiter<C> {
 }
 
 impl Shard {
-    /// The budget of a key; `None` where there is no place for it.
+    /// The budget of a key; `None` where the shard has no room for a new key.
     fn cell(&mut self, key: u64, keys_max: usize) -> Option<&mut u64> {
         if self.cells.len() >= keys_max && !self.cells.contains_key(&key) {
             return None;
@@ -261,7 +261,7 @@ impl Shard {
         Some(self.cells.entry(key).or_insert(0))
     }
 
-    /// Notes events for the other replicas. Events of keys without a place are not reported.
+    /// Counts events for the report to other replicas. Events of keys that the shard has no room for are not reported.
     fn note(&mut self, key: u64, events: u32, keys_max: usize, name: impl FnOnce() -> [u8; 16]) {
         if self.untold.len() >= keys_max && !self.untold.contains_key(&key) {
             return;
@@ -274,7 +274,7 @@ impl Shard {
     }
 }
 
-/// A shard is consistent between any two statements, so a panic elsewhere does not spoil it.
+/// Locks a shard. A shard is consistent between any two statements, so a panic elsewhere does not spoil it.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

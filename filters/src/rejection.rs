@@ -43,15 +43,15 @@ pub enum Reason {
     NamespaceRequired,
     /// The request names its namespace twice.
     NamespaceAmbiguous,
-    /// No namespace of that name.
+    /// No namespace has the name in the request.
     NamespaceNotFound,
-    /// The namespace is on its way up.
+    /// The namespace is starting.
     Starting,
     /// The namespace exists, but not for this principal.
     NamespaceForbidden,
-    /// No scope of the access token stands for anything here.
+    /// No scope of the access token grants anything here.
     InsufficientScope,
-    /// `/messages` names a session that is not there, and no namespace.
+    /// `/messages` names a session that does not exist, and no namespace.
     SessionNotFound,
     /// A control of `/reload` failed; the answer does not say which.
     Forbidden,
@@ -275,10 +275,10 @@ const UNKNOWN_LABEL: &str = "unknown";
 pub struct CredentialFailure {
     /// The sender's address.
     pub client: IpAddr,
-    /// True if the credential came within a delay.
+    /// True if the credential came while a delay of its sender was running.
     pub delayed: bool,
-    /// True if a spell has begun with the credential: from now on, wrong credentials of its address or its user name are
-    /// slowed.
+    /// True if the first delay of its address or its user name began with this credential: from now on, wrong credentials of
+    /// these are slowed.
     pub spell_began: bool,
 }
 
@@ -306,7 +306,7 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// A refusal.
+    /// A refusal for this reason. The shape of its body is that of REST, and its path has no route, until the caller sets these.
     pub fn new(reason: Reason, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reason,
@@ -321,7 +321,7 @@ impl Rejection {
         }
     }
 
-    /// 401 with the challenge.
+    /// 401 with a `WWW-Authenticate: Bearer` challenge.
     pub(crate) fn unauthorized(message: &'static str) -> Self {
         Self::new(Reason::Unauthorized, message)
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
@@ -337,7 +337,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("2"))
     }
 
-    /// 503 for a namespace that is on its way up.
+    /// 503 for a namespace that is starting.
     pub(crate) fn starting(name: &NamespaceName) -> Self {
         let seconds = TRY_AGAIN.as_secs();
         Self::new(
@@ -350,7 +350,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// 401 for a token by a key that its issuer does not publish.
+    /// 401 for a token signed by a key that its issuer does not publish.
     pub(crate) fn by_unknown_key() -> Self {
         Self::unauthorized("The bearer token is not valid.")
             .because("the token is by a key that its issuer does not publish")
@@ -398,7 +398,7 @@ impl Rejection {
         )
     }
 
-    /// 503 for a body there is no room for.
+    /// 503 for a request body that exceeds the memory for all bodies together.
     pub fn bodies_full() -> Self {
         Self::new(
             Reason::Overloaded,
@@ -407,7 +407,7 @@ impl Rejection {
         .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// 503 for an answer there is no room for.
+    /// 503 for an answer that exceeds the memory for all answers together.
     pub fn answers_full() -> Self {
         Self::new(
             Reason::Overloaded,

@@ -19,7 +19,7 @@ pub struct ListenerRules {
     pub loopback: bool,
     /// The groups of paths that the listener serves.
     pub routes: RouteGroups,
-    /// The source of the namespace.
+    /// The source of the namespace of requests.
     pub namespace: NamespaceRule,
     /// The rule for Accept on `POST /mcp`.
     pub accept: AcceptRule,
@@ -93,7 +93,7 @@ pub struct AdmissionRequest<'a> {
     pub listener: &'a ListenerRules,
     /// The namespaces and sessions at present.
     pub directory: &'a dyn Directory,
-    /// How often the request was judged before: it may have waited for its token's issuer.
+    /// How often the request was judged before: it may have waited for its token's issuer or its namespace.
     pub asked: AdmissionAttempt,
     /// True if another replica has forwarded the request: limits have counted it there.
     pub forwarded: bool,
@@ -107,7 +107,8 @@ pub enum AdmissionAttempt {
     First,
     /// The request was counted, and has waited for an issuer.
     Again,
-    /// The request no longer waits, and the newest keys of its token's issuer are there: a token by another key is refused.
+    /// The request no longer waits, and the newest keys of its token's issuer were fetched: a token signed by another key is
+    /// refused.
     ByNewestKeys,
     /// The request no longer waits: a token without a verdict cannot be judged now.
     Last,

@@ -19,7 +19,7 @@ use crate::path;
 use crate::rejection::{ErrorShape, Reason, Rejection, quoted};
 use crate::version::modern_version_named;
 
-/// A row of the table.
+/// A row of the table of routes.
 #[derive(Debug)]
 pub struct RouteSpec {
     /// The group that the row is served with.
@@ -32,7 +32,7 @@ pub struct RouteSpec {
     pattern: Pattern,
     /// The clients that may use the route.
     pub access: RouteAccess,
-    /// The place of the namespace in requests to the route.
+    /// How requests to the route name their namespace.
     pub namespace: RouteNamespace,
     /// The body of a POST or PUT.
     pub body: RouteBody,
@@ -117,7 +117,7 @@ pub enum RouteGroup {
     Probes,
     /// Documents below `/.well-known/`.
     Discovery,
-    /// The counters.
+    /// The metrics.
     Metrics,
     /// The web UI: its page, and the paths that the page requests.
     Web,
@@ -139,7 +139,7 @@ impl RouteGroups {
         Self(bits)
     }
 
-    /// The other groups without this one.
+    /// These groups without `group`.
     #[must_use]
     pub const fn without(self, group: RouteGroup) -> Self {
         Self(self.0 & !(1 << group as u16))
@@ -176,7 +176,7 @@ impl RouteGroups {
     ) -> Option<MatchedRoute<'a>> {
         self.find(path).or_else(|| {
             let namespace = aliases.namespace(path)?;
-            // The row of an endpoint; the segment is replaced.
+            // The route of the namespace `-`; its segment is replaced by the alias's namespace.
             let endpoint = self.find("/mcp/-")?;
             let segments = Segments {
                 namespace: Some(namespace.as_str()),
@@ -244,7 +244,7 @@ impl<'a> MatchedRoute<'a> {
 }
 
 impl MatchedRoute<'_> {
-    /// The part of the request's path that the pattern's `{rest}` stands for, each segment decoded.
+    /// The end of the request's path that matches `{rest}`, each segment decoded; `None` for a pattern without `{rest}`.
     pub(crate) fn rest(&self) -> Result<Option<String>, Rejection> {
         let Some(rest) = self.segments.rest else {
             return Ok(None);
@@ -264,26 +264,26 @@ fn decoded(segment: &str) -> Result<Cow<'_, str>, Rejection> {
 pub enum RouteAccess {
     /// All clients.
     Public,
-    /// All clients, even while all other requests are refused. A known principal is told more.
+    /// All clients, even while all other requests are refused. A known principal gets more details.
     Probe,
-    /// A principal.
+    /// Clients with a principal.
     Principal,
-    /// A principal who passes the controls of `/reload`, too.
+    /// Clients with a principal that pass the controls of `/reload`, too.
     Manager,
 }
 
-/// The place of the namespace in a request, beside the path, `X-Namespace` and the listener.
+/// How requests to a route name their namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteNamespace {
-    /// The route belongs to none.
+    /// The route belongs to no namespace.
     None,
-    /// Only in those places.
+    /// By the path, `X-Namespace` or the listener.
     Required,
-    /// Also by `namespace` in the query.
+    /// By the path, `X-Namespace`, the listener, or `namespace` in the query.
     OrQuery,
-    /// Also by the session that the query names.
+    /// By the path, `X-Namespace`, the listener, or the session that the query names.
     OrSession,
-    /// The route belongs to the namespace of the management tools, and is for principals that may use them.
+    /// Not at all: the route belongs to the namespace of the management tools, and is for principals that may use them.
     Management,
 }
 
@@ -292,9 +292,9 @@ pub enum RouteNamespace {
 pub enum RouteBody {
     /// No body. It is never read.
     None,
-    /// JSON.
+    /// A JSON body.
     Json,
-    /// JSON, or nothing at all.
+    /// A JSON body, or no body at all.
     JsonOrNothing,
     /// Any type that the handler accepts; it refuses other types itself.
     Any,
@@ -369,7 +369,7 @@ impl RouteSpec {
         matches!(*method, Method::POST | Method::PUT) && self.body != RouteBody::None
     }
 
-    /// The ways in which a client names the namespace here, as a part of a sentence.
+    /// A clause for error messages that says how a request to this route can name its namespace.
     pub(crate) fn ways_to_name_a_namespace(&self) -> &'static str {
         match (self.group, self.namespace) {
             (RouteGroup::Mcp, _) => {
@@ -399,7 +399,7 @@ impl RouteSpec {
         Err(Rejection::method_not_allowed(message, self.allow()))
     }
 
-    /// Refuses methods that MCP has no longer since 2026-07-28: it has no separate streams and sessions, so neither GET nor
+    /// Refuses methods that MCP does not have since 2026-07-28: it has no separate streams and sessions, so neither GET nor
     /// DELETE.
     pub(crate) fn check_modern_method(
         &self,

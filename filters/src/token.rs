@@ -45,7 +45,7 @@ impl TokenDigest {
 }
 
 impl Hash for TokenDigest {
-    /// A digest is its own hash, and a part of it is enough of one.
+    /// Hashes by the first 8 bytes of the digest, which are as evenly spread as any hash.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0[0]);
     }
@@ -111,7 +111,7 @@ impl SecretToken {
         }
     }
 
-    /// The digest that is compared.
+    /// The digest that presented tokens are compared with.
     pub(crate) fn digest(&self) -> TokenDigest {
         self.0
     }

@@ -6,7 +6,7 @@ use crate::fields::Fields;
 
 pub(crate) const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 
-/// The first protocol version without a handshake. Versions are dates: they compare as texts.
+/// The first protocol version without a handshake. Versions are dates and compare as texts.
 pub(crate) const FIRST_MODERN_VERSION: &str = "2026-07-28";
 
 /// Returns true for a version without a handshake, future ones included.

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::CertificateConfig;
 
-/// A name that a certificate gives its owner.
+/// A name in a client certificate, with its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CertificateName {
     /// A host name, in lower case.
     Host(String),
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
     /// An e-mail address.
     Email(String),
@@ -23,12 +23,12 @@ pub enum CertificateName {
 }
 
 impl CertificateName {
-    /// A host name.
+    /// Makes the name of a host; the case does not matter.
     pub fn host(name: &str) -> Self {
         Self::Host(name.to_ascii_lowercase())
     }
 
-    /// The name that an entry of the configuration matches; an error is the key at fault and the message.
+    /// Parses the name of an entry of the configuration; the error is the key at fault and the message.
     pub(crate) fn of_config(
         certificate: &CertificateConfig,
     ) -> Result<Self, (&'static str, &'static str)> {
@@ -45,7 +45,7 @@ impl CertificateName {
         }
     }
 
-    /// A subject alternative name as it is written in the configuration; its form tells its kind.
+    /// Parses a subject alternative name; its form tells its kind.
     fn alternative(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err("write a host name, an address, an e-mail address or a URI");
@@ -66,7 +66,7 @@ impl CertificateName {
     }
 }
 
-/// A subject without blanks around its parts and with the names of its attributes in upper case. None where a part is no
+/// Normalises a subject: no blanks around its attributes, attribute names in upper case. `None` where an attribute is not
 /// `NAME=value`.
 fn normal_subject(text: &str) -> Option<String> {
     let mut parts = vec![String::new()];

@@ -24,13 +24,13 @@ pub struct FailureConfig {
     /// The time without a wrong credential after which the count begins anew.
     #[serde(with = "humantime_serde")]
     pub window: Duration,
-    /// The longest delay.
+    /// The longest delay after a wrong credential.
     #[serde(with = "humantime_serde")]
     pub max_delay: Duration,
 }
 
 impl FailuresConfig {
-    /// The limits; None where nothing is slowed.
+    /// The limits and delays; `None` where nothing is slowed.
     pub fn limits(&self) -> Option<FailureLimits> {
         match self {
             Self::Off => None,

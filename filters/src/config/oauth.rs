@@ -32,7 +32,7 @@ pub struct OauthConfig {
     /// The claim that names the principal.
     #[serde(default = "default_principal")]
     pub principal: String,
-    /// The scopes of the gateway, by the scope of a token that stands for them.
+    /// The gateway's scope that each scope of a token grants, by the scope of the token.
     pub scopes: BTreeMap<String, String>,
     /// The namespaces that tokens open.
     #[serde(default)]
@@ -40,7 +40,7 @@ pub struct OauthConfig {
     /// The endpoint that judges tokens which are no JWT.
     #[serde(default)]
     pub introspection: Introspection,
-    /// True when names may resolve to addresses that are not public.
+    /// True if host names of the issuer's endpoints may resolve to addresses that are not public.
     #[serde(default)]
     pub allow_private: bool,
 }
@@ -59,7 +59,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// All audiences.
+    /// All accepted audiences.
     pub fn names(&self) -> &[String] {
         match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -71,12 +71,12 @@ impl Audience {
 /// The source of an issuer's keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum JwksSource {
-    /// At the address that the issuer's metadata names.
+    /// Keys from the URL that the issuer's metadata names.
     #[default]
     Auto,
-    /// At this URL.
+    /// Keys from this URL.
     Url(String),
-    /// In this file.
+    /// Keys from this file.
     File(PathBuf),
 }
 
@@ -90,7 +90,7 @@ pub enum TokenNamespaces {
     Claimed(ClaimedNamespaces),
 }
 
-/// `{ claim: NAME }`.
+/// `{ claim: NAME }`: the claim of a token that lists the namespaces which the token opens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimedNamespaces {
@@ -112,25 +112,25 @@ pub enum Introspection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IntrospectionConfig {
-    /// The endpoint.
+    /// URL of the endpoint.
     pub url: String,
-    /// The gateway's name at the issuer.
+    /// The gateway's client id at the issuer.
     pub client_id: String,
-    /// The gateway's password there, or `${NAME}` for a variable of the gateway's environment.
+    /// The gateway's client secret at the issuer, or `${NAME}` for a variable of the gateway's environment.
     pub client_secret: ClientSecret,
 }
 
-/// A client's password. Neither `Debug` nor serialisation shows it, unless it is nothing but a reference.
+/// A client secret. Neither `Debug` nor serialisation shows it, unless it is nothing but a reference to a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSecret(Secret);
 
 impl ClientSecret {
-    /// The password as it is written.
+    /// The client secret as it is written in the configuration.
     pub fn written(&self) -> &Secret {
         &self.0
     }
 
-    /// The variable that the password is in, where it is written as `${NAME}`.
+    /// The variable that holds the client secret, where it is written as `${NAME}`.
     pub fn variable(&self) -> Option<&str> {
         let inside = self.0.expose().strip_prefix("${")?.strip_suffix('}')?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';

@@ -27,7 +27,7 @@ impl PublicUrl {
     }
 }
 
-/// Why a text is no public URL.
+/// Error of a text that is no public URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is neither `off` nor an origin such as https://gw.example; a path in front of the gateway belongs into listeners[].path_prefix"

@@ -26,14 +26,14 @@ impl ConfigError {
     }
 }
 
-/// Higher rates are no limit that a machine could reach.
+/// Highest rate that can be configured, in events per second. No machine could reach a higher one.
 const RATE_MAX: u32 = 1_000_000;
-/// Higher bursts are no limit that a machine could reach.
+/// Largest burst that can be configured, in events. No machine could reach a larger one.
 const BURST_MAX: u32 = 10_000_000;
 const PRINCIPAL_BYTES_MAX: usize = 64;
-/// More free wrong credentials are no limit.
+/// Highest number of free wrong credentials that can be configured. A higher one would be no limit.
 const FREE_FAILURES_MAX: u32 = 1_000_000;
-/// Bounds of the times for failures, up to a day.
+/// Shortest and longest times of `admission.failures`: one second to one day.
 const FAILURE_TIMES: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
@@ -87,7 +87,7 @@ impl CertificateConfig {
 }
 
 impl AdmissionConfig {
-    /// Checks what parsing alone does not show.
+    /// Checks the rules that parsing alone does not check.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ fn overlap(one: &[String], other: &[String]) -> bool {
     one.is_empty() || other.is_empty() || one.iter().any(|name| other.contains(name))
 }
 
-/// Checks one entry of a list of principals. Entries that share a name are one principal.
+/// Checks one entry of a list of principals. Entries that share a name are one principal, and must open the same namespaces.
 fn validate_principal<'a>(
     at: &str,
     name: &'a str,

@@ -18,7 +18,7 @@ use crate::config::{OauthConfig, TokenNamespaces};
 use crate::makers;
 use crate::principal::Principal;
 
-/// The longest name of a subject, in bytes.
+/// Maximum length of a subject's name, in bytes.
 const SUBJECT_MAX: usize = 255;
 
 /// Maximum number of namespaces that a claim may list.
@@ -33,7 +33,7 @@ const NO_NAMESPACES: RefusalReason =
 pub(super) struct ClaimRules {
     config: OauthConfig,
     table: ScopeTable,
-    /// The scopes of tokens that stand for scopes of the gateway.
+    /// The scopes of tokens that grant scopes of the gateway.
     pub(super) offered: Arc<[OfferedScope]>,
     /// The hash over the issuer's entry, by which API keys find it again.
     entry: EntryHash,
@@ -43,7 +43,7 @@ pub(super) struct ClaimRules {
 pub(super) type RefusalReason = &'static str;
 
 impl ClaimRules {
-    /// The error says which scope does not exist.
+    /// Compiles the rules of an issuer's entry. The error names a scope that does not exist.
     pub(super) fn new(config: &OauthConfig, table: &ScopeTable) -> Result<Self, String> {
         let offered = config.scopes.iter().map(|(name, permission)| {
             let tools = table.compile(&[permission]).map_err(|it| it.to_string())?;
@@ -60,7 +60,7 @@ impl ClaimRules {
         })
     }
 
-    /// Returns true if both judge all claims alike.
+    /// Returns true if both rules judge all claims alike.
     pub(super) fn are_those_of(&self, other: &Self) -> bool {
         self.config == other.config && self.table == other.table
     }
@@ -159,7 +159,7 @@ impl ClaimRules {
         }
     }
 
-    /// The rights that the scopes of the token stand for. Scopes that are not in the mapping stand for nothing.
+    /// The rights that the scopes of the token grant. Scopes that are not in the mapping grant nothing.
     fn grant(&self, claims: &Claims) -> Result<Grant, RefusalReason> {
         let scopes = match claims.get("scope") {
             Some(scope) => words(Some(scope)),
@@ -180,7 +180,7 @@ impl ClaimRules {
     }
 }
 
-/// A claim that is one text or a list of them.
+/// The texts of a claim that is a text or a list of texts; empty for any other claim.
 fn texts(claim: Option<&Value>) -> Vec<String> {
     match claim {
         Some(Value::String(text)) => vec![text.clone()],
@@ -192,7 +192,7 @@ fn texts(claim: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// A claim that is words with spaces between them, or a list.
+/// The words of a claim: separated by spaces in a text, or the elements of a list.
 fn words(claim: Option<&Value>) -> Vec<String> {
     let texts = texts(claim);
     let words = texts.iter().flat_map(|text| text.split(' '));
@@ -202,7 +202,7 @@ fn words(claim: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// A claim that is a moment, in seconds since 1970.
+/// Reads a claim that is a time in seconds since 1970. `Ok(None)` for a missing claim.
 fn time(claims: &Claims, name: &str) -> Result<Option<SystemTime>, RefusalReason> {
     /// The last moment of the year 9999. Later moments are mistakes, and overflow.
     const LAST: f64 = 253_402_300_799.0;

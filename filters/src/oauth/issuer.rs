@@ -1,4 +1,4 @@
-//! An issuer: its rules, its keys as they were last fetched, and the tokens that were judged before.
+//! An issuer of access tokens: its rules, its keys as they were last fetched, and the tokens that were judged before.
 //!
 //! Nothing here fetches. The keys and the answers about opaque tokens are put in from outside; until they are there, a token
 //! is pending.
@@ -20,7 +20,7 @@ use crate::config::{Introspection, IntrospectionConfig, OauthConfig};
 use crate::principal::Principal;
 use crate::token::TokenDigest;
 
-/// How long the answer of an introspection endpoint counts. A revoked token may go on for that time.
+/// How long an answer of an introspection endpoint is used. A revoked token is accepted for up to that time.
 const ANSWER_COUNTS: Duration = Duration::from_secs(60);
 
 /// How long a token that an issuer does not know is refused without asking again.
@@ -32,8 +32,8 @@ const RENEWED_AHEAD: Duration = Duration::from_secs(20);
 /// How long a token is not asked about again after the endpoint gave no answer.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Tokens of one issuer that are remembered. Valid and invalid tokens are counted apart, so that a client with many wrong
-/// tokens cannot push out the right ones.
+/// Capacity for tokens of one issuer that are remembered. Valid and invalid tokens are counted apart, so that a client with many
+/// wrong tokens cannot push out the right ones.
 const TOKENS: Capacity = Capacity {
     tokens: 20_000,
     bytes: 64 * 1024 * 1024,
@@ -43,7 +43,7 @@ const REFUSALS: Capacity = Capacity {
     bytes: usize::MAX,
 };
 
-/// An issuer of tokens.
+/// An issuer of access tokens.
 pub struct Issuer {
     config: OauthConfig,
     rules: ClaimRules,
@@ -53,12 +53,12 @@ pub struct Issuer {
     renewals: Renewals,
 }
 
-/// Why a token without a principal has none.
+/// The reason why a token has no principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TokenRefusal {
     /// The issuer does not know the token.
     Unknown(RefusalReason),
-    /// The issuer knows the token, or has known it, and it counts for nothing here.
+    /// The issuer knows the token, or has known it, and the gateway does not accept it.
     Over(RefusalReason),
     /// The issuer gave no answer.
     Silence,
@@ -70,29 +70,29 @@ enum TokenRefusal {
 pub struct IssuerKeys {
     /// Plain data: a thread that panicked leaves it whole.
     set: RwLock<Option<Arc<KeySet>>>,
-    /// The number of sets there have been.
+    /// Number of key sets so far. Verdicts by an older set are not used.
     version: AtomicU64,
-    /// True when a token by a key that is not in the set was sent.
+    /// True if a token arrived that is signed by a key which is not in the set.
     wanted: AtomicBool,
 }
 
 /// The verdict on a token at one issuer, as far as it is known.
 pub(super) enum IssuerVerdict {
     Principal(Arc<Principal>),
-    /// The keys have to be fetched, or the issuer to be asked.
+    /// No verdict yet: the issuer's keys have to be fetched, or the issuer asked about the token.
     Nothing,
-    /// The issuer has to be asked about a token that counted before.
+    /// No verdict any more: the issuer has to be asked about a token that was valid before.
     Lapsed,
     /// The issuer was asked a moment ago, and gave no answer.
     Silence,
     /// The issuer has not made the token.
     Refused(RefusalReason),
-    /// The issuer has made the token, and it counts for nothing here, or no longer.
+    /// The issuer has made the token, and the gateway does not accept it, or no longer.
     Over(RefusalReason),
 }
 
 impl Issuer {
-    /// The error says which scope does not exist.
+    /// Makes an issuer without keys. The error names a scope that does not exist.
     pub(super) fn new(config: &OauthConfig, table: &ScopeTable) -> Result<Self, String> {
         Ok(Self {
             config: config.clone(),
@@ -207,8 +207,8 @@ impl Issuer {
         self.renewals.take()
     }
 
-    /// Takes the answer of the introspection endpoint about a token: the body of a 200. Returns false for a body that is no
-    /// such answer.
+    /// Stores the answer of the introspection endpoint about a token: the body of a response with status 200. Returns false if
+    /// the body is no introspection answer.
     pub fn answered(&self, digest: TokenDigest, body: &[u8], now: SystemTime) -> bool {
         let Ok(claims) = serde_json::from_slice::<Claims>(body) else {
             return false;
@@ -237,8 +237,8 @@ impl Issuer {
         true
     }
 
-    /// Notes that the introspection endpoint could not be asked, so that the next requests with the token do not wait again.
-    /// An answer that still counts goes on to count.
+    /// Notes that the introspection endpoint could not be asked, so that the next requests with the token do not wait again. An
+    /// earlier answer that is still in force remains so.
     pub fn not_answered(&self, digest: TokenDigest, now: SystemTime) {
         self.refusals
             .note(digest, TokenRefusal::Silence, 0, 0, now + SILENCE);
@@ -250,7 +250,7 @@ impl Issuer {
 pub enum KeySetChange {
     /// The keys are unchanged.
     Nothing,
-    /// Further tokens count.
+    /// No key was removed: all tokens that were valid still are, and more may be.
     SomeAreNew,
     /// Tokens that were valid may have become invalid.
     SomeAreGone,
@@ -263,7 +263,7 @@ impl IssuerKeys {
         set.clone()
     }
 
-    /// Puts newly fetched keys in force. Tokens by keys that are gone count no longer.
+    /// Replaces the keys. Tokens signed by removed keys are not accepted any more.
     pub fn replace(&self, set: KeySet) -> KeySetChange {
         let mut current = self.set.write().unwrap_or_else(PoisonError::into_inner);
         let replaced = match current.as_ref() {
@@ -276,7 +276,7 @@ impl IssuerKeys {
         replaced
     }
 
-    /// Returns true if a token by an unknown key, or with a wrong signature, was sent since the last call.
+    /// Returns true if a token signed by an unknown key, or with a wrong signature, was sent since the last call.
     pub fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::Relaxed)
     }

@@ -12,7 +12,7 @@ use super::keys::KeySet;
 use super::signature;
 use crate::algorithm::Algorithm;
 
-/// The longest token that is looked at.
+/// Maximum length of a token, in bytes. Longer ones are refused unread.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
 /// The three parts of a token, as they came.
@@ -47,7 +47,7 @@ pub(super) type Claims = Map<String, Value>;
 /// The verdict on a token's signature.
 #[derive(Debug, PartialEq)]
 pub(super) enum SignatureVerdict {
-    /// The signature is right: these are the claims.
+    /// The signature is right; the claims of the token.
     By(Claims),
     /// The signature is by a key that is not in the set. A newer set may have it.
     ByUnknownKey,
@@ -77,7 +77,7 @@ impl<'a> Jwt<'a> {
         })
     }
 
-    /// The length of the token.
+    /// The length of the token, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.signed.len() + 1 + self.signature.len()
     }
@@ -93,7 +93,7 @@ impl<'a> Jwt<'a> {
         Some(named.iss)
     }
 
-    /// Checks the signature.
+    /// Checks the signature by the keys of the issuer; `None`: no keys were fetched yet.
     pub(super) fn signed(&self, allowed: &[Algorithm], keys: Option<&KeySet>) -> SignatureVerdict {
         let header = URL_SAFE_NO_PAD.decode(self.header).ok();
         let header = header.and_then(|it| serde_json::from_slice::<Header>(&it).ok());
@@ -126,7 +126,7 @@ impl<'a> Jwt<'a> {
         match (right, id) {
             (true, _) => self.claims(),
             (false, Some(_)) => SignatureVerdict::Wrong,
-            // Perhaps the signature of a new key.
+            // A newer key of the issuer may have made the signature.
             (false, None) => SignatureVerdict::ByUnknownKey,
         }
     }

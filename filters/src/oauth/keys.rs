@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::algorithm::{Algorithm, KeyKind};
 
-/// Keys of one set that are read; no issuer publishes as many.
+/// Maximum number of keys in a set. No issuer publishes as many.
 const KEYS_MAX: usize = 100;
 
-/// Keys that are tried for a token that names none.
+/// Maximum number of keys that are tried for a token that names none.
 const TRIES_MAX: usize = 8;
 
 /// The keys of an issuer that tokens can be signed with.
@@ -36,13 +36,13 @@ struct IssuerKey {
     digest: [u8; 32],
 }
 
-/// Why a document is no set of keys.
+/// The reason why a document is not accepted as a key set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKeys {
-    /// The document is something else.
+    /// The document is not a JWKS.
     #[error("it is no JWKS: a JSON object with the list `keys` is expected")]
     NotJwks,
-    /// The list is too long.
+    /// The list has more than 100 keys.
     #[error("it has more than {KEYS_MAX} keys")]
     TooMany,
     /// No token can be signed with any of its keys.
@@ -122,7 +122,7 @@ impl KeySet {
 }
 
 impl IssuerKey {
-    /// `None` for a key that cannot verify tokens.
+    /// Reads a key of a JWKS; `None` for a key that cannot verify tokens.
     fn of(value: Value) -> Option<Self> {
         let algorithm = value.get("alg").and_then(Value::as_str).map(str::to_owned);
         let digest = Sha256::digest(value.to_string()).into();

@@ -7,16 +7,17 @@ use tooldock_workers::secret::Secret;
 
 use crate::token::TokenDigest;
 
-/// Tokens that wait for renewal, and the bytes of their texts. A token beyond that is asked about when its answer has ended.
+/// Maximum number of tokens that wait for renewal, and of bytes of their texts. A token beyond these bounds is asked about when
+/// its answer has ended.
 const RENEWALS_MAX: usize = 2_048;
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// A token that is to be asked about again.
 #[derive(Debug, Clone)]
 pub struct Renewal {
-    /// The token.
+    /// The token to ask about.
     pub token: Secret,
-    /// Its digest, which shows in no output.
+    /// The token's digest. Not shown in any output.
     pub digest: TokenDigest,
 }
 
@@ -31,7 +32,7 @@ struct PendingRenewals {
 }
 
 impl Renewals {
-    /// Has a token renewed, where there is room.
+    /// Queues a token for renewal. Does nothing if the queue is full.
     pub(super) fn note(&self, digest: TokenDigest, token: &str) {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = waiting.bytes + token.len();
@@ -42,7 +43,7 @@ impl Renewals {
         }
     }
 
-    /// Takes all of them.
+    /// Takes all queued tokens.
     pub(super) fn take(&self) -> Vec<Renewal> {
         let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *waiting).renewals

@@ -15,7 +15,7 @@ use crate::route::{EndpointAliases, RouteGroups};
 /// The path of the metadata of resources.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// The part of that path behind `/.well-known/`.
+/// [`WELL_KNOWN`] without `/.well-known/`.
 const DOCUMENT: &str = "oauth-protected-resource";
 
 /// The paths by which clients of a listener reach resources.
@@ -38,7 +38,7 @@ impl<'a> ResourcePlace<'a> {
     }
 }
 
-/// The parts that all documents share.
+/// The content that the metadata documents of all resources share.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     /// The origin by which clients reach the gateway.
@@ -66,7 +66,7 @@ impl Resources {
         }
     }
 
-    /// The document for the rest of a path behind `/.well-known/`; None where no resource is meant.
+    /// The metadata document at the path `rest` below `/.well-known/`; `None` where that path belongs to no resource.
     pub(super) fn document(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         let prefix = place.prefix;
         let path = rest.strip_prefix(DOCUMENT)?;
@@ -95,7 +95,7 @@ impl Resources {
         format!("{}{WELL_KNOWN}{}{path}", self.origin, place.prefix)
     }
 
-    /// All scopes that stand for scopes of the gateway.
+    /// All scopes of tokens that grant scopes of the gateway, separated by spaces.
     pub(super) fn scopes(&self) -> String {
         let scopes: Vec<_> = self.scopes.iter().map(String::as_str).collect();
         scopes.join(" ")

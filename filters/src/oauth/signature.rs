@@ -30,7 +30,7 @@ pub(super) fn is_right(
     verify(signature, message.as_bytes(), key, algorithm).unwrap_or(false)
 }
 
-/// The gateway signs no token.
+/// Factory of signers; fails, since the gateway signs no token.
 fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, Error> {
     Err(ErrorKind::UnsupportedAlgorithm.into())
 }

@@ -14,16 +14,16 @@ use crate::token::TokenDigest;
 /// The wait before a token whose renewal came to nothing may be claimed for renewal again.
 const CLAIM_AGAIN: Duration = Duration::from_secs(5);
 
-/// The size of tables of judged tokens.
+/// Maximum size of tables of judged tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capacity {
-    /// Tokens at most.
+    /// Maximum number of tokens.
     pub(super) tokens: usize,
-    /// Bytes that their verdicts hold at most.
+    /// Maximum number of bytes that their verdicts hold.
     pub(super) bytes: usize,
 }
 
-/// Verdicts on tokens, each until its time.
+/// Verdicts on tokens, each until it expires.
 pub(super) struct JudgedTokens<T> {
     /// The capacity of each of the two tables.
     capacity: Capacity,
@@ -45,7 +45,7 @@ struct JudgedToken<T> {
     digest: TokenDigest,
     known: T,
     bytes: usize,
-    /// The keys that it was judged by.
+    /// Version of the issuer's keys that the token was judged by; 0 for an opaque token.
     keys: u64,
     until: SystemTime,
     /// When its renewal was claimed last, in seconds since 1970.
@@ -53,7 +53,7 @@ struct JudgedToken<T> {
 }
 
 impl<T: Clone> JudgedTokens<T> {
-    /// Tables of that size together.
+    /// Makes two empty tables that together have this capacity.
     pub(super) fn new(capacity: Capacity) -> Self {
         let empty = || TokenTable {
             judged: HashMap::default(),
@@ -71,7 +71,7 @@ impl<T: Clone> JudgedTokens<T> {
         }
     }
 
-    /// The verdict on a token by these keys at that moment, and its end.
+    /// The verdict on a token and the end of the verdict, if it is by keys of the version `keys` and has not ended at `now`.
     pub(super) fn find(
         &self,
         digest: &TokenDigest,
@@ -116,7 +116,7 @@ impl<T: Clone> JudgedTokens<T> {
         free && claim().is_ok()
     }
 
-    /// Notes the verdict on a token, which holds this number of bytes.
+    /// Stores the verdict on a token, which holds this number of bytes.
     pub(super) fn note(
         &self,
         digest: TokenDigest,

@@ -3,18 +3,18 @@
 /// A path in which `{namespace}` and `{name}` stand for one segment each, and `{rest}` for everything after.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern {
-    /// The part before the first variable.
+    /// The pattern up to its first variable.
     literal: &'static str,
-    /// The rest, beginning with a variable; empty where there is none.
+    /// The pattern from its first variable on; empty for a pattern without variables.
     variables: &'static str,
 }
 
-/// The segments of a path in the places of the variables, not yet decoded.
+/// The segments of a path that match the variables, not yet decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Segments<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
-    /// The rest of the path, of several segments perhaps.
+    /// The end of the path that `{rest}` matches, perhaps of several segments.
     pub(super) rest: Option<&'a str>,
 }
 
@@ -29,7 +29,7 @@ impl Pattern {
         Self { literal, variables }
     }
 
-    /// Reads a path; `None` where it is another one.
+    /// Matches a path; `None` if the path does not match.
     pub(super) fn read<'a>(&self, path: &'a str) -> Option<Segments<'a>> {
         let rest = path.strip_prefix(self.literal)?;
         if self.variables.is_empty() {
@@ -58,7 +58,7 @@ impl Pattern {
     }
 }
 
-/// `{variable}` at the beginning, and what follows.
+/// Splits a pattern that begins with `{variable}` into the variable's name and the text behind it.
 fn split_variable(pattern: &str) -> Option<(&str, &str)> {
     pattern.strip_prefix('{')?.split_once('}')
 }

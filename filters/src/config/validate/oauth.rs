@@ -13,9 +13,9 @@ use crate::config::{Introspection, JwksSource, OauthConfig, TokenNamespaces};
 const ISSUERS_MAX: usize = 16;
 /// Maximum number of scopes, and of audiences, of one issuer.
 const LISTED_MAX: usize = 100;
-/// The longest text of a token that is compared with one of the configuration.
+/// Maximum length of a configured text that is compared with one of a token, in bytes.
 const TEXT_MAX: usize = 1_024;
-/// Larger differences between clocks are misconfigurations.
+/// Largest difference between clocks that can be configured. Larger ones are misconfigurations.
 const LEEWAY_MAX: Duration = Duration::from_secs(600);
 
 impl AdmissionConfig {
@@ -46,7 +46,7 @@ impl AdmissionConfig {
     }
 }
 
-/// A key, and the fault of its value.
+/// The key of a wrong value, and the fault of the value.
 type Wrong = (&'static str, String);
 
 impl OauthConfig {

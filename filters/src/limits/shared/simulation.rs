@@ -54,7 +54,7 @@ struct Outcome {
 struct Store(HashMap<[u8; 16], Duration>);
 
 impl Store {
-    /// Does the same as `budgets.lua`.
+    /// Takes the reported use, as `budgets.lua` does, and returns the time until each budget is whole again.
     fn take(&mut self, now: Duration, used: &[BudgetUse], replicas: usize) -> Vec<Duration> {
         let replicas = u32::try_from(replicas).expect("few");
         let taken = used.iter().map(|it| {
