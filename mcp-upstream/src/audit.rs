@@ -27,7 +27,7 @@ use days::DailyFiles;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// Days a file is kept, today's included; 0 keeps all.
+    /// Number of days for which a file is kept, today included; 0 keeps all files.
     pub retention_days: u32,
     /// The form in which a call's arguments are written.
     pub arguments: AuditArguments,
@@ -37,9 +37,9 @@ pub struct AuditConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AuditArguments {
-    /// Nothing.
+    /// Arguments are not written.
     None,
-    /// Their size and BLAKE3 digest.
+    /// The size and the BLAKE3 digest of the arguments.
     #[default]
     Digest,
     /// The arguments, values of secret-looking keys masked; large ones as a digest.
@@ -55,7 +55,7 @@ impl Default for AuditConfig {
     }
 }
 
-/// How a call came in.
+/// Transport by which a call arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// `POST /mcp`.
@@ -69,13 +69,13 @@ pub enum Transport {
 /// The audit record of one call. Cheap to make: the writer formats it.
 #[derive(Debug, Clone)]
 pub struct AuditRecord {
-    /// When the call ended.
+    /// Time at which the call ended.
     pub at: SystemTime,
     /// The request's id.
     pub request_id: Arc<str>,
-    /// How it came in.
+    /// Transport by which the call arrived.
     pub transport: Transport,
-    /// The namespace.
+    /// The namespace that the call was made in.
     pub namespace: NamespaceName,
     /// The namespace at the other end, for calls that go through an aggregate: on the aggregate's line its member, on the
     /// member's line the aggregate.
@@ -90,21 +90,21 @@ pub struct AuditRecord {
     pub http_status: u16,
     /// The cause of the failure; `None` for a success, and when the status says all that is known.
     pub(crate) cause: Option<Box<CallCause>>,
-    /// How long the call took, waiting in the queue included.
+    /// Duration of the call, including its wait in the queue.
     pub latency: Duration,
     /// The MCP version; `None` in REST.
     pub protocol_version: Option<&'static str>,
     /// The digest that stands for the session's id.
     pub session: Option<Arc<str>>,
-    /// The client's address; the unspecified one for a client of a Unix socket.
+    /// The client's address; the unspecified address for a client of a Unix socket.
     pub client: IpAddr,
-    /// The token's name.
+    /// The name of the caller's principal; `None` for callers without one.
     pub principal: Option<Arc<str>>,
     /// The id of the API key, where the caller has one.
     pub token_id: Option<Arc<str>>,
     /// The process at the other end of the relay's socket.
     pub relay: Option<Arc<RelayPeer>>,
-    /// The arguments, see [`AuditSender::keep`].
+    /// The arguments in their recorded form, from [`AuditSender::keep`].
     pub arguments: KeptArguments,
     /// True when arguments sent as JSON in strings were converted to the types of the tool's schema. `arguments` holds them as
     /// sent.
@@ -128,7 +128,7 @@ pub struct AuditSender {
 /// Owner of the log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
 pub type AuditGuard = LogGuard<AuditRecord>;
 
-/// Namespace of the functions that make an audit log.
+/// Starts an audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct Audit;
 
@@ -180,8 +180,8 @@ impl AuditSender {
         }
     }
 
-    /// Returns true if records may hold a tool's own words about its failures. False when arguments are not recorded, since such
-    /// words may repeat them.
+    /// Returns true if records may hold the message with which a tool describes its failure. False when arguments are not
+    /// recorded, since such a message may repeat them.
     pub(crate) fn keeps_words_of_tools(&self) -> bool {
         self.arguments != AuditArguments::None
     }

@@ -29,21 +29,21 @@ pub(crate) use follow::follow;
 use listener::StreamListener;
 pub use listener::{Filter, ListenGuard, TooManyUpdates};
 
-/// The most updated resources of one namespace that wait for the task; further updates in the same round are not announced.
+/// Maximum number of updated resources of one namespace that wait for delivery; further updates in the same round are dropped.
 const UPDATES_MAX: usize = 10_000;
-/// The most bytes of their URIs together: 4 MiB.
+/// Maximum length of the URIs of these resources together, in bytes: 4 MiB.
 const UPDATE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Streams of listeners that one step of the task serves before it lets others run.
+/// Number of listeners' streams that a delivery writes to before it yields to the runtime.
 const STEP: usize = 256;
 
-/// The sessions and listeners of all namespaces.
+/// Announces changes of namespaces to the sessions and listeners that are registered for them.
 pub struct Audience {
     log: Arc<EventLog>,
     /// The replicas whose clients are told of changes that functions announce.
     replicas: Arc<Replicas>,
-    /// A namespace stays once it had a listener; there are as many as ever had a folder.
+    /// Registrations by namespace. An entry stays after its first registration: at most one for each namespace ever served.
     namespaces: DashMap<NamespaceName, Arc<NamespaceAudience>>,
-    /// Version counters for parts of the gateway that follow the lists of a namespace.
+    /// Counters of announced list changes, for code of the gateway that follows a namespace by [`Audience::overhear`].
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
     /// The changes to deliver, and whether the task runs. Plain data, short sections.
     noted: Mutex<PendingChanges>,
@@ -57,7 +57,7 @@ pub(crate) struct NamespaceAudience {
     listeners: Mutex<Slab<Arc<StreamListener>>>,
 }
 
-/// A session's entry among the members of its namespace; dropping it removes the entry.
+/// Registration of a session for changes of its namespace; dropping it ends the registration.
 pub(crate) struct Seat {
     members: Arc<NamespaceAudience>,
     key: usize,
@@ -79,27 +79,27 @@ struct Changes {
     updated_bytes: usize,
 }
 
-/// A change in a namespace.
+/// A change in a namespace of which clients are notified.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// The list of tools.
+    /// The list of tools changed.
     Tools,
-    /// The list of prompts.
+    /// The list of prompts changed.
     Prompts,
-    /// The list of resources or of their templates.
+    /// The list of resources or of their templates changed.
     Resources,
-    /// The content of one resource; only sessions and listeners subscribed to it are told.
+    /// The content of one resource changed; only sessions and listeners subscribed to it are told.
     Updated(Arc<str>),
 }
 
 impl Audience {
-    /// An empty audience, whose sessions' streams are in `log`.
+    /// An audience without registrations, whose sessions' streams are in `log`.
     pub fn new(log: Arc<EventLog>) -> Arc<Self> {
         Self::among(log, Replicas::alone())
     }
 
-    /// An empty audience of a gateway with replicas.
+    /// An audience without registrations, of a gateway with replicas.
     pub fn among(log: Arc<EventLog>, replicas: Arc<Replicas>) -> Arc<Self> {
         Arc::new(Self {
             log,
@@ -149,8 +149,8 @@ impl Audience {
         ListenGuard::new(members, key)
     }
 
-    /// Tells the audience of a namespace, and for changed tools also the audience of all namespaces at once. Does not wait; the
-    /// delivery runs in the runtime this is called in.
+    /// Announces a change to the sessions and listeners of a namespace, and a change of tools also to those of
+    /// [`NamespaceName::global`]. Does not wait; the delivery runs in the runtime this is called in.
     pub(crate) fn announce(self: &Arc<Self>, namespace: &NamespaceName, change: Change) {
         if change == Change::Tools {
             self.announce_to(&NamespaceName::global(), change.clone());
@@ -207,13 +207,13 @@ impl Audience {
         }
     }
 
-    /// Changes whenever a list of the namespace is announced to have changed, whether or not a client listens.
+    /// A counter that changes whenever a list of the namespace is announced to have changed, whether or not a client listens.
     pub(crate) fn overhear(&self, namespace: &NamespaceName) -> watch::Receiver<u64> {
         let overheard = self.overheard.entry(namespace.clone()).or_default();
         overheard.subscribe()
     }
 
-    /// Tells a single session, if it has or had a stream for server notifications.
+    /// Announces changes to a single session, if it has or had a stream for server notifications.
     pub(crate) async fn tell(&self, session: &Arc<Session>, changes: &[Change]) {
         for change in changes {
             self.broadcast(std::slice::from_ref(session), &change.message(None))
@@ -389,7 +389,7 @@ impl Changes {
 }
 
 impl Change {
-    /// The notification for this change; for a listener with its subscription's id.
+    /// The notification about this change; for a listener, `subscription_id` is the id of its subscription as raw JSON.
     pub(crate) fn message(&self, subscription_id: Option<&str>) -> Vec<u8> {
         let method = match self {
             Self::Tools => "notifications/tools/list_changed",

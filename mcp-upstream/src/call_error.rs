@@ -1,5 +1,5 @@
-//! Details of a failed call for its caller, on every surface: details, seconds to wait, and the status by which the audit log and
-//! REST count the call.
+//! Parts of a failed call's error on every surface: details for the caller, seconds to wait, and the status by which the audit
+//! log and REST count the call.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use crate::caller::Caller;
 use crate::jsonrpc::{self, spans};
 
-/// The HTTP status of a failed call in REST (RST-08), which is also recorded in the audit log.
+/// The HTTP status of a failed call in REST (RST-08), which the audit log records, too.
 pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
     match code {
         CallErrorCode::ToolNotFound
@@ -20,7 +20,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         | CallErrorCode::PromptNotFound => StatusCode::NOT_FOUND,
         CallErrorCode::InvalidArguments => StatusCode::UNPROCESSABLE_ENTITY,
         CallErrorCode::InsufficientScope => StatusCode::FORBIDDEN,
-        // REST callers cannot be asked: the request itself needs it, so another try fails in the same way.
+        // REST callers cannot be asked: the request itself lacks the capability, so another attempt fails in the same way.
         CallErrorCode::MissingCapability => StatusCode::BAD_REQUEST,
         CallErrorCode::ExecutionTimeout => StatusCode::GATEWAY_TIMEOUT,
         CallErrorCode::WorkerUnavailable | CallErrorCode::Starting | CallErrorCode::Overloaded => {
@@ -39,8 +39,8 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
     }
 }
 
-/// The details of a failed call that this caller may see: the worker's own, without a traceback unless the caller holds the
-/// manager token, with the request id for looking it up and the seconds to wait.
+/// The details of a failed call for this caller: the worker's own, without a traceback unless the caller has the manager token
+/// with the request id for looking the call up and the seconds to wait.
 pub(crate) fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     let mut details: BTreeMap<Cow<'_, str>, Cow<'_, RawValue>> = BTreeMap::new();
     if let Some(given) = &error.details {
@@ -70,19 +70,19 @@ pub(crate) fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     to_raw_value(&details).unwrap_or_else(|_| empty_object().to_owned())
 }
 
-/// The longest detail of a cause that is kept, in bytes.
+/// Maximum size of a cause's text that is kept, in bytes.
 const DETAIL_MAX: usize = 2048;
-/// The longest answer that is searched for a cause, in bytes.
+/// Maximum size of an answer that is searched for a cause, in bytes.
 const SAID_MAX: usize = 64 * 1024;
 
-/// The cause of a failed call, as logs show it.
+/// The cause of a failed call, for logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallCause {
     /// The kind of failure, or the code of the server's error.
     pub(crate) code: Cow<'static, str>,
-    /// The cause, in words.
+    /// The cause in words, cut to [`DETAIL_MAX`].
     pub(crate) detail: String,
-    /// True when the words come from a tool or its server. They may hold data that only their caller should see.
+    /// True if the words come from a tool or its server. They may contain data that only the caller should see.
     pub(crate) of_tool: bool,
 }
 
@@ -99,7 +99,7 @@ impl CallCause {
         }
     }
 
-    /// The cause of a call that failed with this error.
+    /// The cause in an error of the gateway.
     pub(crate) fn of(error: &CallError) -> Self {
         let of_tool = match error.code {
             CallErrorCode::ToolError | CallErrorCode::OutputType => true,
@@ -112,8 +112,8 @@ impl CallCause {
         }
     }
 
-    /// The cause that an unsuccessful answer names: an error object, a result with `isError`, or a message with either. `status`
-    /// is the code by which the answer is counted.
+    /// The cause in an unsuccessful answer: an error object, a result with `isError`, or a message with either. `status`: the
+    /// code by which the answer is counted.
     pub(crate) fn said(status: &'static str, answer: &[u8]) -> Option<Self> {
         if answer.len() > SAID_MAX {
             return None;
@@ -138,7 +138,7 @@ impl CallCause {
     }
 }
 
-/// Whole seconds, rounded up, at least one: a client told to wait zero seconds would not wait.
+/// Whole seconds of a wait, rounded up, at least one: a client told to wait zero seconds would not wait.
 pub(crate) fn retry_seconds(after: Duration) -> u64 {
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
     seconds.max(1)

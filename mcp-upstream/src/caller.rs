@@ -1,4 +1,5 @@
-//! The caller of a request, as the edge established it. A value, not headers: there is nothing to forge or to strip.
+//! The caller of a request, as the edge has authenticated it. A value instead of headers, which could be forged and would have
+//! to be stripped.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,19 +19,20 @@ use crate::profile::Profile;
 /// An admitted caller. Cheap to clone.
 #[derive(Clone)]
 pub struct Caller {
-    /// The namespace the request is for, already found and open to the principal; `None` on paths without one.
+    /// The namespace that the request is for, which exists and is open to the principal; `None` on paths without a namespace.
     pub namespace: Option<NamespaceName>,
-    /// The principal of the token or client certificate that admitted the request; `None` for a stranger on a public path.
+    /// The principal of the token or client certificate that admitted the request; `None` for a client without credentials on a
+    /// public path.
     pub principal: Option<Arc<str>>,
-    /// The client's address, through trusted proxies only.
+    /// The client's address; headers about it count from trusted proxies only.
     pub client: IpAddr,
-    /// The request id, which also stands in the response, the log and the audit line.
+    /// The request id, which is also in the response, the log and the audit line.
     pub request_id: Arc<str>,
-    /// The switches of the listener the request came in on.
+    /// The rules of the listener on which the request came.
     pub profile: Arc<Profile>,
-    /// True when a valid manager token was presented: such a caller may see tracebacks.
+    /// True if a valid manager token was presented: such a caller may see tracebacks.
     pub manager: bool,
-    /// The headers of the request, for namespaces of remote servers, which may be passed some of them.
+    /// The headers of the request, some of which may be passed to remote servers.
     pub headers: Option<Arc<HeaderMap>>,
     /// The namespaces that the principal's token opens.
     pub visibility: Visibility,
@@ -38,30 +40,30 @@ pub struct Caller {
     pub grant: Option<Arc<Grant>>,
     /// The maker of API keys that the caller asks for.
     pub maker: KeyMaker,
-    /// The process at the other end, for callers on the relay's socket.
+    /// The process at the other end of the relay's socket, for callers there.
     pub relay: Option<Arc<RelayPeer>>,
     /// The handle of a toolset in the address of the request.
     pub toolset: Option<Arc<str>>,
-    /// Takes the outcome of the call for the edge; `None` if the edge does not need it.
+    /// Record of the call's outcome, which the edge reads; `None` if the edge does not need it.
     pub note: Option<Arc<CallNote>>,
     /// The limits of the API key; None for a key without limits and for other credentials.
     pub key_limits: Option<Arc<[KeyLimit]>>,
-    /// Takes the remaining budget of limits for the edge; `None` if no limit counts calls.
+    /// Record of limits' remaining budgets, which the edge reads; `None` if no limit counts calls.
     pub budget: Option<Arc<BudgetNote>>,
-    /// True when a health check of the caller is answered with the status alone, even if the listener's checks are open.
+    /// True if health checks of the caller are answered with the status alone, even if the listener's checks are open.
     pub status_only: bool,
 }
 
 /// The process at the other end of the relay's socket, as the kernel identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayPeer {
-    /// Its user.
+    /// User id of the process, as the kernel reports it.
     pub uid: u32,
-    /// Its group.
+    /// Group id of the process, as the kernel reports it.
     pub gid: u32,
-    /// Its process id, if the gateway can see the process: processes of another PID namespace have no number here.
+    /// The id of the process; `None` if it runs in another PID namespace, where the gateway cannot see it.
     pub pid: Option<i32>,
-    /// The project that the client claims to work for. Unverified, for records alone.
+    /// The project that the client claims to work for. Unverified, and for records alone.
     pub project: Option<Arc<str>>,
 }
 
@@ -75,23 +77,23 @@ struct CallNotes {
     backends: String,
 }
 
-/// The end of a call: its outcome and duration.
+/// Outcome and duration of a call that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallSummary {
     /// `ok`, or a stable code, as in the audit log.
     pub outcome: &'static str,
-    /// The duration of the call, waiting for its turn included.
+    /// Duration of the call, including its wait in the queue.
     pub time: Duration,
 }
 
 impl CallNote {
-    /// The outcome that was noted last.
+    /// The outcome that was recorded last.
     pub fn read(&self) -> Option<CallSummary> {
         self.noted().summary
     }
 
-    /// Takes the backends that the request went to, one after the other, in the form of nginx's `$upstream_addr`; empty if it
-    /// went to none.
+    /// Takes the backends to which the request was sent, in order, in the form of nginx's `$upstream_addr`; empty if there were
+    /// none.
     pub fn take_backends(&self) -> String {
         std::mem::take(&mut self.noted().backends)
     }
@@ -100,9 +102,9 @@ impl CallNote {
         self.noted().summary = Some(summary);
     }
 
-    /// Notes that the request was sent to a backend.
+    /// Records that the request was sent to a backend.
     pub(crate) fn went_to(&self, backend: &BackendId) {
-        /// Once the names are longer than this many bytes, further backends are not named.
+        /// Size of the recorded names in bytes beyond which further backends are not named.
         const MOST: usize = 1024;
         let backends = &mut self.noted().backends;
         if backends.len() > MOST {
@@ -122,7 +124,7 @@ impl CallNote {
 /// The namespaces that a token opens. The namespaces' own lists of principals apply as well.
 #[derive(Clone, Default)]
 pub enum Visibility {
-    /// All of them.
+    /// The token opens all namespaces.
     #[default]
     All,
     /// The namespaces for which the function returns true. One `Arc` per token, shared by its requests.
@@ -135,12 +137,12 @@ impl Caller {
         self.principal.as_deref().unwrap_or_default()
     }
 
-    /// The limits of the API key, which apply in addition to those of the configuration.
+    /// The limits of the caller's API key, which apply in addition to those of the configuration.
     pub fn key_limits(&self) -> &[KeyLimit] {
         self.key_limits.as_deref().unwrap_or_default()
     }
 
-    /// Notes the budget that a limit has left after a call.
+    /// Records the budget that a limit has left after a call.
     pub(crate) fn note_budget(&self, budget: Option<Budget>) {
         if let (Some(note), Some(budget)) = (&self.budget, budget) {
             note.write(budget);
@@ -153,15 +155,15 @@ impl Caller {
         grant.key_id().map(Arc::clone)
     }
 
-    /// Returns true if the caller may use a namespace: its token opens it, the namespace lets the principal in, and the listener
-    /// serves it.
+    /// Returns true if the caller may use a namespace: its token opens the namespace, the namespace admits the principal, and
+    /// the listener serves the namespace.
     pub fn may_use(&self, namespace: &Namespace) -> bool {
         let served = self.profile.namespace.as_ref();
         served.is_none_or(|served| *served == namespace.name) && self.is_let_into(namespace)
     }
 
-    /// Returns true if a namespace is open to the caller on some listener: its token opens it, and the namespace lets the
-    /// principal in.
+    /// Returns true if a namespace is open to the caller on some listener: its token opens the namespace, and the namespace
+    /// admits the principal.
     pub(crate) fn is_let_into(&self, namespace: &Namespace) -> bool {
         let opened = match &self.visibility {
             Visibility::All => true,
@@ -172,7 +174,7 @@ impl Caller {
 }
 
 impl fmt::Debug for Caller {
-    /// Leaves out the headers, which hold credentials.
+    /// Leaves out the headers, which contain credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
             .field("namespace", &self.namespace)

@@ -21,8 +21,8 @@
 //!
 //! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it changes
 //! whenever they may have changed, because the server said so, another process took the place of the one that listed them, or a
-//! client was shown other tools. They are read again on demand when the version has changed or the list is old. For a server that
-//! cannot be asked, its last list stands.
+//! client was shown other tools. They are read again on demand when the version has changed or the list is old. While a server
+//! cannot be asked, its last list is used.
 //!
 //! Only lists that all clients share are kept here: a list from a session's own process may be that session's alone. A client's
 //! own `tools/list` goes up to the server each time.
@@ -73,11 +73,11 @@ pub(crate) use refresh::{ListReading, ReadingOutcome, late};
 pub(crate) use results::ResultCheck;
 pub(crate) use view::{Access, View};
 
-/// How long a list of a server is fresh that does not announce changes …
+/// Age up to which the list of a server that announces no changes is current.
 const FRESH: Duration = Duration::from_secs(300);
-/// … and of a server that does.
+/// Age up to which the list of a server that announces changes is current, while it announces none.
 const FRESH_IF_ANNOUNCED: Duration = Duration::from_secs(3600);
-/// The most tools whose hints are kept.
+/// Maximum number of tools whose hints are kept.
 const HINTS_MAX: usize = 10_000;
 
 /// The tools and lists that one server offers to all clients. Empty by `Default`.
@@ -85,10 +85,10 @@ const HINTS_MAX: usize = 10_000;
 pub(crate) struct Catalogue {
     /// Plain data; the lock is never held across an await.
     inner: Mutex<CatalogueState>,
-    /// The mending of the server's lists.
+    /// The mode in which the server's lists are mended, and the log of their faults.
     lists: Arc<ListMending>,
     results: results::Results,
-    /// The version at which the tools are to be read again.
+    /// Sends the version of the tools whenever they are to be read again.
     announced: watch::Sender<u64>,
 }
 
@@ -100,7 +100,7 @@ struct CatalogueState {
     /// True when the hints are to be read again, whatever the pages say.
     stale: bool,
     version: u64,
-    /// The last complete list, of this version or of an earlier one.
+    /// The last complete list of tools, of the current `version` or of an earlier one.
     tools: Option<KnownTools>,
     /// True when the server announces changes of its tools.
     announces: bool,
@@ -131,7 +131,7 @@ impl Catalogue {
         }
     }
 
-    /// The mending of the server's lists.
+    /// The mode in which the server's lists are mended, and the log of their faults.
     pub(crate) fn lists(&self) -> &Arc<ListMending> {
         &self.lists
     }
@@ -169,8 +169,8 @@ impl Catalogue {
         self.lists.page(namespace, (kind, era), page, &mut taken)
     }
 
-    /// Returns true if a page is to be searched for faults: lists are mended, and the page is not known. Pages are kept in the
-    /// form in which they are shown.
+    /// Returns true if a page is to be searched for faults: lists are mended, and the page differs from the kept page. Pages are
+    /// kept in the form in which clients get them.
     pub(crate) fn is_to_be_mended(&self, key: Option<&PageKey>, page: &Bytes) -> bool {
         let is_known = |key| self.lock().pages.get(key) == Some(page);
         self.lists.is_on() && !key.is_some_and(is_known)
@@ -224,7 +224,7 @@ impl Catalogue {
         let Some(page) = page else { return };
         let stale = std::mem::take(&mut inner.stale);
         let news = inner.hint(&page.entries);
-        // A page without room cannot be compared with the one before, except by its hints.
+        // A page that was not kept, for lack of room, cannot be compared with the one before, except by its hints.
         if kept || stale || news {
             inner.version = next_version();
             if kept && is_first && page.is_whole() {
@@ -271,13 +271,13 @@ impl Catalogue {
         self.announced.send_replace(version);
     }
 
-    /// Announces the version at which the shared tools are to be read again.
+    /// Receives the version of the tools whenever they are to be read again.
     pub(crate) fn announced(&self) -> watch::Receiver<u64> {
         self.announced.subscribe()
     }
 
-    /// The reading that serves callers who want the current tools. With [`BegunReading`] if the caller has to carry it out, since
-    /// no reading serves yet.
+    /// The reading that callers who want the current tools wait for. A [`BegunReading`] comes with a new reading: the caller has
+    /// to carry it out.
     pub(crate) fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
         let mut inner = self.lock();
         let version = inner.version;

@@ -1,5 +1,5 @@
-//! The cost of a message on its way through the service. A change that makes the path more expensive has to say so: allocations
-//! are asserted here, instructions are compared with `cost.json` by `make cost`.
+//! The cost of a message in the service. A change that makes a message more expensive must show it: allocations are asserted
+//! here, instructions are compared with `cost.json` by `make cost`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ mod counted;
 
 pub(crate) use counted::allocations;
 
-/// A runtime of one thread, like each of the proxy's runtimes by default.
+/// A runtime with one thread, like each of the proxy's runtimes by default.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_current_thread()
         .enable_all()
@@ -30,7 +30,7 @@ pub(crate) fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Answers at once, so that only the path through the service is counted.
+/// Worker port that answers at once, so that only the code of the service is counted.
 struct Ready;
 
 impl WorkerPort for Ready {
@@ -72,7 +72,7 @@ impl Scene {
         Self { runtime, house }
     }
 
-    /// The allocations of one answer.
+    /// Number of allocations for one answer.
     fn allocations_of(&self, head: &McpHead, body: &'static str) -> u64 {
         let given = || (caller(), head.clone());
         allocations(given, |(caller, head)| {
@@ -106,7 +106,7 @@ const PING: &str = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":"Hello, Ada!"}}}"#;
 const LIST: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}"#;
 
-/// A modern request with these parameters and the metadata that every request carries.
+/// A modern request with these parameters, and the metadata that every modern request has.
 macro_rules! modern_body {
     ($method:literal, $params:literal) => {
         concat!(

@@ -1,16 +1,16 @@
-//! Port to the edge's credentials; the service does not know the edge.
+//! Port to the edge's credentials, since the service does not know the edge.
 
 use tooldock_workers::explain::{Credential, Principals};
 
-/// Looks up credentials by a key's id or a principal's name, at the edge that judges requests.
+/// Finds credentials by a key's id or a principal's name, at the edge that authenticates requests.
 pub trait Credentials: Send + Sync {
-    /// The credential.
+    /// Finds the credential of a principal or key.
     ///
     /// # Errors
     ///
-    /// In words: if no credential has that name, or several have.
+    /// A sentence, if no credential has that name, or several have.
     fn find(&self, who: &str) -> Result<Credential, String>;
 
-    /// The principals that can be asked about.
+    /// The principals that have a credential.
     fn principals(&self) -> Principals;
 }

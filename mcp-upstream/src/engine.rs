@@ -1,12 +1,13 @@
 //! Runs every call, whatever its transport and its upstream, in one order (FRM-08, FRM-12).
 //!
-//! A call goes through, in this order: its namespace is up → the policy allows the tool → its upstream has it → limits counted in
-//! tool calls → a place in the namespace's queue → the upstream → the bound on results. The time limit covers the wait in the
-//! queue too. The call is counted and audited once, however it ends, even when its client leaves and the future is dropped.
+//! A call passes these steps in this order: its namespace is up → the policy allows the tool → its upstream has the tool →
+//! limits counted in tool calls → a permit of the namespace's queue → the upstream → the bound on results. The time limit
+//! covers the wait in the queue too. The call is counted and audited once, however it ends, even when its client leaves and the
+//! future is dropped.
 //!
 //! The engine runs an `UpstreamCall`: a request that its upstream has understood. The engine sees only the facts that policy,
-//! limits, clock, audit and metrics need. The upstream turns the call into a frame to a worker or a message to a server. A call
-//! that may ask its client (`Talks::Asks`) has a loop around it (`interactive`); all others have none.
+//! limits, time limit, audit and metrics need. The upstream turns the call into a frame to a worker or a message to a server. A
+//! call that may ask its client (`Talks::Asks`) runs inside a loop (`interactive`); all other calls run without.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -52,47 +53,47 @@ pub(crate) use peer::Peer;
 use record::CallRecord;
 pub(crate) use secrecy::CallSecrets;
 
-/// Characters of an unknown tool's name that go into messages and logs.
+/// Maximum number of characters of an unknown tool's name in messages and logs.
 const UNKNOWN_NAME_MAX: usize = 128;
 
-/// The result of a call.
+/// Outcome of a call: the upstream's reply, or the reason why there is none.
 pub(crate) type CallOutcome = Result<UpstreamReply, CallError>;
 
-/// The future of a started call, which owns all it needs. The only box of a call.
+/// The future of a started call, which owns everything that the call needs. It is the only box of a call.
 pub(crate) type Work = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 /// A call that can run once. A client's cancellation with a message of its own is delivered first ([`CancelNotice`]).
 pub(crate) trait UpstreamCall: CancelNotice {
-    /// The facts by which the engine judges and records the call.
+    /// The facts by which the engine admits and records the call.
     fn facts(&self) -> &CallFacts;
 
-    /// Checks that an upstream is there to run the call, as far as is known without asking it. Called after the policy, before
-    /// limits are counted.
+    /// Checks that the upstream can run the call, as far as is known without asking the server or worker. Called after the
+    /// policy, before limits are counted.
     ///
     /// # Errors
     ///
-    /// If the call need not begin.
+    /// The reason why the call need not begin.
     fn admit(&self) -> Result<(), CallError> {
         Ok(())
     }
 
-    /// Starts the call, whose turn has come. Dropping the future cancels the call. Messages that the upstream sends before its
-    /// answer go to `peer`.
+    /// Starts the call, which has its permit. Dropping the future cancels the call. Messages that the upstream sends before its
+    /// reply go to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
-    /// The call in another namespace whose answer answers this call. The engine runs that call, and judges and records it as a
-    /// call of the other namespace. This call is then not started, and takes no queue place and no time limit: those of the other
-    /// call apply.
+    /// The call in another namespace whose reply answers this call. The engine runs that call, and admits and records it as a
+    /// call of the other namespace. This call is then not started, and takes no permit and has no time limit of its own: those
+    /// of the other call apply.
     fn delegate(&self) -> Option<Delegate<'_>> {
         None
     }
 
-    /// The reply of a delegated call, in the form that this namespace shows.
+    /// Adapts the reply of a delegated call to the form that this namespace shows.
     fn relayed(&self, reply: UpstreamReply) -> UpstreamReply {
         reply
     }
 
-    /// The failure of a delegated call, in the form that this namespace shows.
+    /// Adapts the failure of a delegated call to the form that this namespace shows.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         Err(error)
     }
@@ -104,7 +105,8 @@ pub(crate) trait UpstreamCall: CancelNotice {
         (&facts.subject, facts.named_arguments())
     }
 
-    /// Returns true if arguments were converted to the types of the tool's schema, and so differ from those sent.
+    /// Returns true if arguments were converted to the types of the tool's schema, and so differ from those that the client
+    /// sent.
     fn has_coerced_arguments(&self) -> bool {
         false
     }
@@ -114,13 +116,13 @@ pub(crate) trait UpstreamCall: CancelNotice {
         false
     }
 
-    /// The failure of this call as its caller may see it; details that only the operator may see are logged.
+    /// The failure of this call as its caller may see it; details for the operator alone are logged.
     fn shown(&self, _caller: &Caller, error: CallError) -> CallError {
         error
     }
 }
 
-/// A call in another namespace that answers this one.
+/// The call in the other namespace, which the engine runs.
 pub(crate) struct Delegate<'a> {
     /// The call in the other namespace.
     pub(crate) call: &'a Arc<dyn UpstreamCall>,
@@ -135,58 +137,59 @@ pub(crate) struct CallFacts {
     pub(crate) namespace: Arc<Namespace>,
     /// The method of the request.
     pub(crate) method: Method,
-    /// The tool, the prompt or the URI; empty for methods that name none.
+    /// The name of the tool or prompt, or the URI; empty for methods that name none.
     pub(crate) subject: Arc<str>,
-    /// The part of the parameters that the audit log may record: the arguments of a tool or prompt, otherwise mostly nothing.
+    /// The part of the parameters that the audit log may record: the arguments of a tool or prompt, empty for most other
+    /// methods.
     pub(crate) arguments: Bytes,
-    /// How the request came in.
+    /// The transport by which the request came.
     pub(crate) transport: Transport,
-    /// The MCP version in force, as it is spelled on the wire.
+    /// The MCP version of the request, as it is written on the wire.
     pub(crate) version: Option<&'static str>,
-    /// The digest that stands for the session's id.
+    /// The digest of the session's id, which logs show instead of the id.
     pub(crate) session: Option<Arc<str>>,
-    /// The messages that the upstream may send before it answers.
+    /// Kinds of messages that the upstream may send before its reply.
     pub(crate) talks: Talks,
-    /// The token for the client's progress notifications, raw JSON, if the upstream does not write them as whole messages.
+    /// The token for the client's progress notifications, as raw JSON, if the upstream does not write them as whole messages.
     pub(crate) progress_token: Option<String>,
-    /// True when the upstream may send each of its questions as a request of its own, so that questions that belong together come
+    /// True if the upstream may send each of its questions as a separate request, so that questions that belong together come
     /// one after another.
     pub(crate) asks_singly: bool,
 }
 
-/// Messages that an upstream may send before its answer.
+/// Kinds of messages that an upstream may send before its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Talks {
-    /// No messages: the call has no channel and no loop around it.
+    /// No messages: the call has no channel and no loop.
     No,
-    /// Progress and log messages.
+    /// Progress and log messages, but no questions.
     Tells,
-    /// Progress, log messages and questions; the clock stands while the client is asked.
+    /// Progress, log messages and questions; the time limit does not run while the client is asked.
     Asks,
 }
 
-/// The answer to a call.
+/// An upstream's reply to a call.
 #[derive(Debug, Clone)]
 pub(crate) enum UpstreamReply {
     /// The value that a function returned.
     Value(ToolReply),
-    /// A result object of the method, without the members that versions add.
+    /// A result object of the method, without the keys that versions add.
     Result(Bytes),
-    /// A server's whole response.
+    /// A server's whole JSON-RPC response.
     Response(Response),
 }
 
-/// The arguments of methods that have none, and of calls that leave them out.
+/// The arguments of methods that have none, and of calls without arguments.
 pub(crate) const NO_ARGUMENTS: &[u8] = b"{}";
 
-/// Limits that the edge keeps. For HTTP requests the edge checks the limits that count requests itself (NSR-15).
+/// Rate limits that the edge counts. For HTTP requests the edge itself checks the limits that count requests (NSR-15).
 pub trait Limiter: Send + Sync {
     /// Takes one call from the budgets of all limits that count it. Returns the tightest remaining budget; `None` if no limit
     /// counts the call.
     ///
     /// # Errors
     ///
-    /// If a limit has no budget left for the call; returns that limit.
+    /// A limit without budget for the call.
     fn check(
         &self,
         caller: &Caller,
@@ -199,51 +202,52 @@ pub trait Limiter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// If a limit has no budget left for the request; returns that limit.
+    /// A limit without budget for the request.
     fn check_request(&self, _: &Caller, _: &NamespaceName) -> Result<(), ExhaustedLimit> {
         Ok(())
     }
 }
 
-/// The limits that count a call.
+/// The limits that count a call, of all limits that apply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountedBy {
-    /// All limits.
+    /// All limits that apply to the call count it.
     All,
-    /// Only the limits of the namespace: the member that the call is passed on to is counted by the rest.
+    /// Only the limits of the namespace: the other limits count the call at the member to which it is delegated.
     Namespace,
 }
 
-/// A limit without budget for a call.
+/// A limit that has no budget left for a call.
 #[derive(Debug)]
 pub struct ExhaustedLimit {
     /// The time until there is budget for the same call.
     pub wait: Duration,
-    /// The limit.
+    /// The budget of the limit, as it is now.
     pub budget: Budget,
 }
 
-/// State that all calls share.
+/// State that all calls share. Runs the calls.
 pub(crate) struct Engine {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
-    /// Tells clients of the changes that workers announce in their namespace's lists and resources.
+    /// The subscribers of namespaces, who are told when workers announce changed lists and resources.
     pub(crate) audience: Arc<Audience>,
-    /// The bound on the memory of all answers.
+    /// The bound on the memory that all replies use.
     pub(crate) answers: Arc<AnswerBudget>,
-    /// Holds the secrets of namespaces.
+    /// The registry, which holds the secrets of namespaces.
     pub(crate) registry: Arc<Registry>,
 }
 
 impl Engine {
-    /// The account that answers to this caller are counted on.
+    /// The account that counts the bytes of replies to this caller.
     pub(crate) fn account_of(&self, caller: &Caller) -> AnswerAccount {
         AnswerAccount::new(&self.answers, caller.principal.as_ref(), caller.client)
     }
 
-    /// Runs one call to its end. Dropping the future cancels the call. Messages before the answer go to `events`; without it,
-    /// progress and log messages are dropped and questions fail. All events of the call are in the channel when this returns.
+    /// Runs one call to its end. Dropping the future cancels the call. Messages before the reply go to `events`; without
+    /// `events`, progress and log messages are dropped and questions fail. All events of the call are in the channel when this
+    /// returns.
     pub(crate) async fn run(
         &self,
         caller: &Caller,
@@ -254,8 +258,8 @@ impl Engine {
         self.run_via(caller, call, events, via).await
     }
 
-    /// Runs one call for a surface that reads its reply and may make an error of it. The call is recorded once the surface has
-    /// finished it.
+    /// Runs one call for a surface that reads its reply and may turn it into an error. The call is recorded when the surface
+    /// finishes it.
     pub(crate) async fn run_unfinished<'a>(
         &'a self,
         caller: &Caller,
@@ -270,7 +274,7 @@ impl Engine {
         (outcome, UnfinishedCall { record, status })
     }
 
-    /// Runs one call as [`Self::run`] does. `via` is the namespace at the other end, for calls that go through an aggregate.
+    /// Runs one call as [`Self::run`] does. `via`: the member's name, for calls that came through an aggregate.
     async fn run_via(
         &self,
         caller: &Caller,
@@ -295,8 +299,8 @@ impl Engine {
         outcome
     }
 
-    /// Runs a call, and hides secrets if it failed. Returns the outcome, and the status by which it is counted. `reached` is set
-    /// once the call is let through to its upstream.
+    /// Runs a call, and hides secrets if it failed. Returns the outcome, and the status by which it is counted. `reached` is
+    /// set once the call is admitted to its upstream.
     async fn settled(
         &self,
         caller: &Caller,
@@ -311,7 +315,7 @@ impl Engine {
         let outcome = match call.facts().may_tell_of_failure(status) {
             true => {
                 let secrets = self.secrets_of(caller, call.facts());
-                // Boxed: most calls succeed, and would otherwise reserve space for it.
+                // Boxed: most calls succeed, and would otherwise reserve space for this future.
                 Box::pin(secrets.hide_in_failure(outcome)).await
             }
             false => outcome,
@@ -352,7 +356,7 @@ impl Engine {
                 let answers = self.account_of(caller);
                 answers.room().await?;
                 let asking = InteractiveCall::new(self, facts, caller, limit, events, answers);
-                // Boxed, so that usual calls do not reserve space for it.
+                // Boxed, so that usual calls do not reserve space for this future.
                 Box::pin(asking.run(|peer| Arc::clone(call).start(peer))).await?
             }
             (None, Talks::Tells | Talks::No) => {
@@ -373,7 +377,7 @@ impl Engine {
         Ok(reply)
     }
 
-    /// Checks that the call may be made. Policy and limits counted in calls apply to tools alone.
+    /// Checks that the call may be made. The policy, and limits that count calls, apply to tools alone.
     fn admit(
         &self,
         caller: &Caller,
@@ -410,7 +414,7 @@ impl Engine {
         }
     }
 
-    /// Runs a call that cannot ask before its answer: a place in the queue, the upstream, one clock over both.
+    /// Runs a call that cannot ask before its reply: a permit of the queue, then the upstream, with one time limit over both.
     async fn in_turn(
         &self,
         caller: &Caller,
@@ -435,20 +439,20 @@ impl Engine {
             .await
             .map_err(|_| match entered.load(Ordering::Relaxed) {
                 true => timed_out(limit),
-                // The call never ran: another try is safe, and the tool is not to blame for the delay.
+                // The call never ran: it may be repeated safely, and the tool did not cause the delay.
                 false => overloaded(),
             })?
     }
 }
 
-/// A call that has ended, but whose surface has not yet decided whether its answer is an error.
+/// A call that has ended, but whose surface has not decided yet if its reply is an error.
 pub(crate) struct UnfinishedCall<'a> {
     record: CallRecord<&'a AuditSender>,
     status: Result<&'static str, CallErrorCode>,
 }
 
 impl UnfinishedCall<'_> {
-    /// Records the call, which the surface answered with this value or error.
+    /// Records the call, to which the surface responded with this value or error.
     pub(crate) fn finish<T>(mut self, answered: &Result<T, CallError>) {
         let Err(error) = answered else {
             return self.record.finish(self.status, None);
@@ -456,11 +460,11 @@ impl UnfinishedCall<'_> {
         self.record.sent(rest_status(error.code));
         let mut cause = CallCause::of(error);
         let status = match self.status {
-            // The surface cannot use the reply.
+            // The reply was a success, but the surface cannot use it.
             Ok("ok") => Err(error.code),
             Ok(said) => {
                 cause.of_tool = true;
-                // The code as MCP names it; REST has a code of its own for the server's error.
+                // The audit log has the code of MCP; REST has a code of its own for a server's error.
                 if error.cause.is_none() {
                     cause.code = said.into();
                 }
@@ -473,7 +477,7 @@ impl UnfinishedCall<'_> {
 }
 
 impl CallFacts {
-    /// The time limit of the call, its wait in the queue included.
+    /// The time limit of the call, including its wait in the queue.
     pub(crate) fn timeout(&self) -> Duration {
         match self.method.is_tool_call() {
             true => self.namespace.timeout_of(&self.subject),
@@ -481,7 +485,7 @@ impl CallFacts {
         }
     }
 
-    /// The most bytes that the answer may have.
+    /// Maximum size of the reply, in bytes.
     pub(crate) fn max_result(&self) -> u64 {
         match self.method.is_tool_call() {
             true => self.namespace.max_result_of(&self.subject),
@@ -489,12 +493,12 @@ impl CallFacts {
         }
     }
 
-    /// True for outcomes that may contain the text of an error: failed calls, and states of tasks.
+    /// Returns true for outcomes that may contain the text of an error: failed calls, and states of tasks.
     fn may_tell_of_failure(&self, status: Result<&str, CallErrorCode>) -> bool {
         status != Ok("ok") || self.method.starts_with("tasks/")
     }
 
-    /// The arguments of the tool or prompt, a JSON object; [`NO_ARGUMENTS`] if there are none.
+    /// The arguments of the tool or prompt as a JSON object; [`NO_ARGUMENTS`] if there are none.
     pub(crate) fn named_arguments(&self) -> &[u8] {
         match self.arguments.is_empty() {
             true => NO_ARGUMENTS,
@@ -504,7 +508,7 @@ impl CallFacts {
 }
 
 impl UpstreamReply {
-    /// The size of the answer, in bytes.
+    /// The size of the reply, in bytes.
     fn size(&self) -> usize {
         match self {
             Self::Value(reply) => reply.size(),
@@ -513,7 +517,7 @@ impl UpstreamReply {
         }
     }
 
-    /// The status by which the call is counted.
+    /// The status by which the call is counted: `ok`, `tool_error` or `upstream_error`.
     pub(crate) fn status(&self) -> &'static str {
         match self {
             Self::Value(_) | Self::Result(_) => "ok",
@@ -524,7 +528,7 @@ impl UpstreamReply {
     }
 }
 
-/// Returns true if a result says `isError`. Searches for the word before parsing, since few results have it.
+/// Returns true if a result has `isError: true`. Searches for the key before parsing, since few results have it.
 fn is_error(result: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct ErrorFlag {
@@ -551,7 +555,8 @@ pub(crate) fn insufficient_scope(name: &str) -> CallError {
     )
 }
 
-/// The error for a tool that this caller is not shown: refused if the caller's scopes do not open it, else unknown.
+/// The error for a tool that is hidden from this caller: insufficient scope if the caller's scopes do not open the tool, else
+/// unknown.
 pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
     let opens = |grant: &Arc<Grant>| namespace.policy.check_scope(&grant.tools, name).is_ok();
     match caller.grant.as_ref().is_none_or(opens) {
@@ -560,7 +565,7 @@ pub(crate) fn not_shown(caller: &Caller, namespace: &Namespace, name: &str) -> C
     }
 }
 
-/// A client's spelling of a name, cut to a length that messages and logs can hold.
+/// Cuts a name that a client wrote to a length that messages and logs can hold.
 pub(crate) fn shortened(name: &str) -> &str {
     let end = name.char_indices().nth(UNKNOWN_NAME_MAX);
     &name[..end.map_or(name.len(), |(at, _)| at)]

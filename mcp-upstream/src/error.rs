@@ -1,4 +1,4 @@
-//! Maps failures to HTTP statuses and JSON-RPC errors. No other module here does so.
+//! Maps failures to HTTP statuses and JSON-RPC errors. No other module of this crate does so.
 //!
 //! There are two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose
 //! codes differ between the eras. A `CallError` is a failed call: for a tool an `isError` result in MCP (built in `format`), for
@@ -19,15 +19,15 @@ use crate::replicas::ReplicaId;
 use crate::reply::{Head, Refusal, Reply};
 use crate::scopes;
 
-/// Seconds after which a principal with too many streams may try again: clients may end their streams at any time.
+/// Seconds that a principal with too many streams is told to wait: clients may end their streams at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
 
-/// Seconds after which a client may ask again for a session of an unreachable replica: by then the replica is back, or another
+/// Seconds that a client is told to wait for the session of an unreachable replica: by then the replica is back, or another one
 /// has claimed the session.
 const REPLICA_RETRY: u64 = 3;
 
 impl RequestError {
-    /// The HTTP status. Method and parameter errors are answers (200); earlier errors refuse the request.
+    /// The HTTP status in the legacy era. Method and parameter errors are answers (200); earlier errors refuse the request.
     fn status(&self) -> StatusCode {
         match self {
             Self::Parse(_)
@@ -65,7 +65,7 @@ impl RequestError {
         }
     }
 
-    /// The HTTP status in 2026-07-28, where a request for an unknown method is refused as well.
+    /// The HTTP status in 2026-07-28, where a request with an unknown method is refused, too.
     fn modern_status(&self) -> StatusCode {
         match self {
             Self::MethodNotFound(_) => StatusCode::NOT_FOUND,
@@ -80,7 +80,7 @@ impl RequestError {
         }
     }
 
-    /// The answer to a whole request that failed.
+    /// The reply to a legacy request that failed, when nothing of an answer was sent. `id`: the raw id.
     pub(crate) fn reply(&self, id: Option<&str>) -> Reply {
         let reply = self.headed(Reply::json(self.status(), self.body(id)));
         match self {
@@ -91,7 +91,7 @@ impl RequestError {
         }
     }
 
-    /// The answer to a whole request of 2026-07-28 that failed.
+    /// The reply to a request of 2026-07-28 that failed, when nothing of an answer was sent. `id`: the raw id.
     pub(crate) fn modern_reply(&self, id: Option<&str>) -> Reply {
         let reply = self.headed(Reply::json(self.modern_status(), self.modern_body(id)));
         match self {
@@ -130,7 +130,7 @@ impl RequestError {
     }
 }
 
-/// The reply that makes the edge forward the request to another replica.
+/// The reply that makes the edge forward the request to another replica. The given replies are used if that fails.
 fn elsewhere(replica: ReplicaId, unreachable: Reply, lost: Reply) -> Reply {
     match (unreachable, lost) {
         (
@@ -151,11 +151,11 @@ fn elsewhere(replica: ReplicaId, unreachable: Reply, lost: Reply) -> Reply {
     }
 }
 
-/// The reply with the scopes that an access token needs (RFC 6750, 3.1). The edge adds the address of the authorization metadata:
-/// only the edge knows the address by which clients reach it.
+/// Adds the challenge with the scopes that an access token needs (RFC 6750, 3.1). The edge adds the address of the
+/// authorization metadata: only the edge knows the address by which clients reach it.
 fn challenged(reply: Reply, wanted: &str) -> Reply {
     let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"{wanted}\"");
-    // The names of scopes were checked when the configuration was read.
+    // Always succeeds: the names of scopes were checked when the configuration was read.
     match HeaderValue::try_from(challenge) {
         Ok(challenge) => with_header(reply, WWW_AUTHENTICATE, challenge),
         Err(_) => reply,
@@ -194,7 +194,7 @@ pub(crate) fn rest(status: StatusCode, code: &str, message: &str, details: &RawV
     Reply::json(status, body)
 }
 
-/// A REST error without details.
+/// The reply with a REST error without details.
 pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) -> Reply {
     let mut reply = rest(status, code, message, empty_object());
     if let Reply::Full { head, .. } = &mut reply {
@@ -203,7 +203,7 @@ pub(crate) fn rest_plain(status: StatusCode, code: &'static str, message: &str) 
     reply
 }
 
-/// The REST answer to a request for a namespace that is starting.
+/// The reply to a REST request for a namespace that is starting.
 pub(crate) fn rest_starting(failed: &CallError) -> Reply {
     let reply = rest_plain(
         rest_status(failed.code),
@@ -237,7 +237,7 @@ pub(crate) fn rest_call(error: &CallError, caller: &Caller) -> Reply {
     with_header(reply, RETRY_AFTER, again_in(error))
 }
 
-/// Seconds after which a call may be tried again.
+/// The value of `Retry-After` for a failed call; one second if the error has none.
 pub(crate) fn again_in(error: &CallError) -> HeaderValue {
     HeaderValue::from(retry_seconds(
         error.retry_after.unwrap_or(Duration::from_secs(1)),

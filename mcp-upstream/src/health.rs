@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
-/// The state of the process. The binary sets it as it starts and stops.
+/// State of the process, which the binary sets as it starts and stops.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
@@ -19,7 +19,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A process that starts now and has not scanned its namespaces yet.
+    /// The state of a process that starts now and has not scanned its namespaces yet.
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
@@ -28,17 +28,17 @@ impl Health {
         }
     }
 
-    /// Notes that the first scan of the namespaces is done.
+    /// Records that the first scan of the namespaces is done.
     pub fn set_ready(&self) {
         self.scanned.store(true, Ordering::Release);
     }
 
-    /// Notes that the process is stopping and takes no new traffic.
+    /// Records that the process is stopping and takes no new traffic.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Returns true if new traffic may come to this process.
+    /// Returns true if the process takes new traffic.
     pub fn is_ready(&self) -> bool {
         self.scanned.load(Ordering::Acquire) && !self.is_draining()
     }
@@ -48,7 +48,7 @@ impl Health {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whole seconds since the start.
+    /// Whole seconds since the process started.
     pub fn uptime_seconds(&self) -> u64 {
         self.started.elapsed().as_secs()
     }

@@ -1,11 +1,11 @@
-//! Runs computation whose size a client or the author of a tool decides, away from the threads that carry messages.
+//! Runs computations whose size a client or the author of a tool decides, away from the threads that carry messages.
 //!
 //! A message thread serves hundreds of connections, which all wait while it computes. Work that may take longer than some
-//! milliseconds runs here instead: on threads of its own, at most as many at once as half of the machine has cores. Further
-//! work waits in a bounded queue, for a bounded time; beyond that the request is refused, and its client may try again.
+//! milliseconds runs here instead: on separate threads, of which at most as many run at once as half of the machine has cores.
+//! Further work waits in a bounded queue, for a bounded time; beyond that the request is refused, and its client may try again.
 //!
-//! Work that has begun ends by itself: all work that runs here has a budget of its own. Its place is freed when it has ended,
-//! even if its client has left.
+//! Work that has begun is not interrupted: each kind of work has its own budget. Its permit is freed when it has ended, even if
+//! its client has left.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,41 +14,41 @@ use tokio::time::timeout;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::gate::{Gate, Principal};
 
-/// The most requests of one principal that wait for a place.
+/// Maximum number of one principal's requests that wait.
 const WAITING_MAX: usize = 64;
-/// The most requests of all principals that wait.
+/// Maximum number of all principals' requests that wait.
 const WAITING_TOTAL: usize = 512;
-/// How long a request waits for a place.
+/// Time limit of a request's wait.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The time after which a refused request may be tried again.
+/// Delay that a refused client is told to wait before a retry.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// The places for work in this process. Principals take turns.
+/// The gate for work in this process. Principals take turns.
 static PLACES: LazyLock<Gate> =
     LazyLock::new(|| Gate::new(places(), WAITING_TOTAL).with_queue_of_principal(WAITING_MAX));
 
 #[cfg(test)]
 thread_local! {
-    /// The number of runs that this thread requested.
+    /// Number of runs that this thread requested.
     pub(crate) static GIVEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The number of places: this much work runs at once.
+/// Maximum number of computations that run at once.
 pub(crate) fn places() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 2).max(1)
 }
 
-/// Runs work of a principal's request on a thread that carries no messages. The work has a budget of its own.
+/// Runs a computation for a principal's request on a thread that carries no messages. The computation must limit itself.
 ///
 /// # Errors
 ///
-/// `overloaded`, if too much of such work runs and waits already.
+/// `overloaded`, if too much work runs and waits already.
 ///
 /// # Panics
 ///
-/// If the work panics.
+/// If the computation panics.
 pub(crate) async fn run<T: Send + 'static>(
     principal: &Principal,
     work: impl FnOnce() -> T + Send + 'static,
@@ -63,7 +63,7 @@ pub(crate) async fn run<T: Send + 'static>(
         .retry_after(RETRY_AFTER));
     };
     let done = tokio::task::spawn_blocking(move || {
-        // The place is held until the work has ended, even if its client has left.
+        // The permit is held until the computation has ended, even if its client has left.
         let _permit = permit;
         work()
     });

@@ -10,8 +10,8 @@
 //!            withdraw (the upstream), abandon (the end of the scope) ──▶ Over
 //! ```
 //!
-//! A question has three names. Each name is an index that holds a weak reference, in the part within which the name is
-//! unique, and ends with that part:
+//! A question has up to three names. Each name is an entry in an index of the scope in which the name is unique. The entry refers
+//! to the question weakly, unless its scope owns the question, and ends with the scope:
 //!
 //! | name | chosen by | index |
 //! |---|---|---|
@@ -29,8 +29,8 @@
 //!
 //! The bounds on open questions and kept answers are in this module: [`OPEN_IN_CALL`], [`OPEN_IN_SESSION`], [`EARLY_MAX`],
 //! [`KEPT_ANSWERS_MAX`]. Events that wait to be read are bounded beside their queue (`interaction/events.rs`). The questions of
-//! one frame or one result are bounded by their reader, to as many as a call may have open. The places of calls that wait for
-//! their client are the namespace's (`max_parked`).
+//! one frame or one result are bounded by their reader, to as many as a call may have open. The number of calls that wait for
+//! their client is bounded by the namespace (`max_parked`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -72,7 +72,7 @@ pub(crate) const EARLY_MAX: usize = 16;
 /// size limit of a message. Answers that leave no question open are not kept and may be larger.
 pub(crate) const KEPT_ANSWERS_MAX: usize = 4 * 1024 * 1024;
 
-/// Stands for "never" where a configured limit is too long to add to the clock.
+/// Duration used in place of a configured limit that is too long to add to the clock.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// A question of an upstream to a client.
@@ -197,7 +197,7 @@ impl Interaction {
         self.settle(Answer::Result(result), |_| None)
     }
 
-    /// Fails the question. The client is not told.
+    /// Fails the question. The client is not told. Returns `false` as [`Self::respond`] does.
     pub(crate) fn fail(&self, why: CallError) -> bool {
         self.settle(Answer::Failed(why), |_| None)
     }
@@ -235,7 +235,7 @@ impl Interaction {
         }
     }
 
-    /// Takes the answer to the upstream. An open question stays open.
+    /// Delivers the answer to the upstream. An open question stays open.
     pub(crate) fn deliver(&self) {
         let mut phase = self.phase();
         match std::mem::replace(&mut *phase, QuestionPhase::Over) {
@@ -248,7 +248,7 @@ impl Interaction {
         }
     }
 
-    /// The bytes of an answer that waits to be delivered.
+    /// The size of an answer that waits to be delivered, in bytes; 0 without one.
     fn kept(&self) -> usize {
         match &*self.phase() {
             QuestionPhase::Answered { answer, .. } => answer.kept(),
@@ -289,7 +289,7 @@ impl Interaction {
         scope.settled();
     }
 
-    /// Plain data; the lock is never held across an await.
+    /// Locks the phase of the question. Plain data; the lock is never held across an await.
     fn phase(&self) -> MutexGuard<'_, QuestionPhase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }

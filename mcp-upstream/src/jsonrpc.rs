@@ -48,7 +48,7 @@ pub(crate) use violation::ProtocolViolation;
 /// The deepest nesting a body may have.
 pub(crate) const MAX_DEPTH: usize = json::DEPTH_MAX;
 
-/// The most messages of one batch.
+/// Maximum number of messages in one batch.
 pub(crate) const MESSAGES_MAX: usize = 50;
 
 /// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every message
@@ -58,13 +58,13 @@ pub(crate) const ID_MAX: usize = 1024;
 /// A JSON-RPC message. `id` is the raw JSON of a string or a number.
 #[derive(Debug)]
 pub(crate) enum Message<'a> {
-    /// Expects an answer.
+    /// A message that expects an answer.
     Request {
         id: &'a str,
         method: Cow<'a, str>,
         members: Members<'a>,
     },
-    /// Expects no answer.
+    /// A message that expects no answer.
     Notification {
         method: Cow<'a, str>,
         members: Members<'a>,
@@ -154,7 +154,7 @@ pub(crate) fn message(text: &str) -> Result<Message<'_>, Invalid<'_>> {
         return of_members(Members::new(text, index));
     }
     is_object(text)?;
-    // The fast reader refuses it; this parser finds the fault.
+    // The fast reader refuses the text; this parser finds the fault.
     let index = Index::by_parser(text).map_err(|error| syntax_or_shape(&error))?;
     let members = Members::new(text, index);
     if members.raw(Key::Method).is_some() {
@@ -180,7 +180,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     let id = match members.raw(Key::Id) {
         None => None,
         Some(id) if id.len() > ID_MAX => {
-            // The answer does not repeat it either.
+            // The answer does not repeat the long id either.
             return Err(
                 RequestError::Shape(format!("id is longer than {ID_MAX} bytes").into()).into(),
             );
@@ -284,7 +284,7 @@ fn syntax_or_shape(error: &serde_json::Error) -> RequestError {
     }
 }
 
-/// The parser's message, without the position that it appends: that would be one inside a span.
+/// The parser's message without the position at its end, which would be relative to a span.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {

@@ -5,8 +5,8 @@
 //!   POST /messages ─▶ 202         its answer goes to the stream
 //! ```
 //!
-//! The stream is the session: when it ends, so do the session and the calls in it. There is no resumption, and there are no event
-//! ids. A client may send requests before it initializes (LEG-05); until then the session speaks 2024-11-05.
+//! The stream is the session: when it ends, the session and its calls end. There is no resumption, and there are no event ids.
+//! A client may send requests before it initializes (LEG-05); until then the session has version 2024-11-05.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::reply::Reply;
 mod message;
 mod open;
 
-/// Opens a session and its stream (LEG-01).
+/// Answers GET: opens a session and its stream (LEG-01).
 pub(crate) async fn open(core: &Arc<Core>, caller: &Caller) -> Reply {
     match open::answer(core, caller).await {
         Ok(reply) => reply,
@@ -28,7 +28,7 @@ pub(crate) async fn open(core: &Arc<Core>, caller: &Caller) -> Reply {
     }
 }
 
-/// Takes one message of a session (LEG-02).
+/// Answers POST: takes one message of a session (LEG-02).
 pub(crate) async fn post(
     core: &Arc<Core>,
     caller: &Caller,

@@ -1,7 +1,8 @@
 //! The service behind the edge: MCP and REST over one tool engine, called in process.
 //!
-//! The edge has admitted a request before it comes here; it arrives as a [`caller::Caller`], the few headers that are used and
-//! the body's bytes, and leaves as a [`reply::Reply`]. No socket is opened here and no Pingora type is known.
+//! The edge has admitted a request before it reaches this crate. A request arrives as a [`caller::Caller`], the few headers
+//! that are used and the body's bytes, and its answer leaves as a [`reply::Reply`]. This crate opens no socket of the listeners
+//! and knows no Pingora type.
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels

@@ -1,4 +1,4 @@
-//! Log files of lines that operators rotate: the audit log and the access log.
+//! Log files with one record per line, which operators rotate: the audit log and the access log.
 //!
 //! ```text
 //! request ── record ─▶ queue ─▶ writer thread ── lines ─▶ LogFile
@@ -6,12 +6,12 @@
 //!                       └────────────▶ losses ◀────────────┘   counted, and told when they begin and end
 //! ```
 //!
-//! A request hands its record over and goes on: a slow or full disk never holds a request. [`LogFile`] notices a file that was
-//! moved or deleted before each write, and never appends a line to an incomplete one.
+//! A request only queues its record: a slow or full disk never delays a request. Before each write, [`LogFile`] checks if its
+//! file was moved or deleted, and it never appends a line to an incomplete one.
 //!
-//! `tracing-appender` was considered and does less: its queue is bounded in lines, not in bytes; it formats the line in the
-//! request, keeps a file that was moved away until it rolls over, deletes old files by their number instead of their age, and
-//! does not report a full disk.
+//! `tracing-appender` does less: its queue is bounded in lines, not in bytes; it formats the line in the request, keeps a file
+//! that was moved away until it rolls over, deletes old files by their number instead of their age, and does not report a full
+//! disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -35,44 +35,44 @@ pub use writer::{LogEnds, LogGuard, LogSender, Sink, start};
 #[cfg(test)]
 pub(crate) use queue::{RecordQueue, Records};
 
-/// The number of bytes to which lines gather before they are written.
+/// Size of the buffered lines at which they are written, in bytes.
 const BUFFER: usize = 64 * 1024;
-/// How long a batch waits for the reader of a pipe, and how often the pipe is retried meanwhile.
+/// Time that a batch waits for the reader of a pipe, and interval of the attempts meanwhile.
 const PIPE_PATIENCE: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
-/// Permissions of log files. They name people and addresses, so only their owner and its group may read them.
+/// Permissions of log files, which name people and addresses: only their owner and their group may read them.
 const MODE: u32 = 0o640;
 
 /// The destination of a log's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
-    /// A file, a named pipe or a device that the operator names.
+    /// A file, a named pipe or a device that the operator configured.
     Path(PathBuf),
-    /// A regular file in a directory where tool code can write. Any other kind of file with its name is refused, a link too.
+    /// A regular file in a directory where tool code can write. Any other kind of file with its name is refused, even a link.
     Regular(PathBuf),
-    /// Standard output.
+    /// The standard output of the process.
     Stdout,
 }
 
-/// Writes whole lines to a file.
+/// Appends whole lines to a log's target.
 #[derive(Debug)]
 pub struct LogFile {
     target: LogTarget,
     open: Option<OpenLogFile>,
     buffer: Vec<u8>,
-    /// True when the last write ended within a line.
+    /// True if the last write ended within a line.
     torn: bool,
     losses: Losses,
 }
 
-/// An open file and its identity.
+/// An open file with its identity, by which a replaced file is noticed.
 #[derive(Debug)]
 struct OpenLogFile {
     file: File,
     identity: (u64, u64),
 }
 
-/// A failed write, and the number of lines that were written before.
+/// A failed write, with the number of lines that were written before.
 #[derive(Debug)]
 struct WriteFailure {
     lines_written: usize,
@@ -89,7 +89,7 @@ impl From<io::Error> for WriteFailure {
 }
 
 impl LogFile {
-    /// A log file that is opened with the first line. Lines that cannot be written are counted in `losses`.
+    /// A log file, which is opened with the first line. `losses` counts lines that cannot be written.
     pub fn new(target: LogTarget, losses: Losses) -> Self {
         Self {
             target,
@@ -100,7 +100,7 @@ impl LogFile {
         }
     }
 
-    /// Adds a line, its line feed included.
+    /// Adds a line, which ends with a line feed. Lines are buffered until [`Self::flush`].
     pub fn append(&mut self, line: &[u8]) {
         self.buffer.extend_from_slice(line);
         if self.buffer.len() >= BUFFER {
@@ -108,7 +108,7 @@ impl LogFile {
         }
     }
 
-    /// Hands all lines to the operating system. Lines that cannot be written are lost, and counted.
+    /// Writes all buffered lines. Lines that cannot be written are lost, and counted.
     pub fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl LogFile {
         self.buffer.clear();
     }
 
-    /// Writes the buffered lines and opens the path anew, so that the file exists again after it was moved away.
+    /// Writes the buffered lines and reopens the path, so that the file exists again after it was moved away.
     pub fn reopen(&mut self) {
         self.flush();
         if self.target == LogTarget::Stdout {
@@ -136,7 +136,7 @@ impl LogFile {
         }
     }
 
-    /// Closes a file that is no longer at its path: a deleted file takes up disk space for as long as it is open.
+    /// Closes the file if it is no longer at its path: a deleted file takes up disk space as long as it is open.
     pub fn close_if_replaced(&mut self) {
         let (Some(path), Some(open)) = (self.target.path(), &self.open) else {
             return;
@@ -177,7 +177,7 @@ impl LogFile {
             LogTarget::Path(_) | LogTarget::Regular(_) => {
                 let file = self.target.open()?;
                 let metadata = file.metadata()?;
-                // A gateway that was killed, or a full disk, may have left half a line.
+                // A gateway that was killed, or a full disk, may have left an incomplete line.
                 if metadata.is_file() {
                     self.torn = self.target.ends_within_a_line().unwrap_or(self.torn);
                 }
@@ -212,11 +212,11 @@ impl LogTarget {
         }
     }
 
-    /// Opens the file for appending, as the gateway does when it writes to it. The folder is made if it is missing. Never blocks.
+    /// Opens the file for appending, as the gateway does when it writes to it. A missing folder is created. Never blocks.
     ///
     /// # Errors
     ///
-    /// The system's error, or the kind of the file that stands in place of a regular one.
+    /// The system's error, or the kind of the file that was found where a regular file must be.
     pub fn open(&self) -> io::Result<File> {
         let open = || match self {
             Self::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
@@ -232,7 +232,7 @@ impl LogTarget {
         }
     }
 
-    /// Returns true if a regular file ends within a line.
+    /// Returns true if the target is a regular file that ends within a line.
     fn ends_within_a_line(&self) -> io::Result<bool> {
         match self {
             Self::Stdout => Ok(false),
@@ -261,7 +261,7 @@ fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count()
 }
 
-/// Writes whole lines. `torn` is true while the last written part ended within a line.
+/// Writes whole lines. `torn`: true while the last written bytes ended within a line.
 fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), WriteFailure> {
     let mut rest = lines;
     let mut waited = Duration::ZERO;
@@ -273,7 +273,7 @@ fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<()
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // A pipe whose reader is slow, or missing.
+            // The reader of the pipe is slow or missing.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < PIPE_PATIENCE => {
                 std::thread::sleep(PIPE_LOOK);
                 waited += PIPE_LOOK;

@@ -1,4 +1,4 @@
-//! Answers messages posted on an MCP path: settles era, version and session, prepares the request, and runs its call.
+//! Answers messages posted on an MCP path: finds era, version and session, prepares the request, and runs its call.
 //!
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: everything is in the request
@@ -9,8 +9,8 @@
 //!   get, delete ─ sessions               server notifications outside of answers; resumption; the end of a session
 //! ```
 //!
-//! The order: parse → era → namespace → version header → session → their agreement → Accept → the message. A failure answers at
-//! once with a JSON-RPC error; the later steps do not run.
+//! The steps: parse → era → namespace → version header → session → agreement of version and session → Accept → the message. A
+//! failure answers at once with a JSON-RPC error; the later steps do not run.
 //!
 //! The futures of the branches are boxed: reserving space for all of them in every request would cost more than the answer to a
 //! `ping`.
@@ -53,14 +53,14 @@ pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
 
-/// Requirements on `Accept` of a POST, as error messages word them, with the configuration key that relaxes them.
+/// Words for the requirements on the `Accept` of a POST in error messages, with the configuration key that relaxes them.
 const BOTH_BY_NAME: &str = "application/json and text/event-stream, both by name, unless the operator sets \
     `accept: lenient` for the listener";
 const JSON_AT_LEAST: &str =
     "application/json, unless the operator sets `accept: lenient` for the listener";
 const EITHER: &str = "application/json or text/event-stream";
 
-/// Answers a POST.
+/// Answers a POST on an MCP path.
 pub(crate) async fn post(core: &Arc<Core>, caller: &Caller, head: &McpHead, body: &Bytes) -> Reply {
     let reply = match posted(core, caller, head, body).await {
         Ok(reply) => reply,
@@ -186,7 +186,7 @@ fn posted_again<'a>(
     })
 }
 
-/// Passes a message on, if its server is reached by pass-through.
+/// Passes a message to its server, if that is reached in pass-through mode; `None` otherwise.
 async fn passed(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -196,7 +196,7 @@ async fn passed(
     Box::pin(pass_through::legacy(core, cx, head.accept, message)).await
 }
 
-/// Returns true if a message belongs to the era without sessions.
+/// Returns true if a message belongs to the modern era.
 fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
     match message {
         Message::Request {
@@ -209,7 +209,7 @@ fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
     }
 }
 
-/// The answer to the request of a refused message.
+/// The response to a request that was refused as an invalid message.
 pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     let Invalid { failure, id } = invalid;
     tracing::debug!(
@@ -220,11 +220,11 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     failure.reply(id)
 }
 
-/// Prepares a request: an answer, or a call of its upstream.
+/// Prepares a request: gives a response, or a call of its upstream.
 ///
 /// # Errors
 ///
-/// If it is not a valid request for this namespace: an unknown method, wrong parameters, a namespace that is not running, a
+/// When the request is not valid for this namespace: an unknown method, wrong parameters, a namespace that is not running, a
 /// session that was not confirmed.
 pub(crate) async fn prepare(
     cx: &CallContext<'_>,
@@ -268,8 +268,8 @@ async fn confirmed(cx: &CallContext<'_>, method: &str) -> Result<(), RequestErro
     })
 }
 
-/// Determines the session and the protocol version of a legacy message. The headers of an `initialize` are ignored,
-/// unless they name a live session of the same client.
+/// Finds the session and the protocol version of a legacy message. The headers of an `initialize` are ignored, unless they name
+/// a live session of the same client.
 async fn open<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -280,8 +280,7 @@ async fn open<'a>(
     let namespace = namespace(core, caller)?;
     let (session, version) = match initialize {
         false => spoken_in(core, caller, head, &namespace).await?,
-        // A second `initialize` in a live session is refused later. An id of a session that has ended counts as no
-        // session.
+        // A second `initialize` in a live session is refused later. The id of an ended session is ignored.
         true => match Box::pin(spoken_in_again(core, caller, head, &namespace)).await? {
             Some((session, version)) => (Some(session), version),
             None => (None, caller.profile.unnamed),
@@ -301,7 +300,7 @@ async fn open<'a>(
     Ok(context(core, caller, body, namespace, client, streams))
 }
 
-/// The session that a message names, if any, and the protocol version in force.
+/// The session that a message names, if any, and the protocol version of the message.
 async fn spoken_in(
     core: &Core,
     caller: &Caller,
@@ -317,8 +316,8 @@ async fn spoken_in(
     Ok((session, version))
 }
 
-/// The live session that the headers of an `initialize` name; `None` if the id is unknown, expired or another client's, so that a
-/// client which still sends its id from before a restart gets a new session.
+/// The live session that the headers of an `initialize` name, with its version. `None` if the id is unknown, expired or another
+/// client's, so that a client which still sends its id from before a restart gets a new session.
 async fn spoken_in_again(
     core: &Core,
     caller: &Caller,
@@ -340,7 +339,7 @@ async fn spoken_in_again(
         Err(RequestError::SessionNotFound) => return Ok(None),
         Err(failure) => return Err(failure),
     };
-    // A version header of 2026-07-28 is ignored: `initialize` belongs to the older era.
+    // A version header of 2026-07-28 is ignored here: `initialize` belongs to the legacy era.
     let header = match caller.profile.modern && names(head, modern::VERSION) {
         true => None,
         false => header_version(caller, head)?,
@@ -349,7 +348,7 @@ async fn spoken_in_again(
     Ok(Some((session, version)))
 }
 
-/// The context of a message. The only place that looks up the namespace's upstream.
+/// The context of a message. Only this function looks up the namespace's upstream.
 pub(crate) fn context<'a>(
     core: &'a Core,
     caller: &'a Caller,
@@ -398,7 +397,7 @@ fn header_version(
     }
 }
 
-/// The refusal of a version header that the listener does not serve.
+/// The error for a version header with a version that the listener does not serve.
 pub(crate) fn unsupported_version(caller: &Caller) -> RequestError {
     let supported: Vec<_> = caller.profile.versions.iter().map(|v| v.as_str()).collect();
     RequestError::UnsupportedVersion(supported.join(", "))
@@ -440,13 +439,13 @@ pub(crate) async fn find_session(
     if !theirs || session.state() == SessionState::Closed {
         return Err(RequestError::SessionNotFound);
     }
-    // Not earlier: a stranger must not keep a session alive.
+    // Touched only after the checks: a stranger must not keep a session alive.
     session.touch(now);
     Ok(session)
 }
 
-/// The version in force: the session's, which a version header must repeat; else the header's; else the listener's default, which
-/// is the oldest version on most listeners (MCP-10 to MCP-12, MCP-44).
+/// The protocol version of a message: the session's, which a version header must repeat; without a session the header's;
+/// without a header the listener's default, which is the oldest version on most listeners (MCP-10 to MCP-12, MCP-44).
 fn agree(
     caller: &Caller,
     header: Option<ProtocolVersion>,

@@ -1,4 +1,4 @@
-//! Counters and histograms of the service. Labels are namespaces and fixed words, never text from a client.
+//! Counters and histograms of the service. Label values are namespaces and fixed words, never text from a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,7 +20,7 @@ use breakdown::Breakdown;
 pub(crate) use breakdown::CallEnd;
 use toolman::ToolmanMetrics;
 
-/// Buckets from a cache hit to the highest default ceiling of a call's time limit.
+/// Histogram buckets of latencies in seconds: from a cache hit to the highest default ceiling of a call's time limit.
 const LATENCY_SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
@@ -37,7 +37,7 @@ metric_table! {
             "Time of tool calls, waiting in the queue included", LATENCY_SECONDS;
         in_flight: IntGaugeVec["namespace"] = "tooldock_tool_calls_in_flight",
             "Calls of tools, resources, prompts and completions that run or wait";
-        /// Progress, log messages and notices of calls that were not read in time.
+        /// Events of calls that were dropped because the client did not read them in time.
         pub(crate) events_dropped: IntCounter = "tooldock_call_events_dropped_total",
             "Progress, log messages and notices of calls that found no room";
         pub(crate) sessions: IntGauge = "tooldock_sessions", "Sessions alive";
@@ -65,15 +65,15 @@ metric_table! {
             "Audit records that were lost: there was no room in the queue, or the file could not be written";
     }
     {
-        /// Resolved once per namespace, so that a call looks up one map instead of three.
+        /// Metrics by namespace, resolved once, so that a call looks up one map instead of three.
         namespaces: DashMap<NamespaceName, Arc<NamespaceMetrics>, BuildHasherDefault<NameHasher>> = DashMap::default();
-        /// The registered series of conditions.
+        /// The states and members whose series are registered.
         shown: Mutex<ShownConditions> = Mutex::default();
         /// Metrics of streams and their logs.
         pub(crate) streams: Arc<StreamMetrics> = Arc::new(StreamMetrics::new(registry)?);
         /// Metrics of aggregates.
         pub(crate) toolman: ToolmanMetrics = ToolmanMetrics::new(registry)?;
-        /// Finds requests that occupy a message thread for too long.
+        /// Watch for requests that occupy a message thread for too long.
         pub(crate) polls: PollWatch = PollWatch::new(registry)?;
         /// Counts by tool and by principal.
         breakdown: Arc<Breakdown> = Breakdown::new(registry)?;
@@ -82,15 +82,15 @@ metric_table! {
     }
 }
 
-/// States whose series exist even at 0, so that alerts can rely on them.
+/// States whose series exist even with the value 0, so that alerts can rely on them.
 const NAMESPACE_STATES: [&str; 5] = ["ready", "starting", "degraded", "failed", "empty"];
 
 /// A member of an aggregate and its state.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MemberState {
-    /// The aggregate.
+    /// The aggregate's namespace.
     pub(crate) namespace: NamespaceName,
-    /// The member's name there.
+    /// The member's name in the aggregate.
     pub(crate) member: Arc<str>,
     /// The state as a word of `/ready`.
     pub(crate) state: &'static str,
@@ -102,14 +102,14 @@ impl MemberState {
     }
 }
 
-/// The registered series of conditions.
+/// The states and members whose series are registered.
 #[derive(Debug, Default)]
 struct ShownConditions {
     states: BTreeSet<&'static str>,
     members: BTreeSet<MemberState>,
 }
 
-/// FNV-1a, fast for the few bytes of a name. Names are the operator's, so collisions by attackers are no concern.
+/// FNV-1a hasher, fast for the few bytes of a name. Operators choose the names, so collisions by attackers are no concern.
 #[derive(Debug)]
 struct NameHasher(u64);
 
@@ -144,7 +144,7 @@ pub(crate) struct NamespaceMetrics {
 }
 
 impl UpstreamMetrics {
-    /// The counter for [`crate::audit::Audit::start`].
+    /// The counter of lost records for [`crate::audit::Audit::start`].
     pub fn audit_dropped(&self) -> IntCounter {
         self.audit_dropped.clone()
     }
@@ -154,7 +154,7 @@ impl UpstreamMetrics {
         &self.breakdown
     }
 
-    /// Sets the gauges of namespaces by state, and of members of aggregates by theirs.
+    /// Updates the gauges of namespaces by state, and of aggregates' members by state.
     pub(crate) fn show_conditions(
         &self,
         states: &BTreeMap<&'static str, i64>,
@@ -185,27 +185,27 @@ impl UpstreamMetrics {
         self.remote_requests.with_label_values(&labels).inc();
     }
 
-    /// The number of a namespace's calls with this outcome, for tests.
+    /// Number of a namespace's tool calls with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn calls_of(&self, namespace: &str, outcome: &str) -> u64 {
         self.calls.with_label_values(&[namespace, outcome]).get()
     }
 
-    /// The number of calls of a method other than a tool's with this outcome, for tests.
+    /// Number of calls of another method with this outcome, for tests.
     #[cfg(test)]
     pub(crate) fn others_of(&self, namespace: &str, method: &str, outcome: &str) -> u64 {
         let labels = [namespace, method, outcome];
         self.other_calls.with_label_values(&labels).get()
     }
 
-    /// The number of requests to a remote server in this mode, for tests.
+    /// Number of requests to a remote server in this mode, for tests.
     #[cfg(test)]
     pub(crate) fn remote_requests_of(&self, namespace: &str, mode: &str) -> u64 {
         let labels = [namespace, mode];
         self.remote_requests.with_label_values(&labels).get()
     }
 
-    /// The metrics of a namespace that the registry knows.
+    /// The metrics of a namespace, created on first use.
     pub(crate) fn namespace(&self, name: &NamespaceName) -> Arc<NamespaceMetrics> {
         if let Some(metrics) = self.namespaces.get(name) {
             return Arc::clone(&metrics);
@@ -230,7 +230,7 @@ impl UpstreamMetrics {
 }
 
 impl NamespaceMetrics {
-    /// Counts a call of a method other than a tool's, by its method and outcome.
+    /// Counts a call of a method other than `tools/call`, by its method and outcome.
     pub(crate) fn count_other(&self, method: &'static str, outcome: &'static str) {
         self.other_calls
             .with_label_values(&[self.name.as_str(), method, outcome])

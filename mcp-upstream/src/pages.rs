@@ -1,8 +1,8 @@
 //! `/ui/`: serves a single-page app from a directory (RST-20).
 //!
-//! The whole directory is read at the start and at every reload, within bounds, and kept in memory. A request looks up its path
-//! among the files that were read, so no path can lead outside of the directory. Symbolic links that lead out of the directory
-//! and names that begin with a dot are left out.
+//! The whole directory is read at the start and at every reload, within limits, and kept in memory. A request's path is looked
+//! up among the files that were read, so no path can lead out of the directory. Symbolic links that lead out of the directory
+//! and names that begin with a dot are ignored.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,21 +20,21 @@ use tooldock_workers::regular_file;
 use crate::error;
 use crate::reply::{Head, Reply};
 
-/// The most files of an app.
+/// Maximum number of files of an app.
 const FILES_MAX: usize = 5_000;
-/// The largest file, in bytes.
+/// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// The most bytes of all files together.
+/// Maximum size of all files together, in bytes.
 const TOTAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// The deepest nesting of folders.
+/// Maximum nesting depth of folders.
 const DEPTH_MAX: usize = 16;
-/// The page that answers all paths without a file.
+/// The page that answers all paths for which there is no file.
 const INDEX: &str = "index.html";
 
 /// The files of a single-page app.
 #[derive(Debug)]
 pub struct Pages {
-    /// The directory with symbolic links resolved.
+    /// The directory, with symbolic links resolved.
     root: PathBuf,
     files: ArcSwap<Files>,
 }
@@ -53,7 +53,7 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// A single line, if the directory or one of its files cannot be read, or if a bound is exceeded.
+    /// A single line, if the directory or one of its files cannot be read, or if a limit is exceeded.
     pub fn read(root: &Path) -> Result<Self, String> {
         let real = root
             .canonicalize()
@@ -68,7 +68,7 @@ impl Pages {
         })
     }
 
-    /// Reads the directory again. If that fails, the app stays unchanged.
+    /// Reads the directory again. If that fails, the app is served as before.
     pub fn refresh(&self) {
         match read(&self.root) {
             Ok(files) => self.files.store(Arc::new(files)),
@@ -78,7 +78,7 @@ impl Pages {
         }
     }
 
-    /// Answers a request for a path below `/ui/`, decoded. `None` is `/ui` itself.
+    /// Answers a request for a decoded path below `/ui/`; `None`: for `/ui` itself. `known`: the value of `If-None-Match`.
     pub(crate) fn get(&self, path: Option<&str>, prefix: &str, known: Option<&str>) -> Reply {
         let Some(path) = path else {
             let to = HeaderValue::try_from(format!("{prefix}/ui/"));
@@ -91,7 +91,7 @@ impl Pages {
         let files = self.files.load();
         let Some(page) = files.get(path).or_else(|| match is_asset(path) {
             true => None,
-            // A page of the app, which finds out by itself which page to show.
+            // The path is a page of the app, which itself finds out which page to show.
             false => files.get(INDEX),
         }) else {
             return error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such file");
@@ -129,7 +129,7 @@ fn lists(known: &str, tag: &HeaderValue) -> bool {
     })
 }
 
-/// Returns true if a path must be a file, so that a page of the app cannot answer it.
+/// Returns true if a path can only be a file, so that the app's page must not answer it.
 fn is_asset(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.rsplit_once('.')
@@ -166,7 +166,7 @@ fn known_type(end: &str) -> Option<&'static str> {
     })
 }
 
-/// All files of a directory by their paths in it.
+/// Reads all files of a directory, by their paths in it.
 fn read(root: &Path) -> Result<Files, String> {
     let mut files = Files::new();
     let mut total = 0;

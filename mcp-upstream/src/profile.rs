@@ -1,4 +1,4 @@
-//! Switches of a listener. They are data, not code paths: a handler reads the switch it needs, and no code asks for the profile's
+//! Rules of a listener. They are data, not code paths: a handler reads the rule that it needs, and no code checks the profile's
 //! name.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub const INITIALIZED_WAIT: Duration = Duration::from_secs(1);
 pub struct Profile {
     /// The profile's name, for logs only.
     pub name: &'static str,
-    /// The only namespace that is served; `None` if all are.
+    /// The only namespace that is served; `None` if all namespaces are.
     pub namespace: Option<NamespaceName>,
     /// True to serve requests that name no namespace: as requests for all namespaces at once, or for the only one.
     pub unnamed_namespace: bool,
@@ -30,9 +30,9 @@ pub struct Profile {
     pub accept: AcceptRule,
     /// True if `tools/*` in a session waits for `notifications/initialized` (versions from 2025-06-18 on).
     pub require_initialized: bool,
-    /// How long a request waits for `notifications/initialized`.
+    /// Time limit of a request's wait for `notifications/initialized`.
     pub initialized_wait: Duration,
-    /// The version of a request that names none and has no session.
+    /// The protocol version of a request that names none and has no session.
     pub unnamed: ProtocolVersion,
     /// True if a function's value is the whole result of `tools/call`, without content blocks (K-33).
     pub raw_result: bool,
@@ -40,7 +40,7 @@ pub struct Profile {
     pub rest_shape: RestShape,
     /// True if requests of 2026-07-28 are accepted.
     pub modern: bool,
-    /// True if some tokens open only some namespaces. Answers to one caller may then differ from those to others.
+    /// True if some tokens open only some namespaces, so that answers to one caller may differ from those to others.
     pub scoped_tokens: bool,
     /// True if `/health` and `/ready` show every client all details, not only callers with a token. Pages from unknown host names
     /// and origins get only the status.
@@ -69,10 +69,10 @@ pub enum SessionRule {
     /// A session id is required in every version.
     #[serde(rename = "required")]
     Required,
-    /// Required if the version in force is 2025-06-18 or later. The default of profiles; no configuration key selects it.
+    /// A session id is required from 2025-06-18 on. The default of profiles; no configuration key selects it.
     #[serde(skip)]
     RequiredSince2025_06_18,
-    /// Not required; sessions are issued all the same.
+    /// A session id is not required; sessions are issued all the same.
     #[serde(rename = "optional")]
     Optional,
 }
@@ -81,9 +81,9 @@ pub enum SessionRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AcceptRule {
-    /// From 2025-06-18 on both media types by name; before that JSON must be acceptable.
+    /// `Accept` must list both media types by name from 2025-06-18 on; before that it must allow JSON.
     Strict,
-    /// JSON or a stream of events must be acceptable; the answer has an acceptable form.
+    /// `Accept` must allow JSON or a stream of events; the answer has a media type that it allows.
     Lenient,
 }
 
@@ -110,7 +110,7 @@ impl RestShape {
 }
 
 impl Profile {
-    /// The core port.
+    /// Rules of the core port.
     pub fn core() -> Self {
         Self {
             name: "core",
@@ -137,7 +137,7 @@ impl Profile {
         }
     }
 
-    /// The REST port of ToolDock v1: all namespaces at once, or the namespace that a header names.
+    /// Rules of the REST port of ToolDock v1: all namespaces at once, or the namespace that a header names.
     pub fn v1_rest() -> Self {
         Self {
             name: "v1-rest",
@@ -146,7 +146,7 @@ impl Profile {
         }
     }
 
-    /// The MCP port of ToolDock v1: namespaces by path, or all at once; no session is needed.
+    /// Rules of the MCP port of ToolDock v1: namespaces by path, or all at once; no session is needed.
     pub fn v1_mcp() -> Self {
         Self {
             name: "v1-mcp",
@@ -161,7 +161,7 @@ impl Profile {
         }
     }
 
-    /// The port of Tool Vault: one namespace, for clients that send one request and read one answer.
+    /// Rules of the Tool Vault port: one namespace, for clients that send one request and read one answer.
     ///
     /// # Panics
     ///
@@ -181,7 +181,7 @@ impl Profile {
         }
     }
 
-    /// The manager port: the rules of the core port, for the management tools alone (MCP-41).
+    /// Rules of the manager port: those of the core port, for the management tools alone (MCP-41).
     pub fn manager() -> Self {
         Self {
             name: "manager",
@@ -190,7 +190,7 @@ impl Profile {
         }
     }
 
-    /// The web UI: the rules of the core port for the requests of its page.
+    /// Rules of the web UI: those of the core port, for the requests of its page.
     pub fn web() -> Self {
         Self {
             name: "v1-web",
@@ -199,7 +199,7 @@ impl Profile {
         }
     }
 
-    /// This process's own pipes: every revision with a transport of lines, and a single client.
+    /// Rules of this process's own pipes: every revision with a transport of lines, and a single client.
     pub fn stdio(namespace: NamespaceName) -> Self {
         Self {
             name: "stdio",
@@ -217,7 +217,7 @@ impl Profile {
         }
     }
 
-    /// The relay's socket: one namespace, for clients that speak no HTTP and send no version.
+    /// Rules of the relay's socket: one namespace, for clients that speak no HTTP and send no version.
     pub fn relay(namespace: NamespaceName) -> Self {
         Self {
             name: "relay",
@@ -226,7 +226,7 @@ impl Profile {
         }
     }
 
-    /// The metrics port: health checks with all details, beside the counters, which tell more anyway.
+    /// Rules of the metrics port: health checks show all details, which the counters on the same port would tell anyway.
     pub fn metrics() -> Self {
         Self {
             name: "metrics",
@@ -243,7 +243,7 @@ impl Profile {
             .unwrap_or(ProtocolVersion::V2025_11_25)
     }
 
-    /// Returns true if a version is served here.
+    /// Returns true if the listener serves a version.
     pub fn supports(&self, version: ProtocolVersion) -> bool {
         self.versions.contains(&version)
     }

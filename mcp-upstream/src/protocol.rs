@@ -28,7 +28,7 @@ pub enum ProtocolVersion {
     V2025_11_25,
 }
 
-/// The text names no revision that is served here.
+/// Error: the text names no revision that is served here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown protocol version; known are 2025-11-25, 2025-06-18, 2025-03-26 and 2024-11-05")]
 pub struct UnknownVersion;
@@ -67,14 +67,14 @@ impl ProtocolVersion {
     }
 }
 
-/// The longest version in an error message, in characters.
+/// Maximum length of a version that an error message quotes, in characters.
 const SHOWN_MAX: usize = 40;
 
 /// Reads the `protocolVersion` of a server's answer to `initialize`. `2024-10-07`, a draft of 2024-11-05, counts as 2024-11-05.
 ///
 /// # Errors
 ///
-/// The reason why it names no version served here, worded to follow "the server's answer to initialize".
+/// The reason why the answer names no version served here, worded to follow "the server's answer to initialize".
 pub(crate) fn negotiated(version: Option<&RawValue>) -> Result<ProtocolVersion, String> {
     let Some(version) = version else {
         return Err("names no protocol version".to_owned());
@@ -119,7 +119,7 @@ impl fmt::Display for ProtocolVersion {
     }
 }
 
-/// The two kinds of MCP. A message or a connection belongs to one of them.
+/// Era of MCP that a message or a connection belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Era {
     /// Opened by `initialize`.
@@ -131,13 +131,13 @@ pub(crate) enum Era {
 /// The eras that a server supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EraSupport {
-    /// Only `initialize`.
+    /// Only the legacy era, opened by `initialize`.
     Legacy,
-    /// Only 2026-07-28.
+    /// Only the modern era, 2026-07-28.
     Modern,
     /// 2026-07-28, and perhaps `initialize`: servers do not say so, and a process that answered `server/discover` refuses it.
     ModernAtLeast,
-    /// Both, one for each process.
+    /// Both eras, one for each process.
     Dual,
 }
 
@@ -254,7 +254,7 @@ pub(crate) enum Method {
     Other(Arc<str>),
 }
 
-/// The methods that a server may be sent.
+/// The methods that a server may get.
 const METHODS: [&str; 16] = [
     method::TOOLS_CALL,
     "tools/list",
@@ -328,7 +328,7 @@ impl Deref for Method {
 pub mod code {
     /// The body is not JSON.
     pub const PARSE: i32 = -32700;
-    /// Shape, header, Accept, type, size, version.
+    /// The request is malformed, or has a header, `Accept`, content type, size or version that is refused.
     pub const INVALID_REQUEST: i32 = -32600;
     /// No such method.
     pub const METHOD_NOT_FOUND: i32 = -32601;
@@ -338,7 +338,7 @@ pub mod code {
     pub const INTERNAL: i32 = -32603;
     /// No such namespace or session.
     pub const NOT_FOUND: i32 = -32012;
-    /// A limit on requests or streams.
+    /// A limit on requests or streams was reached.
     pub const LIMITED: i32 = -32013;
     /// The responsible process or server is unavailable or overloaded.
     pub const UNAVAILABLE: i32 = -32014;

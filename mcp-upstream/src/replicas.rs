@@ -40,7 +40,7 @@ mod reloads;
 mod routing;
 mod unreachable;
 
-/// The time between two beats.
+/// Time between two beats, by which a replica reports to the directory that it is up.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
 /// Time after its last beat for which a replica counts as up.
 pub const BEAT_LIFE: Duration = Duration::from_secs(2);
@@ -218,7 +218,7 @@ struct Known {
     settled: bool,
     /// Start of the first beat that found another process with this replica's name.
     rival: Option<Instant>,
-    /// True if the log names the rival.
+    /// True if the log reports the rival as present.
     rival_told: bool,
     reloads: Option<u64>,
     /// Number of the newest news item that was heard.
@@ -257,7 +257,7 @@ pub struct Replication {
     pub store: &'static str,
     /// True if another process has this replica's name.
     pub rival: bool,
-    /// The other replicas that are up, by name.
+    /// The other replicas that are up, sorted by name.
     pub others: Vec<OtherReplica>,
 }
 
@@ -617,7 +617,7 @@ impl Replicas {
         }
     }
 
-    /// Makes one beat.
+    /// Makes one beat, and returns the news and the requested reload in its answer.
     async fn beat(&self, directory: &dyn ReplicaDirectory) -> Beat {
         let mut own = self.own.clone();
         own.leaving = self.leaving.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! Replies to clients. Made here, written by the edge.
+//! Replies to clients, which the service makes and the edge writes.
 //!
 //! `Full` is one write with a known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk.
 //! `Events` is a long stream of framed chunks whose guards (limits, gauges, audit) live exactly as long as it does.
@@ -18,13 +18,13 @@ use crate::replicas::ReplicaId;
 pub use crate::session::UnclaimedSession;
 pub use crate::stream::Subscription;
 
-/// `application/json`.
+/// The media type `application/json`.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The failure of a body or of its source.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body in chunks. An error breaks off the connection without a proper end of the body.
+/// A body in chunks. An error breaks the connection off without a proper end of the body.
 pub type BodyStream = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
 
 /// Guards that live as long as a stream: permits, gauges, audit records.
@@ -33,7 +33,7 @@ pub type Guards = Vec<Box<dyn Any + Send>>;
 /// Status and headers of a reply.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// The status.
+    /// The HTTP status.
     pub status: StatusCode,
     /// The headers, without `Content-Length`.
     pub headers: SmallVec<[(HeaderName, HeaderValue); 2]>,
@@ -42,7 +42,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// A head without headers.
+    /// A head with this status and without headers.
     pub fn new(status: StatusCode) -> Self {
         Self {
             status,
@@ -51,12 +51,12 @@ impl Head {
         }
     }
 
-    /// A head that announces JSON.
+    /// A head with this status, whose `Content-Type` is JSON.
     pub fn json(status: StatusCode) -> Self {
         Self::new(status).with(CONTENT_TYPE, JSON)
     }
 
-    /// Adds a header.
+    /// Adds a header to the head.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
@@ -64,57 +64,58 @@ impl Head {
     }
 }
 
-/// An answer to a request.
+/// A reply to a request.
 pub enum Reply {
-    /// A complete answer.
+    /// A complete reply.
     Full {
-        /// Status and headers.
+        /// Status and headers of the reply.
         head: Head,
         /// The whole body; may be empty.
         body: Bytes,
     },
-    /// Like [`Reply::Full`], and names a new session. Its writer must report the delivery ([`UnclaimedSession::delivered`]).
+    /// Like [`Reply::Full`], for a request that opens a session. Its writer must report the delivery
+    /// ([`UnclaimedSession::delivered`]).
     Opening {
-        /// Status and headers.
+        /// Status and headers of the reply.
         head: Head,
-        /// The whole body.
+        /// The whole body of the reply.
         body: Bytes,
-        /// Ends the session unless the client learns of it.
+        /// Guard that ends the session unless the reply is delivered.
         session: UnclaimedSession,
     },
-    /// An answer of unknown length, or too large to buffer.
+    /// A reply of unknown length, or one too large to buffer.
     Body {
-        /// Status and headers.
+        /// Status and headers of the reply.
         head: Head,
-        /// The chunks.
+        /// The body of the reply, in chunks.
         body: BodyStream,
     },
     /// A stream that stays open until one side ends it.
     Events {
-        /// Status and headers.
+        /// Status and headers of the reply.
         head: Head,
-        /// The framed chunks.
+        /// The events of the stream, framed for the body.
         events: Subscription,
         /// Guards that are dropped when the stream has ended.
         guards: Guards,
     },
-    /// Nothing was done: the request belongs to another replica, and the edge forwards it there.
+    /// No reply: the request belongs to another replica, and the edge forwards it there.
     Elsewhere {
-        /// The replica.
+        /// The replica to which the edge forwards the request.
         replica: ReplicaId,
-        /// The answer if the request cannot be forwarded.
+        /// The reply if the request cannot be forwarded.
         unreachable: Refusal,
-        /// The answer if the other replica may have carried out the request, and ends before its answer.
+        /// The reply if the other replica may have run the request, and ends before its reply.
         lost: Box<Refusal>,
     },
 }
 
-/// An answer that refuses a request.
+/// A reply that refuses a request.
 #[derive(Debug)]
 pub struct Refusal {
-    /// Status and headers.
+    /// Status and headers of the refusal.
     pub head: Head,
-    /// The whole body.
+    /// The whole body of the refusal.
     pub body: Bytes,
 }
 
@@ -125,7 +126,7 @@ impl From<Refusal> for Reply {
 }
 
 impl Reply {
-    /// A JSON answer with this status.
+    /// A JSON reply with this status.
     pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
         Self::Full {
             head: Head::json(status),
@@ -133,7 +134,7 @@ impl Reply {
         }
     }
 
-    /// An answer without a body.
+    /// A reply without a body.
     pub fn empty(status: StatusCode) -> Self {
         Self::Full {
             head: Head::new(status),
@@ -141,7 +142,7 @@ impl Reply {
         }
     }
 
-    /// The head of any kind of reply.
+    /// Status and headers of the reply, of the `unreachable` one for [`Reply::Elsewhere`].
     pub fn head(&self) -> &Head {
         match self {
             Self::Full { head, .. }

@@ -1,4 +1,5 @@
-//! Plain HTTP: tools as REST, the namespaces, OpenAPI, health and reload. The same engine, with bare JSON values.
+//! The REST surface: tools as plain HTTP, the namespaces, OpenAPI, health and reload. Runs the same engine, and sends bare JSON
+//! values.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ mod shape;
 pub(crate) mod tools;
 pub(crate) mod vault;
 
-/// The reply to a request that fails before its handler starts. Boxed: it travels in the error side of results.
+/// The reply to a request that fails before its handler starts. Boxed, since results carry it as their error.
 struct EarlyReply(Box<Reply>);
 
 impl EarlyReply {
@@ -37,7 +38,7 @@ impl EarlyReply {
     }
 }
 
-/// The answer for unknown paths. OAuth discovery below `/.well-known/` gets it too, so that clients fall back to their static
+/// The answer for unknown paths. OAuth discovery below `/.well-known/` gets it, too, so that clients fall back to their static
 /// token.
 pub(crate) fn not_found() -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such path")
@@ -68,7 +69,7 @@ impl InNamespace {
         }
     }
 
-    /// Returns true if the request is for all namespaces at once.
+    /// Returns true if the request is for the endpoint of all namespaces.
     fn is_global(&self) -> bool {
         self.namespace.name.is_global()
     }
@@ -98,7 +99,7 @@ impl InNamespace {
     }
 }
 
-/// The number of a namespace's tools that the caller may see. 0 for a server that was not asked yet.
+/// Number of a namespace's tools that the caller may see; 0 for a server whose tools are not known.
 pub(crate) fn tool_count(core: &Core, caller: &Caller, namespace: &Arc<Namespace>) -> usize {
     let known = core.upstreams.of(namespace).listed_now(namespace, caller);
     let view = View::of(caller, namespace);
@@ -110,7 +111,7 @@ fn unknown_namespace(name: &str) -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "namespace_not_found", &message)
 }
 
-/// A reply with a value whose serialization into memory cannot fail.
+/// A reply with a JSON value, whose serialization cannot fail.
 fn json(value: &impl serde::Serialize) -> Reply {
     let body = serde_json::to_vec(value).expect("plain data with string keys serializes");
     Reply::json(StatusCode::OK, body)

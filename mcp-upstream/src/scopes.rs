@@ -1,4 +1,4 @@
-//! Names the scopes that would open a tool, for holders of access tokens whose scopes do not.
+//! Names the scopes that would open a tool, for holders of access tokens whose own scopes do not open it.
 
 use tooldock_workers::error::{CallError, CallErrorCode};
 
@@ -19,8 +19,8 @@ pub(crate) fn wanted(error: &CallError, caller: &Caller, tool: Option<&str>) -> 
     }))
 }
 
-/// The refusal of a message that calls a tool without its scope. API keys have no issuer that could grant another scope: for them
-/// the failure is an ordinary result.
+/// The error for a message that calls a tool without its scope; `None` for API keys, which have no issuer that could grant
+/// another scope: for them the failure is an ordinary result.
 pub(crate) fn refusal(error: &CallError, caller: &Caller, tool: &str) -> Option<RequestError> {
     let wanted = wanted(error, caller, Some(tool))?;
     Some(RequestError::InsufficientScope {

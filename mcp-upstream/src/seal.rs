@@ -1,9 +1,9 @@
-//! Seals the tokens that clients carry for the gateway: session ids and the states of suspended calls (K-19).
+//! Seals the tokens that clients carry for the gateway: session ids, states of suspended calls, and toolset handles (K-19).
 //!
-//! `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and unreadable without the
-//! key. Ids and states have different associated data, so that neither passes for the other. A sealed id names its replica and
-//! session facts; only the session store knows if it is still valid. One key is good for 2^32 seals, by then the chance that two
-//! shared a nonce is 2^-33: at a hundred a second that is more than a year.
+//! A token is `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and
+//! unreadable without the key. Each kind of token has its own associated data, so that none passes for another. A sealed id
+//! contains its replica and facts about the session; only the session store knows if the id is still valid. One key may seal
+//! 2^32 tokens, by which time the chance that two shared a nonce is 2^-33: at a hundred a second that is more than a year.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,33 +28,33 @@ pub use id::{NoRandomness, SessionId};
 pub(crate) use task::TaskSeal;
 
 const NONCE_BYTES: usize = 12;
-/// Authenticated with every session id.
+/// Associated data of session ids.
 const ID: &[u8] = b"tooldock session id";
-/// Authenticated with every request state.
+/// Associated data of request states.
 const STATE: &[u8] = b"tooldock request state";
-/// Authenticated with every toolset handle.
+/// Associated data of toolset handles.
 const TOOLSET: &[u8] = b"tooldock toolset";
-/// Authenticated with every passport of a forwarded request.
+/// Associated data of passports, which accompany forwarded requests.
 const FORWARD: &[u8] = b"tooldock forwarded request";
-/// Authenticated with every announcement of a replica in a data directory.
+/// Associated data of a replica's announcements in a data directory.
 const ANNOUNCE: &[u8] = b"tooldock announcement of a replica";
-/// Layout of the facts in an id.
+/// Version of the layout of the facts in an id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
 const DIGEST_BYTES: usize = 16;
-/// Layout, replica, version, time, random, digest; the namespace is the rest.
+/// Size of the facts except the namespace, in bytes: layout, replica, version, time, random bytes, digest.
 const FIXED_BYTES: usize = 1 + 4 + 10 + 8 + RANDOM_BYTES + DIGEST_BYTES;
 
-/// Seals and opens tokens. Cheap to clone; the key is wiped from memory when the last clone is dropped.
+/// Key that seals and opens tokens. Cheap to clone; the key is wiped from memory when the last clone is dropped.
 #[derive(Clone)]
 pub struct SessionKey(Arc<DerivedKeys>);
 
 /// The keys that are derived from the session key.
 struct DerivedKeys {
     cipher: Aes256Gcm,
-    /// Hashed with texts that must be sealed the same way each time, to make their nonces.
+    /// Key that is hashed with texts to make their nonces, for texts that must be sealed equally each time.
     names: Zeroizing<[u8; 32]>,
-    /// Identifies the key without revealing it.
+    /// Digest that identifies the key without revealing it.
     digest: Arc<str>,
 }
 
@@ -67,7 +67,7 @@ pub struct SealedFacts {
     pub namespace: NamespaceName,
     /// The version that the session was opened with.
     pub version: ProtocolVersion,
-    /// When the session was opened, in whole seconds.
+    /// Time when the session was opened, in whole seconds.
     pub issued_at: SystemTime,
     principal: [u8; DIGEST_BYTES],
 }
@@ -100,7 +100,7 @@ impl SessionKey {
         Self::from_bytes(Sha256::digest(text.as_bytes()).into())
     }
 
-    /// A new id for a session.
+    /// Seals a new id for a session.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl SessionKey {
         self.seal(ID, &facts).map(SessionId::from_sealed)
     }
 
-    /// Reads the facts of an id, if this key sealed it.
+    /// Reads the facts in an id; `None` if another key sealed the id, or none.
     pub fn open(&self, id: &str) -> Option<SealedFacts> {
         SealedFacts::read(&self.unseal(ID, id)?)
     }
@@ -254,7 +254,7 @@ impl SealedFacts {
     }
 }
 
-/// A digest of a handle's owner and aggregate.
+/// The digest of a handle's aggregate and principal.
 fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIGEST_BYTES] {
     let mut hash = Sha256::new();
     hash.update(digest(principal));
@@ -263,7 +263,7 @@ fn toolset_owner(namespace: &NamespaceName, principal: Option<&str>) -> [u8; DIG
     *whole.first_chunk().expect("16 of 32 bytes")
 }
 
-/// A digest of a principal. No principal and a principal with an empty name differ.
+/// The digest of a principal. No principal and a principal with an empty name have different digests.
 fn digest(principal: Option<&str>) -> [u8; DIGEST_BYTES] {
     let mut hash = Sha256::new();
     hash.update([u8::from(principal.is_some())]);

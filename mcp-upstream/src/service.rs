@@ -1,4 +1,4 @@
-//! The edge's entry into this crate: [`Service::handle`] maps the id of a route to its function, and is the only place that does.
+//! The edge's entry into this crate: [`Service::handle`] maps the id of a route to its function. No other code maps routes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -68,41 +68,41 @@ mod own_core;
 
 pub use own_core::OwnCore;
 
-/// The parts that a service is built from.
+/// The objects and settings from which a service is built.
 pub struct ServiceParts {
-    /// The served namespaces.
+    /// The registry of served namespaces.
     pub registry: Arc<Registry>,
     /// Reloads namespaces; `None` makes `POST /reload` answer 503.
     pub reloader: Option<Arc<dyn ReloadControl>>,
-    /// The keys `sessions:`.
+    /// The configuration under `sessions:`.
     pub sessions: SessionsConfig,
-    /// The most sessions that one principal may hold.
+    /// Maximum number of sessions that one principal may hold.
     pub sessions_per_principal: usize,
-    /// The most memory of one principal's sessions together, and the same again for its listeners.
+    /// Maximum memory of one principal's sessions together, and the same again for the principal's listeners.
     pub session_bytes_per_principal: ByteSize,
-    /// Seals session ids, and the states that clients of 2026-07-28 carry between their requests.
+    /// Key that seals session ids, and the states that clients of 2026-07-28 carry between their requests.
     pub session_key: SessionKey,
-    /// The stores that keep sessions beyond this process; `None` ends them with it.
+    /// The stores that keep sessions beyond this process; without them, sessions end with the process.
     pub stores: Option<Stores>,
     /// The replicas that share the store.
     pub replicas: Arc<Replicas>,
-    /// The most long streams that one principal may hold open.
+    /// Maximum number of long streams that one principal may hold open.
     pub streams_per_principal: usize,
-    /// Limits counted in tool calls.
+    /// Rate limits that are counted in tool calls.
     pub limiter: Arc<dyn Limiter>,
-    /// Takes audit records.
+    /// Sender of audit records to the audit log.
     pub audit: AuditSender,
-    /// Looks up credentials, to explain their rights.
+    /// Store of credentials, from which their rights are explained.
     pub credentials: Option<Arc<dyn Credentials>>,
     /// The management tools, if this process has them.
     pub management: Option<Arc<Management>>,
     /// Facts about the process for the web UI, if this process serves it.
     pub web: Option<WebFacts>,
-    /// Connects to remote servers; `None` makes calls of their namespaces fail.
+    /// HTTP client for remote servers; without it, calls of their namespaces fail.
     pub http_client: Option<Arc<dyn HttpClient>>,
-    /// The single-page app of `/ui/`.
+    /// The single-page app that is served at `/ui/`.
     pub pages: Option<Arc<Pages>>,
-    /// The bound on the memory of all answers.
+    /// Limit of the memory of all replies together.
     pub answers: Arc<AnswerBudget>,
     /// The metrics of the service.
     pub metrics: Arc<UpstreamMetrics>,
@@ -110,52 +110,52 @@ pub struct ServiceParts {
     pub health: Arc<Health>,
 }
 
-/// An admitted request without the facts about its caller.
+/// A request that the edge has admitted, without its caller.
 #[derive(Debug, Clone)]
 pub struct AdmittedRequest {
     /// The route of the request.
     pub route: RouteId,
     /// The HTTP method, which the route allows.
     pub method: Method,
-    /// The headers of MCP, on MCP routes.
+    /// The headers of MCP, for MCP routes.
     pub head: McpHead,
-    /// The session in the query, on routes that take it.
+    /// The session id in the query, on routes that read it.
     pub session: Option<String>,
-    /// The tool in the path.
+    /// The tool's name in the path, on routes that have it.
     pub tool: Option<String>,
-    /// The path after the route's own part, decoded.
+    /// The decoded path behind the route's own prefix.
     pub rest: Option<String>,
-    /// The tags of the client's cached copies (`If-None-Match`), on routes of files.
+    /// The value of `If-None-Match`: the tags of the client's cached copies, on routes of files.
     pub known: Option<String>,
-    /// True when the path names the namespace.
+    /// True if the path names the namespace.
     pub namespace_in_path: bool,
-    /// True when the client requests the form of version 1.
+    /// True if the client requests answers in the form of version 1.
     pub accepts_v1: bool,
-    /// The query string, outside MCP.
+    /// The query string, on routes outside MCP.
     pub query: Option<String>,
-    /// The body; empty on routes that take none.
+    /// The body; empty on routes without a body.
     pub body: Bytes,
-    /// The parts of the request that the API of the web UI reads, on its route.
+    /// The properties of the request that the web UI's API reads, on its route.
     pub web: Option<Box<WebRequest>>,
 }
 
-/// State that upstreams share with the surfaces.
+/// State that upstreams share with the surfaces, while the service is built.
 pub(crate) struct ServiceState {
     registry: Arc<Registry>,
     changes: SessionChanges,
-    /// Tells clients of changes in namespaces.
+    /// Subscribers that are told of changes in namespaces.
     pub(crate) audience: Arc<Audience>,
     events: Arc<EventLog>,
     key: SessionKey,
 }
 
 impl ServiceState {
-    /// The upstream for namespaces of functions, and for all that no other kind serves.
+    /// The upstream of namespaces of functions, and of all namespaces that no other kind serves.
     pub(crate) fn workers(&self, ports: Arc<dyn WorkerPorts>) -> Arc<dyn Upstream> {
         Arc::new(WorkerUpstream::new(ports, self.changes.clone()))
     }
 
-    /// The upstream for aggregates, whose members are servers or functions.
+    /// The upstream of aggregates, whose members are servers or functions.
     fn aggregates(
         &self,
         registry: Arc<Registry>,
@@ -174,7 +174,7 @@ impl ServiceState {
         ))
     }
 
-    /// The upstream for namespaces whose server speaks MCP.
+    /// The upstream of namespaces whose server speaks MCP.
     pub(crate) fn servers(&self, connector: Arc<dyn Connector>) -> Arc<dyn Upstream> {
         let servers = ExternalServers::new(
             connector,
@@ -188,13 +188,13 @@ impl ServiceState {
     }
 }
 
-/// A pending answer whose polls are timed.
+/// A pending reply whose polls are timed.
 pub type PendingReply<'a> = WatchedFuture<'a, Answer<'a>>;
 
-/// A pending answer.
+/// Future of a reply.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
-/// An answer that is ready.
+/// A future of a reply that is ready.
 fn at_once<'a>(reply: Reply) -> Answer<'a> {
     Box::pin(std::future::ready(reply))
 }
@@ -209,7 +209,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service over the registry's upstreams, including external servers, whose processes the service owns.
+    /// Builds the service over the registry's upstreams, including external servers, whose processes the service owns.
     pub fn with_servers(parts: ServiceParts, host: Arc<ProcessHost>) -> Self {
         let client = parts.http_client.clone();
         let registry = Arc::clone(&parts.registry);
@@ -242,7 +242,7 @@ impl Service {
         service
     }
 
-    /// Ends the processes of external servers, when the gateway stops: those in use get `grace`.
+    /// Ends the processes of external servers when the gateway stops. Processes in use get `grace` to finish.
     pub async fn end_servers(&self, grace: Duration) {
         self.core.upstreams.stop();
         if let Some(pools) = &self.pools {
@@ -250,7 +250,7 @@ impl Service {
         }
     }
 
-    /// The service over these upstreams.
+    /// Builds the service over these upstreams.
     pub(crate) fn with_upstreams(
         parts: ServiceParts,
         upstreams: impl FnOnce(&ServiceState) -> Upstreams,
@@ -339,7 +339,7 @@ impl Service {
         }
     }
 
-    /// Answers an admitted request. Dropping the future, or the streamed body it answered with, cancels a tool call without a
+    /// Answers an admitted request. Dropping the future, or the streamed body of its reply, cancels a tool call without a
     /// session; a call in a session goes on.
     pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
         let subject = PollSubject {
@@ -369,8 +369,8 @@ impl Service {
         })
     }
 
-    /// Calls the function of the route. Each future is boxed on its own: one future with space for all of them would be moved
-    /// with every request.
+    /// Calls the function of the route. Each future is boxed by itself: a single future with space for all of them would be
+    /// moved with every request.
     fn answer_now(&self, caller: Caller, request: AdmittedRequest) -> Answer<'_> {
         let core = &self.core;
         let AdmittedRequest {
@@ -443,15 +443,15 @@ impl Service {
                 ),
                 None => rest::not_found(),
             }),
-            // There is no OAuth yet, and the edge serves the metrics and the page itself.
+            // There is no OAuth metadata yet, and the edge itself serves the metrics and the page.
             RouteId::WellKnown | RouteId::Metrics | RouteId::WebPage | RouteId::WebAsset => {
                 at_once(rest::not_found())
             }
         }
     }
 
-    /// Serves one client over a pair of pipes, one message per line, until the client closes them or `stop` resolves. By then the
-    /// client's session has ended; the upstreams go on.
+    /// Serves one client over a pair of pipes, one message per line, until the client closes them or `stop` resolves. When this
+    /// returns, the client's session has ended; the upstreams go on.
     pub async fn serve_lines(
         &self,
         caller: Caller,
@@ -478,12 +478,12 @@ impl Service {
         relay::serve(Arc::clone(&self.core), relay, client, socket, gone, stop).await;
     }
 
-    /// Updates the gauges that show states. To be called before the metrics are read.
+    /// Updates the gauges that show states. Must be called before the metrics are read.
     pub fn show_conditions(&self) {
         rest::condition::show(&self.core);
     }
 
-    /// Notes the counters of calls every few seconds, for the figures of the web UI. Never returns.
+    /// Reads the counters of calls every few seconds, for the figures of the web UI. Never returns.
     pub async fn note_figures(&self) {
         let mut tick = tokio::time::interval(figures::EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -499,8 +499,8 @@ impl Service {
         &self.core
     }
 
-    /// The protocol version of a principal's session, if this process knows the session. For checks before the body is read: does
-    /// not wait, and does not count as a use of the session. The session's namespace is checked later.
+    /// The protocol version of a principal's session, if the session is live in this process. For checks before the body is
+    /// read: does not wait, and does not count as a use of the session. The session's namespace is checked later.
     pub fn session_version(
         &self,
         session_header: &str,
@@ -520,20 +520,20 @@ impl Service {
         }
     }
 
-    /// Ends the sessions and the suspended calls of lost principals, and with them their own memory and processes: requests of
-    /// these principals are not admitted any more.
+    /// Ends the sessions and the suspended calls of removed principals, and with them their memory and processes. The edge must
+    /// no longer admit requests of these principals.
     pub async fn end_principals(&self, is_lost: impl Fn(&str) -> bool) {
         self.core.suspended.end_of(&is_lost);
         for session in self.core.sessions.all() {
             let principal = session.binding().principal.as_deref();
             if principal.is_some_and(&is_lost) {
-                // A failure of the store is logged already; the record expires.
+                // A failure of the store was logged before; the record expires.
                 let _ = crate::mcp::forget_session(&self.core, &session).await;
             }
         }
     }
 
-    /// Tells the clients of this replica of a change that was announced at another replica.
+    /// Notifies the clients of this replica about a change that another replica announced.
     pub fn hear(&self, news: &str) {
         self.core.audience.hear(news);
     }
@@ -543,29 +543,31 @@ impl Service {
         self.core.sessions.replicas()
     }
 
-    /// Ends every stream so that its client reconnects elsewhere. For the drain; streams opened afterwards end at once.
+    /// Ends every stream so that its client reconnects to another process. For the drain; streams that are opened later end at
+    /// once.
     pub fn end_streams(&self) {
         self.core.pulse.end_all();
     }
 
-    /// Ends the present long streams, so that their clients come back and are admitted again. For changes in the rules of
-    /// admission, which must be in force before. Clients that resume lose nothing.
+    /// Ends the present long streams, so that their clients come back and are admitted again. For changes of the admission
+    /// rules, which must be in force before. Clients that resume lose nothing.
     pub fn readmit_streams(&self) {
-        // Counted before the streams are ended: a stream that is opened concurrently is either ended here or sees the count.
+        // Counted before the streams are ended: a stream that is opened concurrently is either ended here or the edge sees the
+        // new count.
         self.readmissions.fetch_add(1, Ordering::SeqCst);
         self.core.pulse.end_present();
     }
 
-    /// The number of times that streams had to be admitted again. If the count has changed between the admission of a request and
-    /// the opening of its stream, the stream was admitted by outdated rules.
+    /// Number of times that streams had to be admitted again. If it has changed between the admission of a request and the
+    /// opening of its stream, the stream was admitted by outdated rules.
     pub fn readmissions(&self) -> u64 {
         self.readmissions.load(Ordering::SeqCst)
     }
 
-    /// Runs the background work for streams: their keepalives, notices of changes in the registry, and readmission when a caller
-    /// may have lost a namespace. Runs until it is dropped.
+    /// Runs the background work for streams: their keepalives, notices of changes in the registry, and readmission when a
+    /// caller may have lost a namespace. Runs until it is dropped.
     ///
-    /// If any of the three panics, it is started again, and the others are not disturbed.
+    /// A part that panics is started again, without disturbing the others.
     pub async fn run_streams(&self) {
         let news = || {
             let (audience, registry) = (&self.core.audience, &self.core.registry);
@@ -573,8 +575,8 @@ impl Service {
         };
         let mut readmitting = false;
         let readmission = || {
-            // Changes published in the meantime are unknown: the streams are readmitted, since a caller may have lost a
-            // namespace.
+            // Changes that were published during the restart were missed: the streams are readmitted, since a caller may have
+            // lost a namespace.
             if std::mem::replace(&mut readmitting, true) {
                 self.readmit_streams();
             }
@@ -587,8 +589,8 @@ impl Service {
         );
     }
 
-    /// Readmits the streams of all namespaces when a namespace goes away or changes its allowed principals: that is rare enough
-    /// for the other streams to come back, too.
+    /// Readmits all streams when a namespace is removed or changes its allowed principals. That is rare enough for all clients
+    /// to come back.
     async fn readmit_by_registry(&self) {
         let mut published = self.core.registry.subscribe();
         let mut seen = self.core.registry.snapshot();
@@ -601,7 +603,7 @@ impl Service {
         }
     }
 
-    /// Ends expired sessions and forgets expired events. To be called every second or so.
+    /// Ends expired sessions and drops expired events. Must be called about every second.
     pub async fn evict_expired(&self) {
         let now = Instant::now();
         self.core.events.sweep(now);
@@ -630,7 +632,7 @@ fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
     )
 }
 
-/// Returns true if a namespace is gone, or its allowed principals have changed.
+/// Returns true if a namespace was removed, or its allowed principals have changed.
 fn admits_others(before: &Snapshot, after: &Snapshot) -> bool {
     before.namespaces.iter().any(|(name, old)| {
         let new = after.namespaces.get(name);

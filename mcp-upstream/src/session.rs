@@ -10,12 +10,12 @@
 //! A session belongs to one namespace and one principal; for all others it does not exist. Calls made in it outlive their
 //! requests: they end with their answer, by `notifications/cancelled`, or with the session.
 //!
-//! Closing a session ends all its parts in one step: its calls are cancelled, its streams end and forget their events, its open
-//! questions fail, and no changes are announced to it any more. A session with a running call or a stream with a reader is in
-//! use, however long its client is silent.
+//! Closing a session ends all that it owns in one step: its calls are cancelled, its streams end and forget their events, its
+//! open questions fail, and no changes are announced to it any more. A session with a running call or a stream with a reader
+//! is in use, however long its client is silent.
 //!
-//! A session is live in one process. The part of it that outlives the process is its [`SessionRecord`]: the table writes the
-//! record when the session begins, a [`SessionPatch`] changes it, and a process that takes the session up makes itself its home.
+//! A session is live in one process. Its [`SessionRecord`] outlives the process: the table writes the record when the session
+//! begins, a [`SessionPatch`] changes it, and a process that takes the session up makes itself its home.
 //! Calls, readers and open questions end with the process.
 //!
 //! The memory that clients can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
@@ -132,7 +132,7 @@ impl SessionKey {
 pub struct Session {
     id: SessionId,
     binding: Binding,
-    /// Stands for the id in logs, since the id is a credential.
+    /// Digest that identifies the session in logs, since its id is a credential.
     tag: Arc<str>,
     /// The epoch of the session's [`Home`] in this process.
     epoch: u32,
@@ -146,26 +146,28 @@ pub struct Session {
     subscriptions: Subscriptions,
     streams: OwnedStreams,
     questions: SessionInteractions,
-    /// The session's seat in the audience, from its first general stream on; dropping the seat frees it.
+    /// Registration with the audience (`broadcast::Audience`), from the first general stream on: the session is told of its
+    /// namespace's changes. Dropping the seat ends the registration.
     seat: Mutex<Option<Seat>>,
     /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
     /// The tools and resources that the session turned on and off, if its namespace is an aggregate.
     toolset: Mutex<Arc<Toolset>>,
-    /// The state that each server keeps for the session, by namespace: the session's own, or those behind an aggregate. Ends with
-    /// the session.
+    /// State that the session has at its MCP servers (connection, subscriptions), by namespace: of the session's namespace, or of
+    /// the members of an aggregate. Dropped when the session is closed.
     upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
     /// True when the table has set the session aside because of its streams, and waits until the last reader leaves.
     set_aside: AtomicBool,
     released: OnceLock<Arc<ReleasedSessions>>,
-    /// The weight that the table has recorded for the session.
+    /// The weight that the table has booked for the session, in bytes.
     booked: AtomicUsize,
 }
 
-/// The state that one server keeps for a session. Only the upstream that speaks with the server knows its type.
+/// State that a session has at one MCP server. Only the upstream that speaks with the server knows its type.
 type UpstreamPart = Arc<dyn Any + Send + Sync>;
 
-/// A seat among the sessions that are told of a namespace's changes. Only the audience knows its type; dropping a seat frees it.
+/// Registration of a session in the audience: it is told of its namespace's changes until the seat is dropped. Only the
+/// audience knows the type.
 pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
 /// The text that stands for a session in logs: part of a digest of its id, since the id itself is a credential.
@@ -174,7 +176,7 @@ pub fn tag(id: &str) -> String {
 }
 
 impl Session {
-    /// A new session.
+    /// Creates a session that its client has not confirmed yet, at epoch 0.
     pub fn new(id: SessionId, binding: Binding, now: Instant) -> Self {
         Self {
             tag: tag(id.as_str()).into(),
@@ -298,7 +300,7 @@ impl Session {
         self.streams.end_long();
     }
 
-    /// The state that the server of a namespace keeps for the session, created on first use. In a closed session it is not kept.
+    /// The session's state at the server of a namespace, created by `make` on first use. A closed session does not store it.
     pub(crate) fn upstream_binding<T: Any + Send + Sync>(
         &self,
         namespace: &NamespaceName,
@@ -331,7 +333,7 @@ impl Session {
         *own = Arc::new(toolset);
     }
 
-    /// Notes that the session is used.
+    /// Moves the time of the last use to `now`.
     pub fn touch(&self, now: Instant) {
         self.last_use.touch(now);
     }
@@ -387,12 +389,12 @@ impl Session {
         self.questions.answer(id, answer)
     }
 
-    /// Returns true if the session has a seat in the audience.
+    /// Returns true if the session is registered in the audience.
     pub(crate) fn is_seated(&self) -> bool {
         self.seat().is_some()
     }
 
-    /// Takes a seat in the audience, or leaves it. A seat taken after the end of the session is freed.
+    /// Registers the session in the audience, or ends its registration. A seat that a closed session gets is dropped.
     pub(crate) fn take_seat(&self, seat: Option<Seat>) {
         let before = {
             let mut own = self.seat();

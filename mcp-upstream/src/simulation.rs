@@ -1,5 +1,5 @@
 //! Simulation of many replicas with many sessions in one process, with the paused clock of the test: shows how memory,
-//! operations of the store and hops grow with the replicas, and which part breaks first. docs/scaling.md has the figures.
+//! operations of the store and hops grow with the replicas, and which component fails first. docs/scaling.md has the figures.
 //!
 //! Real: the session tables with their claims and doubts, the event logs, the audience, the replicas with their beats, and the
 //! routing of requests between them ([`RoutedRequest`](crate::replicas::RoutedRequest)). Simulated: Redis
@@ -34,7 +34,7 @@ const PRINCIPALS: usize = 1000;
 /// Message of a server, as it is stored on streams.
 pub(crate) const MESSAGE: &str = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","logger":"tools","data":"one of the things that servers say on their own"}}"#;
 
-/// The binding of a session.
+/// The binding of the session of a principal in a namespace.
 pub(crate) fn binding(namespace: usize, principal: usize) -> Binding {
     let namespace = format!("namespace-{namespace}");
     Binding {
@@ -45,7 +45,7 @@ pub(crate) fn binding(namespace: usize, principal: usize) -> Binding {
     }
 }
 
-/// Client's description of itself.
+/// The client's description of itself.
 pub(crate) fn client() -> ClientFacts {
     let json = |text: &str| RawValue::from_string(text.to_owned()).expect("JSON").into();
     ClientFacts {
@@ -63,7 +63,7 @@ pub(crate) fn client() -> ClientFacts {
 enum Balancer {
     /// Any replica.
     Random,
-    /// By a digest of the session's id, which all requests but the first one have.
+    /// The replica that a digest of the session's id selects; all requests but the first one have the id.
     HashOfId,
     /// The replica of the client's previous request.
     Sticky,
@@ -170,7 +170,7 @@ fn simulate(options: Options) -> Figures {
         .build();
     let runtime = runtime.expect("a runtime");
     let figures = runtime.block_on(run(options));
-    // Tasks of killed processes never end.
+    // Zero, because tasks of killed processes never end.
     runtime.shutdown_timeout(Duration::ZERO);
     figures
 }

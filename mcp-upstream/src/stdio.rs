@@ -1,7 +1,7 @@
 //! Connections to MCP servers: child processes on pipes, one JSON-RPC message a line, and sessions of remote servers.
 //!
 //! Names come from processes, which were implemented first: in `pool`, `process` and `link` a *process* is any connection. Code
-//! for pipes alone is in `wire` and in the half of `launch` that starts children.
+//! for pipes alone is in `wire` and in that part of `launch` which starts children.
 //!
 //! ```text
 //! pool ── leases of processes; starting, keeping and ending them

@@ -4,8 +4,8 @@
 //! reader and no task runs per stream. There are two kinds of memory:
 //!
 //! - *kept*: General and Request streams of a session. Events have ids and stay after they were read, within bounds
-//!   ([`log`]), so that a client that lost its connection goes on where it was.
-//! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are gone once read;
+//!   ([`log`]), so that a client that lost its connection resumes after the last event that it got.
+//! - *passing*: HTTP+SSE, `subscriptions/listen`, answers without a session. Events have no ids and are dropped once read;
 //!   the stream is over when its reader leaves.
 //!
 //! The bounds, in bytes of frames and a little per event, are: a kept stream `sessions.event_log.bytes` and `events`; the kept
@@ -74,14 +74,14 @@ pub(crate) use ledger::in_memory;
 use pulse::PulseSlot;
 use window::{Bounds, TrimOutcome, Window};
 
-/// The most that a passing stream may hold unread beyond its newest event: 1024 events, 16 MiB.
+/// Bounds on the unread events of a passing stream, beside its newest event: 1024 events, 16 MiB.
 const PASSING: Bounds = Bounds {
     events: 1024,
     bytes: 16 * 1024 * 1024,
 };
 
-/// The most that a passing stream may hold even when all passing streams together exceed their bound: 64 KiB. So readers that
-/// keep up go on while others use up the total.
+/// Memory that a passing stream may hold even when all passing streams together exceed their bound, in bytes: 64 KiB. So readers
+/// that keep up continue while other streams use up the total.
 const PASSING_SPARED: usize = 64 * 1024;
 
 /// A stream of events. Shared by its writer and its reader.
@@ -91,9 +91,9 @@ pub struct Stream {
     place: PulseSlot,
     /// The session of the stream; `None` for a stream without one.
     session: Option<Weak<dyn StreamReaders>>,
-    /// The account of the memory of the principal's streams. `None` for a stream that keeps no event that was read.
+    /// The account of the memory of the principal's streams; `None` for a passing stream.
     share: Option<Arc<Share>>,
-    /// Short critical sections; the lock is never held across an await.
+    /// State of the stream. Critical sections are short; the lock is never held across an await.
     state: Mutex<StreamState>,
     /// Notified when the reader leaves, or catches up with a writer that waits for it.
     moved: Notify,
@@ -108,7 +108,7 @@ struct StreamState {
     /// The number of the current reader.
     reader: u32,
     attached: bool,
-    /// True when the attached reader was too slow: it reads nothing more.
+    /// True when the attached reader was too slow: it gets no more events.
     cut: bool,
     waker: Option<Waker>,
     /// The event without data that the first reader gets.
@@ -118,9 +118,9 @@ struct StreamState {
     comment: bool,
     /// True while a writer waits for the reader to catch up.
     paced: bool,
-    /// True when the stream was broken off before its end.
+    /// True when the stream was broken off by [`Stream::break_off`], before its writer finished it.
     broken: bool,
-    /// True when this reader failed to catch up once: writers do not wait for it again.
+    /// True when the current reader failed to catch up once: writers do not wait for it again.
     lagging: bool,
     ending: Ending,
     /// The last frame of a stream that the pulse ends, unless it is the usual retry time.
@@ -145,7 +145,7 @@ enum StreamPhase {
     Open,
     /// No events are added; the present ones can be read.
     Finished,
-    /// Nothing can be read any more.
+    /// No event can be read any more.
     Closed,
 }
 
@@ -177,7 +177,7 @@ impl Role {
         }
     }
 
-    /// Returns true for streams that end only when one of the two sides ends them.
+    /// Returns true for streams that stay open until the client or the gateway ends them.
     const fn is_long(self) -> bool {
         matches!(self, Self::General | Self::Sse | Self::Listen)
     }
@@ -209,7 +209,7 @@ impl Stream {
         Self::passing(pulse, Role::Answer)
     }
 
-    /// A passing stream without a session that one of its two sides ends.
+    /// A passing stream without a session, open until its client or the gateway ends it.
     pub(crate) fn listening(pulse: &Arc<Pulse>) -> Arc<Self> {
         Self::passing(pulse, Role::Listen)
     }
@@ -308,8 +308,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends the stream before its end: the reader reads the remaining events, and is then cut off. A finished stream stays
-    /// unchanged.
+    /// Ends the stream before its writer has finished it: the reader reads the remaining events, and is then cut off. A finished
+    /// stream stays unchanged.
     pub(crate) fn break_off(&self) {
         let waker = {
             let mut state = self.lock();
@@ -322,7 +322,7 @@ impl Stream {
         wake(waker);
     }
 
-    /// Returns true if further events would be neither read nor kept.
+    /// Returns true if an added event would be neither read nor kept.
     pub fn is_over(&self) -> bool {
         self.lock().phase != StreamPhase::Open
     }
@@ -449,7 +449,7 @@ impl Stream {
 }
 
 impl StreamState {
-    /// Returns true if a reader is attached and goes on reading.
+    /// Returns true if a reader is attached and can get further events.
     fn is_read(&self) -> bool {
         self.attached && !self.cut && self.ending == Ending::No && self.phase == StreamPhase::Open
     }

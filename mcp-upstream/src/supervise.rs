@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-/// The pause before a loop that panicked is started again, so that a loop that panics at once does not fill the log.
+/// Pause before a loop that panicked is started again, so that a loop that panics at once does not fill the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs a loop until it ends by itself. A panic is logged, and the loop is started again.
@@ -13,7 +13,7 @@ pub(crate) async fn supervise<F: Future<Output = ()>>(
     name: &'static str,
     mut begin: impl FnMut() -> F,
 ) {
-    // The state that a round leaves is behind locks that ignore poisoning.
+    // Unwind safe: the state that a panic leaves is behind locks that ignore poisoning.
     while AssertUnwindSafe(async { begin().await })
         .catch_unwind()
         .await

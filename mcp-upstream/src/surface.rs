@@ -1,4 +1,4 @@
-//! Surfaces without a listener: their clients are connected by other means than HTTP.
+//! Surfaces without HTTP: their clients are connected over pipes or a Unix socket.
 
 mod outbox;
 pub(crate) mod relay;

@@ -109,8 +109,8 @@ impl WorkerPorts for Only {
     }
 }
 
-/// A call of a function of the namespace, as a surface would prepare it for the usual caller. A call that may talk is told
-/// nothing about its caller.
+/// A call of a function of the namespace, as a surface would prepare it for the usual caller. A function with a context gets no
+/// facts about the caller.
 pub(crate) fn function_call(
     backend: &Arc<FakeBackend>,
     namespace: &Arc<Namespace>,
@@ -150,7 +150,7 @@ fn named_tool(name: &str) -> Arc<Tool> {
     }))
 }
 
-/// A namespace of that name with a tool for each behaviour of the fake backend.
+/// A namespace with this name and a tool for each behaviour of the fake backend.
 pub(crate) fn namespace(name: &str) -> Namespace {
     let mut tools = vec![tool(json!({
         "name": "say_hello", "title": "Say Hello", "description": "Greet \"someone\".",
@@ -210,11 +210,11 @@ pub(crate) fn namespace(name: &str) -> Namespace {
     }
 }
 
-/// The namespace with resources, templates, prompts and completion as well.
+/// A namespace with resources, templates, prompts and completion in addition to the tools.
 pub(crate) fn full(name: &str) -> Namespace {
     fn from<T: serde::de::DeserializeOwned>(definition: Value, context: bool) -> Arc<T> {
         let line = json!({ "definition": definition, "filename": "r.py", "context": context });
-        // Through text: raw values cannot be taken from a parsed value.
+        // Parsed from text: raw values cannot be taken from a parsed value.
         Arc::new(serde_json::from_str(&line.to_string()).expect("a definition"))
     }
     let resource = |uri: &str, context| from(json!({ "uri": uri, "name": uri }), context);
@@ -248,7 +248,7 @@ pub(crate) fn broken(name: &str) -> Namespace {
     }
 }
 
-/// A service over fakes, with handles to inspect it.
+/// A service over fakes, with handles for inspecting it.
 pub(crate) struct Harness {
     registry: Arc<Registry>,
     pub(crate) service: Service,
@@ -257,7 +257,7 @@ pub(crate) struct Harness {
     pub(crate) metrics: Arc<UpstreamMetrics>,
 }
 
-/// The options of a test.
+/// Options of a test's harness.
 pub(crate) struct Wanted {
     pub(crate) namespaces: Vec<Namespace>,
     pub(crate) sessions: SessionsConfig,
@@ -266,15 +266,15 @@ pub(crate) struct Wanted {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) audit: crate::audit::AuditSender,
-    /// Servers that speak MCP, for all namespaces that it says it isolates.
+    /// Connector for the namespaces that it isolates, as servers that speak MCP.
     pub(crate) externals: Option<Arc<dyn Connector>>,
-    /// Connects to remote servers.
+    /// HTTP client for remote servers.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
-    /// True to include the gateway's own client of remote servers.
+    /// True to include the client mode for remote servers.
     pub(crate) connects: bool,
-    /// Takes the place of the fake backend.
+    /// Worker ports in place of the fake backend.
     pub(crate) ports: Option<Arc<dyn WorkerPorts>>,
-    /// An upstream of the test's own.
+    /// An upstream that the test defines.
     pub(crate) upstream: Option<Arc<dyn Upstream>>,
 }
 
@@ -374,7 +374,7 @@ pub(crate) fn harness() -> Harness {
     Wanted::default().build()
 }
 
-/// Refuses one tool, with a time to wait.
+/// Limiter that refuses one tool, with a time to wait.
 pub(crate) struct Refuses(pub(crate) &'static str, pub(crate) Mutex<Vec<String>>);
 
 impl Limiter for Refuses {
@@ -404,7 +404,7 @@ impl Limiter for Refuses {
     }
 }
 
-/// The headers of a well-behaved client.
+/// The headers that a correct client sends.
 pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
     McpHead {
         session: session.map(str::to_owned),
@@ -419,7 +419,8 @@ pub(crate) fn head(session: Option<&str>, version: Option<&str>) -> McpHead {
     }
 }
 
-/// A REST request as the edge hands it over. Parses only as much of the path as the tests need; the edge has the table of routes.
+/// A REST request as the edge passes it on. Parses only as much of the path as the tests need; the edge has the table of
+/// routes.
 pub(crate) fn asked(path: &str, body: &[u8]) -> AdmittedRequest {
     let (path, query) = match path.split_once('?') {
         Some((path, query)) => (path, Some(query.to_owned())),
@@ -457,7 +458,7 @@ pub(crate) fn asked(path: &str, body: &[u8]) -> AdmittedRequest {
     }
 }
 
-/// The status and the body of a reply, as JSON (`Null` when empty).
+/// The status and the body of a reply, as JSON (`Null` if empty).
 pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
     let body = body_of(reply);
     let value = if body.is_empty() {
@@ -468,7 +469,7 @@ pub(crate) fn parts(reply: &Reply) -> (StatusCode, Value) {
     (reply.head().status, value)
 }
 
-/// Marks the reply as written.
+/// Reports that the reply was written to the client.
 pub(crate) fn delivered(reply: Reply) {
     if let Reply::Opening { session, .. } = reply {
         session.delivered();
@@ -481,7 +482,7 @@ impl Harness {
         self.registry.swap(snapshot(2, namespaces));
     }
 
-    /// Posts as the usual caller.
+    /// Posts a message as the usual caller.
     pub(crate) async fn post(&self, head: McpHead, body: &str) -> (StatusCode, Value) {
         self.post_as(caller(), head, body).await
     }
@@ -499,7 +500,7 @@ impl Harness {
         answer
     }
 
-    /// Initializes and returns the session id; with `confirm` sends the notification, too.
+    /// Initializes a session and returns its id. With `confirm`, sends `notifications/initialized`, too.
     pub(crate) async fn open(&self, version: &str, confirm: bool) -> String {
         let body = json!({
             "jsonrpc": "2.0", "id": "init-1", "method": "initialize",
@@ -542,7 +543,7 @@ impl Limiter for Unlimited {
     }
 }
 
-/// An audience without members, with its own streams: their timer and their log.
+/// An audience without members, with the timer and the log of its streams.
 pub(crate) fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
     let metrics = StreamMetrics::unregistered();
     let pulse = Pulse::measured(Duration::from_secs(15), Arc::clone(&metrics));
@@ -552,7 +553,7 @@ pub(crate) fn audience() -> (Arc<Pulse>, Arc<EventLog>, Arc<Audience>) {
     (pulse, log, audience)
 }
 
-/// The functions of MCP's paths, called without a route.
+/// The functions of MCP's paths, without the table of routes.
 impl Service {
     pub(crate) async fn get(&self, caller: Caller, head: McpHead) -> Reply {
         mcp::get(self.core(), &caller, &head).await

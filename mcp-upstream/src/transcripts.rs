@@ -1,8 +1,8 @@
 //! Transcripts: the messages between each kind of client and each kind of server through the gateway, byte by byte.
 //!
-//! There is a file for each cell of the bridge's table, and one for each way to a Python worker, in the folder `transcripts/`
-//! beside this file. Each block has a client's request, the messages that go up, the server's answers, and the messages that the
-//! client gets. A change of the code in between may change how it works, but not a byte here.
+//! There is a file for each cell of the bridge's table, and one for each client of a Python worker, in the folder
+//! `transcripts/` beside this file. Each block has a client's request, the messages to the server, the server's answers, and
+//! the messages that the client gets. A change of the code in between may change how it works, but not a byte here.
 //!
 //! ```text
 //! client>  a request of the client, its headers first. `Accept` names both media types and is left out.
@@ -13,10 +13,10 @@
 //! ```
 //!
 //! `TRANSCRIPTS=write cargo nextest run --workspace --lib -E 'test(transcripts)'` writes the files anew; read the difference
-//! before it is committed. Text that differs from run to run has a name there (`<session-1>`), which `mask.rs` gives.
+//! before it is committed. Text that differs from run to run is replaced by a name (`<session-1>`), which `mask.rs` assigns.
 //!
-//! The code here knows nothing between `Service::handle` above and the connector (`server.rs`) and the backend (`worker.rs`)
-//! below. If these two seams change, only these two files do.
+//! The code here knows only `Service::handle` at one end, and the connector (`server.rs`) and the backend (`worker.rs`) at the
+//! other. If these two seams change, only these two files do.
 
 use std::path::Path;
 

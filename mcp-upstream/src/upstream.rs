@@ -6,8 +6,8 @@
 //!                      └─────────────▶ UpstreamCall ──▶ Engine::run ──▶ UpstreamCall::start ──▶ UpstreamReply
 //! ```
 //!
-//! A request is read by its upstream and judged by the engine. [`Upstream::prepare`] reads the spans of the request once; its
-//! result owns only the data that the call needs, so that a waiting call keeps no body alive.
+//! A request is read by its upstream, and admitted by the engine. [`Upstream::prepare`] reads the spans of the request once;
+//! its result owns only the data that the call needs, so that a waiting call keeps no body alive.
 //!
 //! | kind | module | runs on |
 //! |---|---|---|
@@ -16,7 +16,7 @@
 //! | several namespaces | [`aggregate`] | their own upstreams, by the engine once more |
 //! | all namespaces at once | [`global`] | the upstream of the namespace that has the tool |
 //!
-//! A new kind is a folder here, an implementation of [`Upstream`], and a place in the list that is given to [`Upstreams`].
+//! A new kind is a folder here, an implementation of [`Upstream`], and an entry in the list that is given to [`Upstreams`].
 
 use std::any::Any;
 use std::fmt;
@@ -56,14 +56,14 @@ mod tests;
 pub(crate) use context::{CallContext, Client, RequestMeta};
 pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 
-/// A boxed future of a value.
+/// A boxed future with the output `T`.
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A value that is mostly there at once. Then it costs no future.
+/// A value that is mostly available at once, without a future.
 pub(crate) enum Soon<'a, T> {
-    /// The value is there.
+    /// The available value.
     Now(T),
-    /// The value has to be waited for.
+    /// The future of the value.
     Later(Pending<'a, T>),
 }
 
@@ -80,7 +80,7 @@ impl<T> Soon<'_, T> {
 /// A request of MCP, as its surface read it.
 #[derive(Clone, Copy)]
 pub(crate) struct IncomingRequest<'a> {
-    /// Raw JSON.
+    /// The request's id as raw JSON.
     pub(crate) id: &'a str,
     pub(crate) method: &'a str,
     pub(crate) members: &'a Members<'a>,
@@ -88,9 +88,9 @@ pub(crate) struct IncomingRequest<'a> {
 
 /// A request that was read by its upstream.
 pub(crate) enum PreparedRequest {
-    /// The whole JSON-RPC response.
+    /// The whole JSON-RPC response, which needs no call.
     Response(Vec<u8>),
-    /// The upstream has the answer.
+    /// A call that gives the response.
     Call(Arc<dyn UpstreamCall>),
 }
 
@@ -103,45 +103,45 @@ impl fmt::Debug for PreparedRequest {
     }
 }
 
-/// The granted part of a client's wish for change notifications. Dropping it ends the wish.
+/// The granted filter of a client's `subscriptions/listen`. Dropping it ends the client's subscription.
 pub(crate) struct Listening {
     pub(crate) granted: Filter,
-    /// Keeps the wish alive at the upstream.
+    /// Keeps the subscription alive at the upstream.
     pub(crate) guard: Option<Box<dyn Any + Send>>,
 }
 
-/// Wait of a caller for tools that must be read first.
+/// How long a caller waits for tools that must be read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolsWait {
-    /// Until they are read: the caller needs the list itself.
+    /// Until the tools are read: the caller needs the list itself.
     Long,
-    /// Shortly, since a call waits for the list: the last known tools serve if it is not there soon.
+    /// Shortly, because a call waits for the list: the last known tools serve if the list does not come soon.
     Short,
 }
 
-/// The namespace that has a tool which another namespace publishes.
+/// The namespace whose tool another namespace publishes.
 pub(crate) struct Behind {
     pub(crate) namespace: Arc<Namespace>,
-    /// The tool's own name there.
+    /// The tool's own name in that namespace.
     pub(crate) tool: Box<str>,
-    /// True if clients reach that namespace otherwise too, so that they need access to it.
+    /// True if clients can also reach that namespace directly, so that they need access to it.
     pub(crate) is_served: bool,
 }
 
-/// A kind of upstream. Its state about a namespace is found by the [`Namespace`] of the request's snapshot.
+/// A kind of upstream. It finds its state about a namespace by the [`Namespace`] of the request's snapshot.
 pub(crate) trait Upstream: Send + Sync + 'static {
     /// Returns true if this kind runs the namespace.
     fn serves(&self, namespace: &Namespace) -> bool;
 
-    /// Returns true if the upstream speaks MCP itself: it reads messages as clients wrote them, so no message may be ambiguous,
-    /// and a `requestState` may be its own.
+    /// Returns true if the upstream's server reads messages as clients wrote them, so that no message may be ambiguous and a
+    /// `requestState` may be the server's.
     fn speaks_mcp(&self) -> bool;
 
     /// Checks if the namespace has the method, before anything of the request is read.
     ///
     /// # Errors
     ///
-    /// The namespace does not have the method, or the reason why that is unknown.
+    /// When the namespace does not have the method, or when that cannot be found out.
     fn offers(&self, _cx: &CallContext<'_>, _method: &str) -> Result<(), RequestError> {
         Ok(())
     }
@@ -156,7 +156,8 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         false
     }
 
-    /// Reads a request. Names that the namespace does not have are refused here; the outcome of a call is not known yet.
+    /// Reads a request. Names that the namespace does not have are refused here; the outcome of a call is not known yet. The
+    /// result is a response or a call.
     fn prepare<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -199,10 +200,10 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         wanted: Filter,
     ) -> Soon<'a, Result<Listening, RequestError>>;
 
-    /// Handles a client's notification that the gateway does not act on itself. Never waits.
+    /// Handles a client's notification that the gateway does not handle itself. Never waits.
     fn notify(&self, _cx: &CallContext<'_>, _method: &str, _message: &str) {}
 
-    /// Notes that a session of the namespace has a stream now for messages outside of responses.
+    /// Called when a session of the namespace opens its stream for messages outside of responses.
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 
     /// The tools of a namespace, including those that a view hides. `principal`: the caller, for servers that are reached with
@@ -214,7 +215,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
 
-    /// The tools, as far as known without a request to a server.
+    /// The tools, as far as they are known without a request to a server.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
 
     /// The tools that lists show this caller before its view hides some by their names: all tools, unless the upstream has a list
@@ -227,17 +228,18 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         self.tools(namespace, caller.principal.as_ref(), ToolsWait::Long)
     }
 
-    /// The result of [`Self::listed`], as far as known without a request to a server.
+    /// The result of [`Self::listed`], as far as it is known without a request to a server.
     fn listed_now(&self, namespace: &Arc<Namespace>, _caller: &Caller) -> Option<Arc<ToolList>> {
         self.tools_known(namespace)
     }
 
-    /// The origin of a tool that the namespace publishes for another one; `None` for the namespace's own tools.
+    /// The namespace behind a tool that this namespace publishes for it; `None` for the namespace's own tools.
     fn behind(&self, _namespace: &Namespace, _tool: &str) -> Option<Behind> {
         None
     }
 
-    /// The eras that the server of a namespace speaks, as far as known without a request; the client is of that era.
+    /// The eras that the server of a namespace speaks, as far as they are known without a request. `_client` is the era of the
+    /// client that wants to use it.
     fn speaks(&self, _namespace: &Namespace, _client: Era) -> Option<EraSupport> {
         None
     }
@@ -275,7 +277,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         None
     }
 
-    /// State of the copy of the server that this client's requests go to.
+    /// State of the copy of the server that gets this client's requests.
     fn copy(&self, _cx: &CallContext<'_>) -> ServerCopy {
         ServerCopy::Running
     }
@@ -290,11 +292,12 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         Soon::Now(())
     }
 
-    /// Ends the requests that it makes to servers unasked, so that these can end. Called at the end of the gateway.
+    /// Ends the requests that the upstream makes to servers on its own (such as subscriptions), so that the servers can end.
+    /// Called at the end of the gateway.
     fn stop(&self) {}
 }
 
-/// All kinds. The first kind that serves a namespace runs it; the last kind serves any namespace.
+/// All kinds of upstreams. The first kind that serves a namespace runs it; the last kind serves any namespace.
 #[derive(Clone)]
 pub(crate) struct Upstreams {
     kinds: Vec<Arc<dyn Upstream>>,
@@ -302,18 +305,18 @@ pub(crate) struct Upstreams {
 }
 
 impl Upstreams {
-    /// Combines these kinds, in their order, with the kind for all other namespaces.
+    /// Combines `kinds`, in their order, with the kind for all other namespaces.
     pub(crate) fn new(kinds: Vec<Arc<dyn Upstream>>, last: Arc<dyn Upstream>) -> Self {
         Self { kinds, last }
     }
 
-    /// Adds another kind before the last.
+    /// Adds another kind before the last one.
     pub(crate) fn with(mut self, kind: Arc<dyn Upstream>) -> Self {
         self.kinds.push(kind);
         self
     }
 
-    /// Ends the requests that the kinds make to servers unasked.
+    /// Ends the requests that the kinds make to servers on their own.
     pub(crate) fn stop(&self) {
         for kind in &self.kinds {
             kind.stop();

@@ -1,9 +1,9 @@
 //! `/api/*`: the API of the web UI's page, and of other programs.
 //!
-//! No change has a second implementation here. Operations of a management tool are calls of that tool, through the engine: with
-//! its limits, its audit line under the caller's own name, and its counts. The other paths read the present state.
+//! No change is implemented a second time here. Operations that a management tool has are calls of that tool, through the
+//! engine: with its limits, its audit line under the caller's name, and its counts. The other paths read the present state.
 //!
-//! The edge controls access: only principals who may use the management tools, and no browser on behalf of another page.
+//! The edge controls access: only principals who may use the management tools, and no browser requests that other pages make.
 
 use std::sync::Arc;
 
@@ -38,18 +38,18 @@ mod upload;
 use answer::{Answer, WebFailure};
 use request::ApiRequest;
 
-/// The parts of a request that the handlers read, beside its method, query and body.
+/// The properties of a request that the handlers read besides its method, query and body.
 #[derive(Debug, Clone)]
 pub struct WebRequest {
-    /// The whole path, not decoded. Every segment can be decoded.
+    /// The whole path, not decoded. The edge has checked that every segment can be decoded.
     pub path: String,
-    /// `Content-Type`.
+    /// The value of `Content-Type`; empty if absent.
     pub content_type: String,
-    /// True when `Accept` names a stream of events.
+    /// True if `Accept` names a stream of events.
     pub wants_events: bool,
-    /// True when the connection uses TLS.
+    /// True if the connection uses TLS.
     pub is_tls: bool,
-    /// True when the peer of the connection is on this machine.
+    /// True if the peer of the connection is on this machine.
     pub is_local: bool,
 }
 
@@ -57,9 +57,9 @@ pub struct WebRequest {
 /// scopes cover all effects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// The work of this management tool: scopes must open its name and cover its effects.
+    /// The work of this management tool: scopes must open the tool's name and cover its effects.
     Same(&'static str),
-    /// Work that no tool does in the same way, with these effects.
+    /// Work that no tool does in this form, with these effects.
     All(&'static [Effect]),
 }
 
@@ -71,7 +71,7 @@ const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
 const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
 const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
 
-/// Every path with its methods and effects; `*` stands for one segment.
+/// Every path with its method and effects; `*` stands for one segment.
 const PATHS: &[(&str, &str, Does)] = &[
     ("me", "GET", VIEW),
     ("dashboard", "GET", VIEW),
@@ -141,7 +141,7 @@ pub(crate) async fn handle(
     answer::sealed(answered)
 }
 
-/// Makes requests about namespaces wait while the gateway starts, as REST does.
+/// Lets requests about namespaces wait while the gateway starts, as REST does.
 async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
     let registry = &core.registry;
     if !registry.startup().is_running() {
@@ -153,7 +153,7 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
         }
         ["namespaces", name, ..] => match name.parse() {
             Ok(name) => registry.starting(&name).await,
-            // The handler refuses the malformed name.
+            // The handler refuses a malformed name.
             Err(_) => None,
         },
         _ => None,
@@ -230,14 +230,14 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
         ("DELETE", ["sessions", id]) => sessions::end(core, caller, id).await,
         ("GET", ["streams"]) => sessions::streams(core, request),
         ("DELETE", ["streams", id]) => sessions::end_stream(core, caller, id),
-        // Every row of the table has its arm: a test requests each.
+        // Every row of the table has an arm above: a test requests each.
         _ => Err(WebFailure::not_found("not_found", NO_PATH)),
     }
 }
 
 const NO_PATH: &str = "The API has nothing at this path.";
 
-/// The effects of a request. 405 if the path takes another method, else 404.
+/// The effects of a request. The error is 405 if the path takes another method, else 404.
 fn done_by(method: &str, segments: &[&str]) -> Result<Does, WebFailure> {
     let fits = |pattern: &str| {
         let mut parts = pattern.split('/');

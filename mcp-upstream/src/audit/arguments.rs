@@ -4,19 +4,19 @@ use bytes::Bytes;
 
 use super::AuditArguments;
 
-/// The most bytes of arguments that are copied. Longer arguments are logged as a digest.
+/// Maximum size of arguments that are copied, in bytes. Longer arguments are logged as a digest.
 const FULL_MAX: usize = 16 * 1024;
 
 /// The arguments of a call in their recorded form.
 #[derive(Debug, Clone)]
 pub enum KeptArguments {
-    /// Nothing.
+    /// Arguments are not recorded.
     None,
-    /// Their digest, and their size in bytes.
+    /// The digest and the size of the arguments.
     Digest {
         /// The BLAKE3 digest: SHA-256 takes two to three times as long.
         digest: blake3::Hash,
-        /// The size.
+        /// The size of the arguments, in bytes.
         bytes: usize,
     },
     /// A copy of the arguments. The log's writer masks the secrets in them before it writes.
@@ -24,9 +24,9 @@ pub enum KeptArguments {
 }
 
 impl KeptArguments {
-    /// Keeps nothing of the request's body in memory: `arguments` are a view of the body, and a small view would hold all of
-    /// a large body until the log's writer is done. The digest is made here, and not by the writer, while the arguments
-    /// are in the processor's cache.
+    /// Brings arguments into the form that `wanted` names; long ones become a digest. The result does not refer to the request's
+    /// body: `arguments` are a view of the body, and a small view would hold all of a large body in memory until the log's writer
+    /// is done. The digest is made here, and not by the writer, while the arguments are in the processor's cache.
     pub(super) fn of(arguments: &Bytes, wanted: AuditArguments) -> Self {
         match wanted {
             AuditArguments::None => Self::None,

@@ -38,7 +38,7 @@ impl DailyFiles {
         }
     }
 
-    /// Opens the file of a day anew.
+    /// Closes and reopens the file of a day, for log rotation.
     pub(super) fn reopen(&mut self, today: Date) {
         self.of(today).reopen();
     }
@@ -79,7 +79,7 @@ impl DailyFiles {
         }
     }
 
-    /// The file of a day.
+    /// The file of a day; closes the file of any other day, and then deletes the files past their retention.
     fn of(&mut self, day: Date) -> &mut LogFile {
         match self.current.take_if(|(current, _)| *current != day) {
             Some((_, mut before)) => {
@@ -98,7 +98,7 @@ impl DailyFiles {
     }
 }
 
-/// The day a file name stands for.
+/// The day that a file name of the form `YYYY-MM-DD.jsonl` names; `None` for any other name.
 fn day_of(name: &str) -> Option<Date> {
     let day = name.strip_suffix(".jsonl")?;
     let mut parts = day.split('-');

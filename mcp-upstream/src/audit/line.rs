@@ -92,7 +92,7 @@ fn put_digest(line: &mut Vec<u8>, digest: &blake3::Hash, bytes: usize) {
     number(line, b",\"arguments_bytes\":", bytes as u64);
 }
 
-/// Writes the process at the other end of the relay's socket.
+/// Appends the member `peer`, which describes the process at the other end of the relay's socket.
 fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
     number(line, b",\"peer\":{\"uid\":", peer.uid.into());
     number(line, b",\"gid\":", peer.gid.into());
@@ -105,7 +105,7 @@ fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
     }
 }
 
-/// Writes a text member. `name` comes with the punctuation around it, so that it is one copy.
+/// Appends a member with a text. `name` holds the member's name with the punctuation around it, so that one copy appends all.
 fn text(line: &mut Vec<u8>, name: &'static [u8], text: &str) {
     line.extend_from_slice(name);
     // No early return from the loop, so that the compiler can look at many bytes at once.
@@ -143,7 +143,7 @@ fn address(line: &mut Vec<u8>, address: IpAddr) {
     line.extend_from_slice(b",\"client\":");
     line.push(b'"');
     match address {
-        // A client of a Unix socket has no address; the edge gives it this one.
+        // A client of a Unix socket has no address; the edge sets the unspecified address.
         IpAddr::V4(address) if address.is_unspecified() => line.extend_from_slice(b"unix"),
         IpAddr::V4(address) => {
             for (position, octet) in address.octets().into_iter().enumerate() {

@@ -11,7 +11,7 @@ use super::SERVER_INFO;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::Era;
 
-/// Members of results and of their parts that may be absent.
+/// Optional members of results and of the objects nested in them.
 const OPTIONAL: [&str; 17] = [
     "_meta",
     "annotations",
@@ -31,9 +31,9 @@ const OPTIONAL: [&str; 17] = [
     "title",
     "websiteUrl",
 ];
-/// Members that hold further parts of a result: a single part, or a list of parts.
+/// Members that hold an object nested in a result, or a list of such objects.
 const PARTS: [&str; 5] = ["annotations", "content", "contents", "messages", "resource"];
-/// Members of `serverInfo` and of its icons, and the key of `serverInfo` in `_meta`.
+/// Optional members of `serverInfo` and of its icons, and the key of `serverInfo` in `_meta`.
 const INFO: [&str; 11] = [
     "name",
     "title",
@@ -47,7 +47,7 @@ const INFO: [&str; 11] = [
     "theme",
     SERVER_INFO,
 ];
-/// The deepest nesting of parts in a result, such as the annotations of a resource that a prompt's message embeds.
+/// Maximum nesting of objects in a result, reached by the annotations of a resource that a prompt's message embeds.
 const DEPTH_MAX: usize = 5;
 
 /// Searches for `null`. Built once, since building costs more than searching a usual text.
@@ -115,7 +115,7 @@ fn list(parts: &str, era: Era, depth: usize) -> Option<String> {
     each(parts, |it| part(it, era, depth))
 }
 
-/// A list with `change` applied to its parts; `None` if no part changes.
+/// A list with `change` applied to its elements; `None` if no element changes.
 fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(parts).ok()?;
     let changed: Vec<_> = all.iter().map(|it| change(it.get())).collect();
@@ -129,8 +129,8 @@ fn each(parts: &str, change: impl Fn(&str) -> Option<String>) -> Option<String> 
     Some(format!("[{}]", each.join(",")))
 }
 
-/// A server's description of itself without members that are `null` among its capabilities, their switches and its
-/// name; `None` if there are none. `result` is that of `initialize` or `server/discover`.
+/// The result of `initialize` or `server/discover` without members that are `null` in the server's capabilities and
+/// `serverInfo`, at the top and one level below; `None` if there are none.
 pub(super) fn of_opening(result: &str) -> Option<String> {
     if !may_hold_null(result.as_bytes()) {
         return None;

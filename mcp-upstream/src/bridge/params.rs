@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::{Key, Request, Unreadable};
 
-/// [`crate::protocol::MODERN`], quoted.
+/// The protocol version of modern requests, as a JSON string.
 const VERSION: &str = "\"2026-07-28\"";
 
 /// The protocol's own keys in the metadata of modern requests.
@@ -21,16 +21,16 @@ const KEYS: [Key; 4] = [
 /// Metadata that a legacy client sent once, when it opened its session, and that a modern server expects with each request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientMetadata<'a> {
-    /// A JSON object.
+    /// The client's capabilities: a JSON object.
     pub(crate) capabilities: &'a str,
-    /// A JSON object.
+    /// The client's name and version: a JSON object.
     pub(crate) info: &'a str,
-    /// The least level of log messages that the client wants.
+    /// The least severe level of log messages that the client wants, as a JSON string.
     pub(crate) log_level: Option<&'a str>,
 }
 
 impl<'a> ClientMetadata<'a> {
-    /// The changes that put this into the metadata of a request.
+    /// The edits that add these values to the metadata of a request.
     fn changes(self) -> SmallVec<[MemberEdit<'a>; 4]> {
         let mut changes = SmallVec::new();
         changes.push(MemberEdit::Set(
@@ -55,12 +55,13 @@ impl<'a> ClientMetadata<'a> {
     }
 }
 
-/// Removes the protocol's own keys from the metadata, and sets the server's own `requestState` if there is one. Answers in the
-/// request (`inputResponses`) stay: a server that does not know them ignores them, and a server that asked for them gets them.
+/// Translates a request for a legacy server: removes the protocol's own keys from the metadata, and sets the server's own
+/// `requestState` if there is one. Answers in the request (`inputResponses`) stay: a server that does not know them ignores
+/// them, and a server that asked for them gets them.
 ///
 /// # Errors
 ///
-/// [`Unreadable`].
+/// [`Unreadable`], if the parameters cannot be read or edited.
 pub(crate) fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unreadable> {
     let own = request.raw(Key::Meta);
     let without = KEYS.map(|key| MemberEdit::Remove(key.name()));
@@ -76,11 +77,11 @@ pub(crate) fn to_legacy(request: &Request, state: Option<&str>) -> Result<Reques
     request.edited(&changes)
 }
 
-/// Adds the client's version, capabilities, name and log level to the metadata, for modern servers.
+/// Translates a request for a modern server: adds the client's version, capabilities, name and log level to the metadata.
 ///
 /// # Errors
 ///
-/// [`Unreadable`].
+/// [`Unreadable`], if the parameters cannot be read or edited.
 pub(crate) fn to_modern(
     request: &Request,
     metadata: ClientMetadata<'_>,

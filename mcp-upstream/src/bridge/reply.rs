@@ -11,13 +11,13 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, code};
 
-/// How long clients may keep a list whose server says when it changes.
+/// Time for which clients may cache a list whose changes the server announces: milliseconds, as JSON.
 const ANNOUNCED_TTL_MS: &str = "300000";
 
 /// The description of a legacy server that a modern client gets with each result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LegacyServer<'a> {
-    /// The result of its `initialize`.
+    /// The server's result of `initialize`.
     initialize: &'a str,
 }
 
@@ -83,7 +83,8 @@ pub(crate) fn to_modern(
     ResponseOutcome::Result(spans::edit(object, &changes).into())
 }
 
-/// How long a result may be cached, and in which scope. Resource contents may change unannounced.
+/// Cache time of a result in milliseconds, as JSON, and its cache scope; `None` for methods whose results have neither. Contents
+/// of resources may change unannounced: their time is 0.
 fn cache_hint(
     method: &str,
     server: LegacyServer<'_>,

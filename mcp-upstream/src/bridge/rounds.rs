@@ -13,10 +13,10 @@ use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 use crate::jsonrpc::spans;
 use crate::jsonrpc::{Key, Request, entries};
 
-/// The most rounds of questions that one call may take.
+/// Maximum number of rounds of questions in one call.
 pub(crate) const ROUNDS_MAX: usize = 32;
 
-/// Takes the answer to one question.
+/// Sender of the answer to one question.
 type AnswerSender = oneshot::Sender<Result<Bytes, CallError>>;
 
 /// The content of an `input_required` result: the questions that the server wants answered before its result.
@@ -31,9 +31,9 @@ pub(crate) struct InputRequired {
 ///
 /// # Errors
 ///
-/// If the result asks for something that no client can be asked.
+/// The failure of the call, if the result asks for something that no client can be asked.
 pub(crate) fn required(result: &[u8]) -> Result<Option<InputRequired>, CallError> {
-    // Nearly all results are of another kind, which one scan tells.
+    // Nearly all results lack the word `input_required`, which one scan tells.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("input_required"));
     if WORD.find(result).is_none() {
         return Ok(None);
@@ -77,7 +77,7 @@ impl InputRequired {
     ///
     /// # Errors
     ///
-    /// If a question got no result.
+    /// The failure of the call, if a question got no result.
     pub(crate) async fn settle(
         self,
         request: &Request,

@@ -12,7 +12,7 @@ use crate::jsonrpc::spans::{self, MemberEdit};
 /// The member that wraps schemas and results that are not objects.
 const WRAPPER: &str = "result";
 
-/// The changes to the result of `tools/list`.
+/// The edit of a `tools/list` result that adapts the schemas of its tools; `None` if no schema changes.
 pub(super) fn of_list(result: &str) -> Option<MemberEdit<'static>> {
     let tools = spans::find(result, "tools")?;
     let all: Vec<&serde_json::value::RawValue> = serde_json::from_str(tools).ok()?;
@@ -25,7 +25,7 @@ pub(super) fn of_list(result: &str) -> Option<MemberEdit<'static>> {
     Some(MemberEdit::Set("tools", tools.into()))
 }
 
-/// The changes to the result of `tools/call`.
+/// The edit of a `tools/call` result that wraps `structuredContent`; `None` if that is an object or absent.
 pub(super) fn of_call(result: &str) -> Option<MemberEdit<'static>> {
     let structured = spans::find(result, "structuredContent")?;
     if structured.starts_with('{') {
@@ -35,7 +35,7 @@ pub(super) fn of_call(result: &str) -> Option<MemberEdit<'static>> {
     Some(MemberEdit::Set("structuredContent", wrapped.into()))
 }
 
-/// A tool with schemas that legacy clients take.
+/// The definition of a tool, with schemas that legacy clients accept.
 fn adapted(tool: &str) -> Cow<'_, str> {
     let mut changes = Vec::new();
     let input = spans::find(tool, "inputSchema").unwrap_or("{}");
@@ -71,7 +71,7 @@ fn input_schema(schema: &str) -> Cow<'_, str> {
 
 /// The schema in a form that legacy clients take; `None` if the schema has to be left out.
 fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
-    /// Keywords that refer to places counted from the schema's root, which wrapping would move.
+    /// Keywords whose values depend on the position of a schema below its root, which wrapping would change.
     const NAMES_PLACES: [&str; 5] = ["$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor"];
     match Type::of(schema) {
         Type::Object => Some(with_object_properties(schema)),

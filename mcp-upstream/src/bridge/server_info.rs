@@ -8,7 +8,7 @@ use super::{SERVER_INFO, nulls};
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::protocol::{CacheScope, ServerInfo};
 
-/// How long clients may cache a server's description of itself, in milliseconds.
+/// Time for which clients may cache a server's description of itself: milliseconds, as JSON.
 const TTL_MS: &str = "300000";
 
 /// The capabilities a server declared, as it spelled them.

@@ -91,11 +91,11 @@ fn usual_call(rest: &mut JsonTokens<'_>) -> Option<()> {
     rest.skip(b"}")
 }
 
-/// The rest of a text that is JSON. A step that does not fit skips nothing.
+/// Reader of JSON text; holds the text that is not read yet. Each step returns `None` if the text continues otherwise.
 struct JsonTokens<'a>(&'a [u8]);
 
 impl JsonTokens<'_> {
-    /// Skips blanks and these bytes.
+    /// Skips white space and the bytes `token`. Skips nothing if the text continues otherwise.
     fn skip(&mut self, token: &[u8]) -> Option<()> {
         self.0 = self.0.trim_ascii_start().strip_prefix(token)?;
         Some(())
@@ -107,7 +107,7 @@ impl JsonTokens<'_> {
         self.skip(b":")
     }
 
-    /// Skips a text. Quotes alone are searched for: texts have many escapes, and few of them are quotes.
+    /// Skips a JSON string. Quotes alone are searched for: strings have many escapes, and few of them are quotes.
     fn skip_text(&mut self) -> Option<()> {
         self.skip(b"\"")?;
         let mut end = 0;
@@ -183,7 +183,7 @@ fn is_odd_call(result: &[u8]) -> bool {
         || holds_text_in_list(result)
 }
 
-/// True if the list with this name, or a part of it, may need a change.
+/// True if the list with this name, or an element of it, may need a change.
 fn is_odd_list(result: &[u8], name: &Word) -> bool {
     name.find(result).is_none()
         || is_other(result, name, |rest| {
@@ -218,7 +218,7 @@ fn holds_other_than(result: &[u8], name: &Word, is_usual: impl Fn(u8) -> bool) -
     })
 }
 
-/// True if some part of a result, such as a block of its content, may need a change.
+/// True if some object in a result, such as a block of its content, may need a change.
 fn holds_odd_part(result: &[u8]) -> bool {
     let (mut names, mut values) = (0_usize, 0_usize);
     for at in TEXT.find_iter(result) {
@@ -238,7 +238,7 @@ fn holds_odd_part(result: &[u8]) -> bool {
         }
 }
 
-/// True if an entry of a list, or a member that a part must have, may be `null`.
+/// True if an element of a list, or a required member of an object in a result, may be `null`.
 fn holds_null(result: &[u8]) -> bool {
     NULL.find_iter(result).any(|at| {
         let before = result.get(..at).unwrap_or_default().trim_ascii_end();
@@ -254,7 +254,7 @@ fn holds_null(result: &[u8]) -> bool {
     })
 }
 
-/// True if a list may hold a text.
+/// True if a list in the result may hold a JSON string.
 fn holds_text_in_list(result: &[u8]) -> bool {
     TEXTS_IN_LISTS.iter().any(|end| {
         end.find_iter(result)
@@ -275,7 +275,7 @@ fn value_behind(result: &[u8], at: usize) -> Option<&[u8]> {
     behind.strip_prefix(b":").map(<[u8]>::trim_ascii_start)
 }
 
-/// The result of a call.
+/// Mends the result of `tools/call`; `None` if nothing changes.
 fn call(result: &str, era: Era) -> Option<String> {
     let members = spans::members(result)?;
     let value = |name: &str| {
@@ -310,7 +310,7 @@ fn call(result: &str, era: Era) -> Option<String> {
     changed(result, &changes)
 }
 
-/// The result of `resources/read`.
+/// Mends the result of `resources/read`; `None` if nothing changes.
 fn contents(result: &str, _: Era) -> Option<String> {
     let entry = |entry: &str| match is_object(entry) {
         true => Block::of(held(entry)),
@@ -320,12 +320,12 @@ fn contents(result: &str, _: Era) -> Option<String> {
     with_list(result, "contents", entry)
 }
 
-/// The result of `prompts/get`.
+/// Mends the result of `prompts/get`; `None` if nothing changes.
 fn messages(result: &str, _: Era) -> Option<String> {
     with_list(result, "messages", message)
 }
 
-/// A message of a prompt: its content is a single block.
+/// Inspects a message of a prompt, whose content must be a single block.
 fn message(message: &str) -> Block {
     if message == "null" {
         return Block::Absent;
@@ -353,7 +353,8 @@ fn message(message: &str) -> Block {
     Block::of(changed(message, &[MemberEdit::Set("content", set.into())]))
 }
 
-/// A result with the list of this name in its form, and without `_meta` that is no object.
+/// Mends a result that consists of one list: applies `part` to the elements of the list `name`, and removes a `_meta` that is no
+/// object. `None` if nothing changes.
 fn with_list(result: &str, name: &'static str, part: impl Fn(&str) -> Block) -> Option<String> {
     let members = spans::members(result)?;
     let value = |name: &str| {
@@ -380,7 +381,7 @@ fn with_list(result: &str, name: &'static str, part: impl Fn(&str) -> Block) -> 
     changed(result, &changes)
 }
 
-/// The result of `completion/complete`.
+/// Mends the result of `completion/complete`; `None` if nothing changes.
 fn completion(result: &str, _: Era) -> Option<String> {
     let members = spans::members(result)?;
     let value = |name: &str| {
@@ -453,13 +454,13 @@ fn blocks(content: &str) -> Option<String> {
     listed(content, block)
 }
 
-/// A part of a list, after it was inspected.
+/// Outcome of inspecting an element of a list.
 enum Block {
-    /// The part needs no change.
+    /// The element needs no change.
     Same,
-    /// Another part takes its place.
+    /// Replacement of the element.
     Other(String),
-    /// The part has too little content and is left out.
+    /// The element has too little content and is left out.
     Absent,
 }
 
@@ -469,7 +470,7 @@ impl Block {
     }
 }
 
-/// A list with `change` applied to its parts; `None` if no part changes.
+/// A list with `change` applied to its elements; `None` if no element changes.
 fn listed(list: &str, change: impl Fn(&str) -> Block) -> Option<String> {
     let all: Vec<&RawValue> = serde_json::from_str(list).ok()?;
     let looked: Vec<_> = all.iter().map(|it| change(it.get())).collect();
@@ -487,7 +488,7 @@ fn listed(list: &str, change: impl Fn(&str) -> Block) -> Option<String> {
     Some(format!("[{}]", parts.join(",")))
 }
 
-/// A block of content. A value that is no block becomes the text of one.
+/// Inspects a block of content. A value that is no block becomes the text of one.
 fn block(block: &str) -> Block {
     if block == "null" {
         return Block::Absent;
@@ -522,7 +523,7 @@ fn block(block: &str) -> Block {
     Block::of(changed(block, &changes))
 }
 
-/// The contents of a resource: with an empty text where it has neither a text nor a blob.
+/// Mends the contents of a resource, which get an empty text if they have neither a text nor a blob; `None` if nothing changes.
 fn held(resource: &str) -> Option<String> {
     let members = spans::members(resource)?;
     let value = |name: &str| {
@@ -557,7 +558,7 @@ fn plain_members<'v>(
         .map(MemberEdit::Remove)
 }
 
-/// A block with a text: the value's own, or its JSON.
+/// A text block that holds the value: the text of a JSON string, or the JSON of any other value.
 fn text_block(value: &str) -> String {
     let text = match value.starts_with('"') {
         true => Cow::Borrowed(value),
@@ -566,7 +567,7 @@ fn text_block(value: &str) -> String {
     format!(r#"{{"type":"text","text":{text}}}"#)
 }
 
-/// The meaning of a value that stands for a boolean.
+/// The boolean that a value of another type stands for, such as `"no"` or `0`.
 fn boolean(value: &str) -> &'static str {
     let word = value.trim_matches('"').trim().to_ascii_lowercase();
     let is_number = word.parse::<f64>().ok();

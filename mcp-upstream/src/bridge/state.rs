@@ -16,9 +16,9 @@ use crate::seal::{BoundRequest, SessionKey, unix_millis};
 /// The first bytes of all wrapped states. States of suspended calls are random there, and have another length.
 const MARK: &[u8; 8] = b"relayed\0";
 const DIGEST: usize = 32;
-/// Mark, expiry in milliseconds of Unix time, digest of the bound request.
+/// Length of the head of a wrapped state, in bytes: mark, expiry in milliseconds of Unix time, digest of the bound request.
 const HEAD: usize = MARK.len() + 8 + DIGEST;
-/// The longest state that a server may ask to have returned.
+/// Maximum length of a state that a server may ask to have returned, in bytes.
 const STATE_MAX: usize = 64 * 1024;
 
 /// The digest of the request that a state is bound to, with the arguments as they were spelled.
@@ -83,7 +83,7 @@ pub(crate) fn opened<'a>(
     Ok(serde_json::Value::from(String::from_utf8_lossy(state)).to_string())
 }
 
-/// The state was not given out here for this request.
+/// Error: the state was not sealed by this gateway for this request, or has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("requestState is not valid for this request")]
 pub(crate) struct InvalidState;

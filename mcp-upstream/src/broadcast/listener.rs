@@ -22,7 +22,7 @@ pub struct Filter {
     pub updates: Vec<String>,
 }
 
-/// A filter names more resources than a listener may.
+/// Error: a filter names more resources than a listener may subscribe to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many resource subscriptions")]
 pub struct TooManyUpdates;
@@ -102,7 +102,7 @@ impl StreamListener {
         }
     }
 
-    /// The changes that the listener subscribes to.
+    /// The changes among `changes` that the listener subscribes to.
     pub(super) fn among(&self, changes: &Changes) -> Vec<Change> {
         let lists = [
             (changes.tools && self.tools, Change::Tools),

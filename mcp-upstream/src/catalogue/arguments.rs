@@ -22,19 +22,20 @@ use problems::{MESSAGE_MAX, Problem, problems, refused, short};
 
 /// The largest schema that is checked against, in bytes.
 const SCHEMA_MAX: usize = 64 * 1024;
-/// The most patterns of a schema.
+/// Maximum number of patterns in a schema that is checked against.
 const PATTERNS_MAX: usize = 64;
-/// The most bytes that a compiled pattern may take …
+/// Maximum size of a compiled pattern, in bytes.
 const PATTERN_MAX: usize = 2 * 1024 * 1024;
-/// … and the bytes that a pattern usually takes.
+/// Usual size of a compiled pattern, in bytes, from which a schema's weight is estimated.
 const PATTERN_WEIGHT: usize = 64 * 1024;
 /// The largest arguments and structured results that are checked, in bytes: as parsed values they take many times that.
 pub(super) const ARGUMENTS_MAX: usize = 256 * 1024;
 /// The number of steps ([`effort`]) up to which all problems are reported; beyond that, only the first. There are no more errors
 /// than steps, and each takes some hundred bytes while all are found.
 const LISTED_STEPS_MAX: u64 = 20_000;
-/// The most steps, and bytes of arguments, that a thread that carries messages may check.
+/// Maximum number of steps of a check on a thread that carries messages.
 const LIGHT_STEPS_MAX: u64 = 4_000;
+/// Maximum size of the arguments of such a check, in bytes.
 const LIGHT_BYTES_MAX: usize = 16 * 1024;
 
 /// A compiled schema that arguments can be checked against.
@@ -77,7 +78,7 @@ impl InputSchema {
         let mut patterns = 0;
         if let Value::Object(members) = &schema {
             patterns += patterns_of(members);
-            // The schema itself may have an id, so only its parts are searched.
+            // The schema itself may have an id, so only its subschemas are searched.
             if (members.values()).any(|part| has_documents(part, id_key, &mut patterns)) {
                 return Err(Unusable::SeveralDocuments);
             }
@@ -104,7 +105,7 @@ impl InputSchema {
         })
     }
 
-    /// The approximate memory of the compiled schema in bytes, for comparison with others.
+    /// The approximate memory of the compiled schema, in bytes.
     pub(super) fn weight(&self) -> usize {
         self.weight
     }
@@ -113,7 +114,7 @@ impl InputSchema {
     ///
     /// # Errors
     ///
-    /// `invalid_arguments`, with each problem's place and rule. Values are not repeated: they may be secret.
+    /// `invalid_arguments`, with the path and the violated rule of each problem. Values are not repeated: they may be secret.
     pub(crate) fn check(&self, arguments: &[u8]) -> Result<(), CallError> {
         if arguments.len() > ARGUMENTS_MAX {
             return Ok(());
@@ -140,8 +141,8 @@ impl InputSchema {
         Some(self.judge(&arguments, steps))
     }
 
-    /// Checks a structured result, and returns the place and the rule of the first problem. `None` if there is no problem, or if
-    /// the check would be too much work. With `light` only small checks run.
+    /// Checks a structured result, and returns the path and the violated rule of the first problem. `None` if there is no
+    /// problem, or if the check would be too much work. With `light` only small checks run.
     ///
     /// # Errors
     ///
@@ -181,7 +182,7 @@ impl InputSchema {
     }
 }
 
-/// Keywords by which a schema can refuse an object without members. Most schemas have only `required` among them.
+/// Keywords, besides `required`, by which a schema can refuse an object without members. Most schemas have none of them.
 const REFUSE_NOTHING: [&str; 11] = [
     "allOf",
     "anyOf",
@@ -214,7 +215,7 @@ pub(crate) fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool
         && InputSchema::compile(schema).is_ok_and(|schema| schema.check(b"{}").is_err())
 }
 
-/// Returns true if a part of a schema is, or holds, a document of its own; counts the patterns on the way. Recursion is bounded:
+/// Returns true if a subschema begins, or contains, a document of its own; counts the patterns on the way. Recursion is bounded:
 /// the parser refuses nesting beyond 128.
 fn has_documents(part: &Value, id_key: &str, patterns: &mut usize) -> bool {
     match part {

@@ -16,13 +16,14 @@ use serde_json::{Map, Value};
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 
-/// Bounds in bytes. Arguments are not converted if the schema or the arguments are larger.
+/// Maximum size of a schema by which arguments are converted, in bytes.
 const SCHEMA_MAX: usize = 64 * 1024;
+/// Maximum size of arguments that are converted, in bytes.
 const ARGUMENTS_MAX: usize = 256 * 1024;
 /// The deepest nesting of arguments, and the longest chain of references and alternatives in a schema, that is
 /// followed.
 const DEPTH_MAX: usize = 16;
-/// The number of steps after which the arguments stay unchanged. Schemas whose parts refer to each other can take any number of
+/// The number of steps after which the arguments stay unchanged. Schemas that refer to each other can take any number of
 /// steps, and this runs on a thread that carries messages. The largest arguments take about half of it against a usual schema.
 const STEPS_MAX: usize = 200_000;
 /// This many values of an `enum` cost a step.
@@ -106,7 +107,7 @@ pub(crate) fn coerced(schema: &RawValue, arguments: &[u8]) -> Option<Bytes> {
     coerced.map(Bytes::from)
 }
 
-/// A part of a schema that its alternatives may hold, too.
+/// A subschema that is searched for in a schema and in its alternatives.
 #[derive(Clone, Copy)]
 enum SchemaPart<'k> {
     /// The schema of the member with that key.
@@ -139,9 +140,9 @@ impl SchemaPart<'_> {
 /// multiplies the others.
 struct Coercion<'a> {
     root: &'a Value,
-    /// The steps that are left; `None` once the conversion took too many, and from then on nothing more is found.
+    /// The number of steps left; `None` once the conversion took too many, and from then on no argument is converted.
     left: Option<usize>,
-    /// The types that schemas allow, by their place in memory: the items of an array have the same schema.
+    /// The types that schemas allow, by the address of the schema: the items of an array have the same schema.
     allowed: HashMap<*const Value, Types>,
 }
 
@@ -280,13 +281,13 @@ impl<'a> Coercion<'a> {
         self.left.map(|_| allowed)
     }
 
-    /// The union of the types of a list.
+    /// The union of the types of a list's values; `None` if the steps are used up.
     fn any(&mut self, all: &[Value], types: impl Fn(&Value) -> Types) -> Option<Types> {
         self.spend(all.len() / VALUES_PER_STEP)?;
         Some(all.iter().map(types).fold(Types::NONE, Types::or))
     }
 
-    /// Finds the part of a schema in the schema itself, in the target of its reference, or in one of its alternatives.
+    /// Finds a subschema in the schema itself, in the target of its reference, or in one of its alternatives.
     fn find(&mut self, schema: &'a Value, part: SchemaPart<'_>, depth: usize) -> Option<&'a Value> {
         let depth = depth.checked_sub(1)?;
         self.spend(1 + part.bytes() / BYTES_PER_STEP)?;

@@ -9,14 +9,14 @@ use serde_json::value::RawValue;
 
 use crate::jsonrpc::{self, depth};
 
-/// The beginning of a string that stands for a cursor of another type.
+/// Prefix of a string that encodes a cursor of another type.
 const MARK: &str = "tooldock:cursor:";
 /// The longest cursor, in bytes of raw JSON: each request for a further page repeats it.
 const LENGTH_MAX: usize = 64 * 1024;
 /// The deepest nesting of a cursor: a request holds it in its parameters, and may be nested no deeper than any message.
 const DEPTH_MAX: usize = jsonrpc::MAX_DEPTH - 2;
 
-/// The judgement of a `nextCursor`.
+/// Verdict on a `nextCursor`.
 pub(super) enum CursorVerdict {
     Fits,
     /// The cursor is replaced by this raw JSON, because of this fault.

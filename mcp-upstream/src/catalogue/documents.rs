@@ -1,4 +1,5 @@
-//! Documents made of a list of tools. A list never changes, so a document stays valid for as long as its list exists.
+//! Documents made of a list of tools, such as OpenAPI. A list never changes, so a document stays valid as long as its list
+//! exists.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,19 +9,19 @@ use bytes::Bytes;
 use super::list::ToolList;
 use super::view::{Fingerprint, View};
 
-/// The most documents of one list that are kept; a new document takes the place of the oldest.
+/// Maximum number of documents of one list that are kept; a new document takes the place of the oldest.
 const DOCUMENTS_MAX: usize = 3;
-/// The most bytes of documents that the process keeps.
+/// Maximum size of all documents that the process keeps, in bytes.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// The bytes of documents that are kept now.
+/// Size of the documents that the process keeps now, in bytes.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The documents of one list.
 #[derive(Debug, Default)]
 pub(super) struct Documents(Mutex<Vec<Document>>);
 
-/// A document, with the form and view that it was made for.
+/// A document, the digest of the settings that decide its form, and the fingerprint of the view that it shows.
 #[derive(Debug)]
 struct Document {
     form: [u8; 32],
@@ -33,7 +34,7 @@ struct Document {
 struct KeptText(Bytes);
 
 impl KeptText {
-    /// Counts the text; `None` if the process keeps too much already.
+    /// Counts the text; `None` if the process would then keep more than [`BYTES_MAX`].
     fn new(text: &Bytes) -> Option<Self> {
         let before = BYTES.fetch_add(text.len(), Ordering::Relaxed);
         // Created before the check, so that dropping it subtracts its bytes again.
@@ -49,7 +50,7 @@ impl Drop for KeptText {
 }
 
 impl ToolList {
-    /// The document of this form for this view, if it was made before.
+    /// The document with these settings (`form` is their digest) for this view, if it was made before.
     pub(crate) fn document(&self, form: &[u8; 32], view: View<'_>) -> Option<Bytes> {
         let view = view.fingerprint();
         let documents = self.documents.lock();

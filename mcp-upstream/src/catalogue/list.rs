@@ -14,7 +14,7 @@ use super::documents::Documents;
 use super::written::WrittenLists;
 use crate::jsonrpc::{self, spans};
 
-/// The most bytes of compiled schemas that a list keeps. Further schemas are compiled for each call.
+/// Maximum memory of the compiled schemas that a list keeps, in bytes. Further schemas are compiled for each call.
 const COMPILED_MAX: usize = 8 * 1024 * 1024;
 
 /// All tools of a namespace, including those that a view hides. Never changes.
@@ -23,12 +23,12 @@ pub(crate) struct ToolList {
     entries: Vec<ToolEntry>,
     /// Positions in `entries`, sorted by name; of equal names the first entry comes first.
     by_name: Vec<usize>,
-    /// The bytes of the tools' compiled schemas.
+    /// Memory of the kept compiled schemas, in bytes.
     compiled: AtomicUsize,
     version: u64,
     /// True when some tool of a server has an `outputSchema`.
     declares_outputs: bool,
-    /// The texts of this list that the gateway wrote for clients.
+    /// Texts of `tools/list` that the gateway wrote from this list.
     pub(super) written: WrittenLists,
     /// The documents made of this list.
     pub(super) documents: Documents,

@@ -18,12 +18,13 @@ use crate::protocol::Era;
 mod keywords;
 mod schema;
 
-/// The most different mends that are recorded, on a page and of one server. Further mends are made, but neither logged nor shown.
+/// Maximum number of different mends that are recorded for a page, and for a server. Further mends are made, but neither logged
+/// nor shown.
 pub(super) const MENDS_MAX: usize = 1_000;
-/// Characters of a name that reports show.
+/// Maximum length of an entry's name in reports, in characters.
 const NAME_MAX: usize = 64;
 
-/// The lists of MCP.
+/// Kind of a list in MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ListKind {
     Tools,
@@ -188,7 +189,7 @@ const PROMPT: [Field; 5] = [
     META,
 ];
 
-/// The judgement of a value.
+/// Outcome of checking a value against its shape.
 enum MendVerdict {
     Fits,
     Changed(String),
@@ -612,7 +613,7 @@ fn entries_mended<'a>(
     kept.map(|kept| kept + "]")
 }
 
-/// The beginning of a list with these entries.
+/// A JSON list of these entries, without the closing bracket.
 fn start<'a>(entries: impl Iterator<Item = Cow<'a, str>>) -> String {
     let mut list = String::from("[");
     entries.for_each(|entry| put(&mut list, &entry));
@@ -630,7 +631,7 @@ fn joined<'a>(entries: impl Iterator<Item = Cow<'a, str>>) -> String {
     start(entries) + "]"
 }
 
-/// The names on a page.
+/// The names of the entries on a page.
 pub(super) fn names(kind: ListKind, page: &[u8]) -> HashSet<String> {
     let object = spans::raw(page);
     let list = object.and_then(|it| spans::member(it, kind.key()));

@@ -12,9 +12,9 @@ use tooldock_workers::server_settings::ListMode;
 use super::mend::{self, ListKind, MENDS_MAX, Mend};
 use crate::protocol::Era;
 
-/// The most faults that `/ready` shows.
+/// Maximum number of faults that `/ready` shows.
 const SHOWN_MAX: usize = 50;
-/// The most entries that a report names.
+/// Maximum number of entries that a report names.
 const NAMED_MAX: usize = 20;
 
 /// The mending of a server's lists, shared by all connections to the server.
@@ -30,9 +30,9 @@ pub(crate) struct ListMending {
 struct MendLog {
     /// All mends that were logged.
     logged: HashSet<(ListKind, Mend)>,
-    /// The mends of the current lists …
+    /// Mends of the current lists.
     current: HashSet<(ListKind, Mend)>,
-    /// … in the order in which they were found.
+    /// Mends of the current lists, in the order in which they were found.
     order: Vec<(ListKind, Mend)>,
 }
 

@@ -19,7 +19,7 @@ use crate::protocol::{ClientIdentity, Era, ServerInfo};
 
 /// The most pages that are read: the list of a server with more is taken to be endless.
 const PAGES_MAX: usize = 100;
-/// The most tools that are read.
+/// Maximum number of tools that are read from a server.
 const TOOLS_MAX: usize = 10_000;
 /// The bytes of pages after which reading stops; the last page may exceed it.
 const BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -10,11 +10,11 @@ use crate::protocol::Era;
 pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The longest cursor of a kept page, in bytes: a cursor comes from the client until the server has accepted it.
 pub(super) const CURSOR_MAX: usize = 1024;
-/// The most pages that are kept.
+/// Maximum number of pages that are kept of one server.
 pub(super) const PAGES_MAX: usize = 1000;
 /// The method that lists the tools.
 pub(super) const TOOLS_LIST: &str = "tools/list";
-/// The methods that list something.
+/// The list methods of MCP.
 const METHODS: [&str; 4] = [
     TOOLS_LIST,
     "prompts/list",
@@ -32,7 +32,7 @@ pub(crate) struct PageKey {
     pub(super) cursor: Option<Box<str>>,
 }
 
-/// Pages by their keys.
+/// The kept pages of one server's lists, by their keys.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     by_key: HashMap<PageKey, Bytes>,
@@ -55,7 +55,7 @@ impl PageKey {
         })
     }
 
-    /// The first page of the same list.
+    /// The key of the first page of the same list.
     pub(super) fn first(&self) -> Self {
         Self {
             cursor: None,
@@ -73,7 +73,7 @@ impl Pages {
         self.by_key.get(key)
     }
 
-    /// Returns true if a page is known, by this cursor or by another.
+    /// Returns true if a page is kept, under this cursor or under another one of the same list.
     pub(super) fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         match self.by_key.get(key) {
             Some(page) => page == result,

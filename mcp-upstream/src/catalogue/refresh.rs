@@ -10,12 +10,12 @@ use tooldock_workers::names::NamespaceName;
 
 use super::ToolList;
 
-/// How long calls, which can do without the tools, wait for a reading after its beginning …
+/// Longest wait of calls for a reading, from its beginning. Calls can do without the tools.
 pub(crate) const CALLS_WAIT: Duration = Duration::from_secs(3);
-/// … and how long a slow reading that failed is not repeated.
+/// Time for which a slow reading that failed is not repeated.
 pub(super) const FAILED: Duration = Duration::from_secs(5);
 
-/// The result of a reading.
+/// Result of a reading: the tools, or the reason why they could not be read.
 pub(crate) type ReadingOutcome = Result<Arc<ToolList>, CallError>;
 
 /// A reading of a list, in progress or over. It goes on when the caller that began it leaves, so that with a server that does not

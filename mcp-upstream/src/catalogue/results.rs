@@ -23,12 +23,12 @@ pub(super) struct Results {
     logged: Mutex<HashSet<(String, String)>>,
 }
 
-/// The outcome of a check.
+/// Outcome of checking a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResultCheck {
     /// No fault was found, or the result could not be checked.
     Fits,
-    /// The fault, with its place.
+    /// The fault: its path in the result and the violated rule.
     Fault(String),
     /// The check is more work than a thread that carries messages should do.
     Heavy,
@@ -52,11 +52,12 @@ impl Results {
 }
 
 impl ToolList {
-    /// The part of a call's result that is checked against the tool's schema; `None` if the result is not checked.
+    /// The structured content of a call's result, which is checked against the tool's schema; `None` if the result is not
+    /// checked.
     ///
     /// # Errors
     ///
-    /// The fault, for a result that should have such a part.
+    /// The fault of a result that has no structured content although its tool has an `outputSchema`.
     pub(crate) fn structured<'r>(
         &self,
         tool: &str,
@@ -89,7 +90,7 @@ impl ToolList {
         }
     }
 
-    /// Checks the structured part of a result against the tool's schema. With `light` only small checks run.
+    /// Checks the structured content of a result against the tool's schema. With `light` only small checks run.
     pub(crate) fn check_structured(
         &self,
         tool: &str,

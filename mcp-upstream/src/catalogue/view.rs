@@ -31,7 +31,7 @@ pub(crate) struct Access {
     grant: Option<Arc<Grant>>,
 }
 
-/// The part of a namespace that a caller may see.
+/// The tools of a namespace that a caller may see and call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     namespace: &'a Namespace,
@@ -40,14 +40,14 @@ pub(crate) struct View<'a> {
     tools: Option<&'a ToolScope>,
 }
 
-/// The page is not a JSON object with an array of tools, or holds a key twice.
+/// Error: the page is not a JSON object with an array of tools, or holds a key twice.
 struct Unreadable;
 
 /// A fingerprint that is equal for views that show the same tools of a list in the same form.
 pub(super) type Fingerprint = ([u8; 32], Option<[u8; 32]>, CacheScope);
 
 impl Access {
-    /// The access of a caller.
+    /// Copies the properties of a caller that decide its views.
     pub(crate) fn of(caller: &Caller) -> Self {
         Self {
             scoped: is_scoped(caller),
@@ -144,9 +144,9 @@ impl<'a> View<'a> {
         )
     }
 
-    /// A page of a server's list, reduced to the tools that may be shown: other entries are left out, the rest keep their bytes.
-    /// The page says so if it depends on the caller. `None` if some tools are hidden and the page cannot be read for sure: of a
-    /// key that is there twice, a client may read the other value.
+    /// A page of a server's list, reduced to the tools that may be shown: other entries are left out, the kept entries keep their
+    /// bytes. A page that depends on the caller gets the private cache scope. `None` if some tools are hidden and the page cannot
+    /// be read for sure: of a key that is there twice, a client may read the other value.
     pub(crate) fn of_page(self, result: Bytes) -> Option<Bytes> {
         match self.changed(&result) {
             Ok(Some(changed)) => Some(changed.into()),
@@ -176,7 +176,7 @@ impl<'a> View<'a> {
         Ok((!changes.is_empty()).then(|| spans::edit(object, &changes)))
     }
 
-    /// The entries that stay; `None` if all do.
+    /// The entries that may be shown, as a JSON list; `None` if all may be.
     fn shown(self, all: &[&RawValue]) -> Option<String> {
         let may_stay = |tool: &&&RawValue| {
             let name = spans::member(tool, "name").and_then(jsonrpc::string);

@@ -9,17 +9,17 @@ use super::list::ToolList;
 use super::view::{Fingerprint, View};
 use crate::format::ResultFormat;
 
-/// The most bytes of a written list that is kept; a longer one is written for each request.
+/// Maximum size of a written list that is kept, in bytes; a longer one is written for each request.
 const KEPT_MAX: usize = 256 * 1024;
-/// The most written forms of one list that are kept; a new form takes the place of the oldest. There are three forms for each
-/// view: legacy without output schemas, legacy with them, and modern.
+/// Maximum number of written forms of one list that are kept; a new form takes the place of the oldest. There are three forms for
+/// each view: legacy without output schemas, legacy with them, and modern.
 const FORMS_MAX: usize = 12;
 
 /// The written forms of one list.
 #[derive(Debug, Default)]
 pub(super) struct WrittenLists(Mutex<Vec<(Form, Bytes)>>);
 
-/// The parameters of a written form, beside its list.
+/// Key of a written form: the spelling of its era, and the fingerprint of its view.
 type Form = (Spelling, Fingerprint);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use std::fmt::Write;
 
 use super::*;
 
-/// Less than the largest body, so that the test takes a few seconds.
+/// Size of the bodies, in bytes: less than the maximum, so that the test takes a few seconds.
 const BODY: usize = 256 * 1024;
-/// The most memory for answering such a body beside the body itself, in bytes, however large it is: a thousand answers in one
-/// request take most of that.
+/// Maximum memory for answering such a body besides the body itself, in bytes, however large the body is. A thousand answers in
+/// one request take most of it.
 const BESIDE_MAX: u64 = 128 * 1024;
 
-/// Values of about that size: long arrays, and objects of many keys, equal and different ones.
+/// JSON values of about `BODY` bytes: long arrays, and objects of many equal or different keys.
 fn large_values() -> Vec<(&'static str, String)> {
     let array = |element: &str| {
         let elements = vec![element; BODY / (element.len() + 1) - 100];
@@ -37,7 +37,7 @@ fn large_values() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The places in a message where such a value can stand.
+/// Messages with `LARGE` at each position where such a value can be.
 const PLACES: &[&str] = &[
     "LARGE",
     r#"{"jsonrpc":"2.0","id":1,"method":"ping","x":LARGE}"#,
@@ -62,7 +62,7 @@ const PLACES: &[&str] = &[
     r#"{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":LARGE}}"#,
 ];
 
-/// The places in modern requests, with the metadata of each.
+/// Modern requests with `LARGE` at further positions, each with its metadata.
 const MODERN_PLACES: &[&str] = &[
     modern_body!("tools/call", r#","name":"echo","arguments":LARGE"#),
     modern_body!("tools/call", r#","name":"echo","inputResponses":LARGE"#),
@@ -80,7 +80,7 @@ const MODERN_PLACES: &[&str] = &[
 ];
 
 impl Scene {
-    /// The most memory that answering takes at any time, beside the body.
+    /// Maximum memory that answering takes at any time, besides the body.
     fn peak_of(&self, head: &McpHead, body: &str) -> u64 {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let answer = || {
@@ -102,7 +102,7 @@ fn no_body_takes_much_more_memory_than_it_has() {
     let mut too_much = Vec::new();
     for (value, large) in large_values() {
         for place in PLACES {
-            // Two places share the size of one body.
+            // Two occurrences share the size of one body.
             let body = match place.matches("LARGE").count() {
                 1 => place.replace("LARGE", &large),
                 _ => place.replacen("LARGE", &large, 1).replace("LARGE", "0"),

@@ -1,7 +1,7 @@
 //! A future that runs on when its caller drops it.
 //!
-//! It runs in place, so the usual case costs one allocation and no task; only a dropped future becomes a task of the runtime it
-//! was dropped on. Anything that ends it early is inside it: a time limit, an abort handle.
+//! The future is polled in place, so the usual case costs one allocation and no task; only when it is dropped does it become a
+//! task of the current runtime. A time limit or an abort handle that is to end it early must be part of it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// Owns the future until it is done, or hands it to the runtime.
+/// Owns the future until it is done; when dropped before, hands it to the runtime.
 pub(crate) struct DetachedFuture<F>(Option<Pin<Box<F>>>)
 where
     F: Future + Send + 'static,
@@ -54,7 +54,7 @@ where
     }
 }
 
-/// Runs a dropped future to its end.
+/// Runs a future to its end on the current runtime.
 pub(crate) fn go_on(future: impl Future<Output: Send> + Send + 'static) {
     // A future that panicked cannot be polled again; without a runtime the future cannot run on.
     if !std::thread::panicking()

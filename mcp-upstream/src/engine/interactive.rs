@@ -1,4 +1,4 @@
-//! Runs a call whose function takes a context: it may report, log and ask its client before it answers.
+//! Runs a call whose function takes a context: the function may report progress, log and ask its client before it replies.
 //!
 //! ```text
 //!              ┌──────────── a question ───────────┐
@@ -9,13 +9,13 @@
 //!      └───────┴─── a permit ──── Resuming ◀───────┘        clock runs again
 //! ```
 //!
-//! Answers wait until all open questions are answered: with a single answer the function could resume, and then its clock and its
-//! permit would have to be taken back while it still waits for the others. They are handed to the worker only when the call holds
-//! a permit again, so that answered calls do not run in addition to the permitted number.
+//! Answers wait until all open questions are answered: with a single answer the function could resume, and then its time limit
+//! and its permit would have to be suspended again while it still waits for the others. The answers are handed to the worker
+//! only when the call holds a permit again, so that resumed calls do not exceed the permitted number.
 //!
-//! The questions themselves are kept in [`CallInteractions`]. Their upstream opens them there and their client answers them
-//! there. Clock, permit and place are handled in the call's own future, so that dropping it frees them, ends the questions and
-//! cancels the call in the worker.
+//! The questions themselves are in [`CallInteractions`], where the upstream opens them and the client answers them. Time limit,
+//! permit and parking slot belong to the call's own future, so that dropping it releases them, ends the questions and cancels
+//! the call in the worker.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ pub(super) use inbox::CallInbox;
 
 type Working<'w> = Pin<&'w mut (dyn Future<Output = CallOutcome> + Send)>;
 
-/// A call that may report, log and ask.
+/// A running call that may report, log and ask.
 pub(super) struct InteractiveCall<'a> {
     engine: &'a Engine,
     /// The whole time limit, for the error message.
     limit: Duration,
-    /// The remaining time while the clock stands.
+    /// The time that is left of the limit, updated whenever the clock stops.
     left: Duration,
     questions: Arc<CallInteractions>,
     secrets: Arc<CallSecrets>,
@@ -50,13 +50,13 @@ pub(super) struct InteractiveCall<'a> {
     answers: AnswerAccount,
 }
 
-/// How the phase `Running` ended.
+/// Outcome of the phase `Running`.
 enum Ran {
     Over(CallOutcome),
     Asked,
 }
 
-/// How the phase `Resuming` ended.
+/// Outcome of the phase `Resuming`.
 enum ResumeOutcome {
     Over(CallOutcome),
     Entered(Permit),
@@ -88,12 +88,12 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Runs the call to its end. `start` starts it when its turn comes.
+    /// Runs the call to its end. `start` starts the work once the call has a permit.
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
         let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
-        // The call never ran: another try is safe, and the tool is not to blame for the delay.
+        // The call never ran: it may be repeated safely, and the tool did not cause the delay.
         let permit = entered
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;
@@ -132,11 +132,11 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// The phase in which the function runs.
+    /// Runs the phase `Running`, in which the function works.
     async fn running(&mut self, work: Working<'_>) -> Ran {
         let began = Instant::now();
         let deadline = after(began, self.left);
-        // In this order: the answer; a question; the end of the time.
+        // Polled in this order: the reply; a question; the end of the time limit.
         tokio::select! {
             biased;
             outcome = work => Ran::Over(outcome),
@@ -148,11 +148,11 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// The phase in which questions are open. Ends with `None` when no question is open any more.
+    /// Runs the phase `Asking`, in which questions are open. Returns `None` when no question is open any more.
     async fn asking(&mut self, mut work: Working<'_>) -> Option<CallOutcome> {
         while let Some(deadline) = self.questions.next_deadline() {
-            // In this order: the answer (a function may end without waiting); a question or its answer; the end of a question's
-            // time.
+            // Polled in this order: the reply (a function may end without waiting); a question or its answer; the end of a
+            // question's time limit.
             tokio::select! {
                 biased;
                 outcome = work.as_mut() => return Some(outcome),
@@ -163,13 +163,13 @@ impl<'a> InteractiveCall<'a> {
         None
     }
 
-    /// The phase in which all questions are answered and the call waits for its turn.
+    /// Runs the phase `Resuming`, in which all questions are answered and the call waits for a permit.
     async fn resuming(&mut self, work: Working<'_>) -> ResumeOutcome {
         let began = Instant::now();
         let deadline = after(began, self.left);
         let gate = Arc::clone(&self.questions.namespace().gate);
         let principal = self.principal.clone();
-        // In this order: the answer; another question; a permit; the end of the time.
+        // Polled in this order: the reply; another question; a permit; the end of the time limit.
         let end = tokio::select! {
             biased;
             outcome = work => ResumeOutcome::Over(outcome),
@@ -187,7 +187,7 @@ impl<'a> InteractiveCall<'a> {
 }
 
 impl Drop for InteractiveCall<'_> {
-    /// Ends the questions: the call has its answer, or its client does not wait any more.
+    /// Ends the questions: the call has its reply, or its client has left.
     fn drop(&mut self) {
         self.questions.end();
     }

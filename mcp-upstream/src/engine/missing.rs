@@ -1,7 +1,7 @@
-//! Explains why there is no tool of a name: a file of its namespace that was not loaded may hold the tool.
+//! Explains an unknown tool: a file of its namespace that could not be loaded may declare the tool.
 //!
-//! File names and import errors are only for callers to whom every tool is open ([`View::may_explain_missing`]). Under
-//! `mask_errors` the error's text goes to the log alone, like that of exceptions.
+//! File names and import errors are only shown to callers to whom every tool is open ([`View::may_explain_missing`]). Under
+//! `mask_errors` the import error's text is only logged, like that of exceptions.
 
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::issue::Issue;
@@ -11,17 +11,17 @@ use super::unknown_tool;
 use crate::caller::Caller;
 use crate::catalogue::View;
 
-/// The most files that one message names.
+/// Maximum number of files that one message names.
 const FILES_MAX: usize = 3;
-/// The most characters of each file's error.
+/// Maximum number of characters of each file's error.
 const REASON_MAX: usize = 300;
 
-/// The error for a tool that the namespace does not have, with the files that may hold it.
+/// The error for a tool that the namespace does not have, with the names of files that may declare it.
 pub(crate) fn missing_tool(caller: &Caller, namespace: &Namespace, name: &str) -> CallError {
     explained(unknown_tool(name), caller, namespace, name)
 }
 
-/// Adds the files that may hold the tool to an error with the code `tool_not_found`. Other errors stay unchanged.
+/// Adds the files that may declare the tool to an error with the code `tool_not_found`. Other errors stay unchanged.
 pub(crate) fn explained(
     mut error: CallError,
     caller: &Caller,

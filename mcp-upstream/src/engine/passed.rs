@@ -1,8 +1,9 @@
-//! Calls whose answer is passed on as it arrives: the engine admits the call, and its resources travel with the answer.
+//! Calls in pass-through mode, whose answer is passed on as it arrives: the engine admits the call, and its resources live as
+//! long as the answer.
 //!
-//! The order is that of any other call: policy, limits counted in tool calls, a place in the queue, one clock over all of it. The
-//! surface asks the upstream, and ends the call with its observations of the answer. A call that is dropped unfinished is
-//! recorded as a call whose client left.
+//! The order is that of any other call: policy, limits counted in tool calls, a permit of the queue, one time limit over all of
+//! it. The surface sends the request to the server, and finishes the call with its observations of the answer. A call that is
+//! dropped unfinished is recorded as a call whose client left.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::audit::AuditSender;
 use crate::call_error::CallCause;
 use crate::caller::Caller;
 
-/// A call that was admitted and whose turn has come.
+/// A call in pass-through mode that was admitted and has its permit.
 pub(crate) struct PassedCall {
     record: CallRecord<AuditSender>,
     _permit: Permit,
@@ -28,11 +29,12 @@ pub(crate) struct PassedCall {
 }
 
 impl Engine {
-    /// Admits a call and waits for its turn. The call is boxed: it travels through many futures, and each would move all of it.
+    /// Admits a call and waits for its permit. The call is boxed: it is moved through many futures, and each would copy all of
+    /// it.
     ///
     /// # Errors
     ///
-    /// If the call may not be made; the refusal is recorded.
+    /// When the call may not be made; the refusal is recorded.
     pub(crate) async fn pass(
         &self,
         caller: &Caller,
@@ -65,30 +67,30 @@ impl Engine {
 }
 
 impl PassedCall {
-    /// The moment by which the answer must be there.
+    /// Deadline of the whole answer.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The time limit of the whole answer.
+    /// The time limit of the call, up to the end of its answer.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// The most bytes that the answer may have.
+    /// Maximum size of the answer, in bytes.
     pub(crate) fn max_result(&self) -> u64 {
         self.facts.max_result()
     }
 
-    /// Records that the call is not made after all, and gives back its facts with the error.
+    /// Records that the call is refused after all, and gives back its facts with the error.
     pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
         let Self { record, facts, .. } = *self;
         record.finish(Err(error.code), Some(CallCause::of(&error)));
         (facts, error)
     }
 
-    /// Records the end of the call: the status by which its answer is counted, or the error code. `sent` is the HTTP status if
-    /// the answer is not the server's.
+    /// Records the end of the call, with the status by which its answer is counted, or the error code. `sent`: the HTTP status,
+    /// if the answer is the gateway's own.
     pub(crate) fn finish(
         mut self: Box<Self>,
         outcome: Result<&'static str, CallErrorCode>,

@@ -1,4 +1,4 @@
-//! The client of a running call, from the point of view of its upstream.
+//! The client of a running call, as its upstream can reach it.
 
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use super::interactive::CallInbox;
 use super::{CallSecrets, EventSender, PeerEvent};
 use crate::interaction::{Interaction, QuestionSet, cannot_be_asked};
 
-/// Sends messages to the client of a call before its answer, and asks it if possible. Never waits. Cheap to clone.
+/// Sends messages to the client of a call before the reply, and asks the client if possible. Never waits. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    /// Takes messages for the client; `None` if they are dropped.
+    /// Channel for messages to the client; `None` if messages are dropped.
     heard: Option<PeerChannel>,
-    /// Takes questions; `None` if the call may not ask.
+    /// Inbox for questions; `None` if the call may not ask.
     inbox: Option<Arc<CallInbox>>,
-    /// Counts the answer of the call; `None` for requests of the gateway itself.
+    /// Account that counts the bytes of the reply; `None` for requests of the gateway itself.
     answers: Option<AnswerAccount>,
 }
 
-/// The channel to a client that receives messages.
+/// Channel to a client that receives messages before the reply.
 #[derive(Clone)]
 struct PeerChannel {
     events: EventSender,
-    /// Counts messages that are dropped because the client reads too slowly.
+    /// Counter of messages that are dropped because the client reads too slowly.
     dropped: IntCounter,
-    /// The secrets that are hidden in messages.
+    /// The secrets to hide in messages.
     secrets: Arc<CallSecrets>,
 }
 
 impl Peer {
-    /// The client of a call. With `heard`, progress and log messages go to the client, without the secrets; a client that
-    /// reads too slowly loses messages, which are counted in `dropped`. With an inbox, the client can be asked.
+    /// The peer for the client of a call. With `heard`, progress and log messages go to the client, without the secrets; a
+    /// client that reads too slowly loses messages, which `dropped` counts. With an inbox, the client can be asked.
     pub(super) fn new(
         heard: Option<(EventSender, Arc<CallSecrets>)>,
         inbox: Option<Arc<CallInbox>>,
@@ -61,8 +61,8 @@ impl Peer {
         }
     }
 
-    /// Passes a whole notification on. A log message with a level goes only to a client that wants that level. Messages that are
-    /// not read in time are dropped and counted.
+    /// Sends a whole notification. A log message with a level goes only to a client that wants that level. Messages beyond the
+    /// channel's bound are dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
         if let Some(heard) = &self.heard {
             let message = heard.secrets.hide_in(message);
@@ -71,7 +71,7 @@ impl Peer {
         }
     }
 
-    /// Asks the client; questions that it cannot be asked fail at once.
+    /// Asks the client; questions that the client cannot be asked fail at once.
     pub(crate) fn ask(&self, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         if let Some(inbox) = &self.inbox {
             return inbox.ask(asked);
@@ -80,7 +80,7 @@ impl Peer {
         Vec::new()
     }
 
-    /// Counts the answer of the call; `None` for requests of the gateway itself.
+    /// Account that counts the bytes of the reply; `None` for requests of the gateway itself.
     pub(crate) fn answers(&self) -> Option<&AnswerAccount> {
         self.answers.as_ref()
     }
@@ -95,7 +95,7 @@ impl Peer {
         self.inbox.is_some() && self.heard.is_some()
     }
 
-    /// The sink for a worker's connection, which takes the events and questions of its function; `None` for a call that cannot
+    /// The sink for a worker's connection, which takes the events and questions of the function; `None` for a call that cannot
     /// ask.
     pub(crate) fn into_sink(self) -> Option<Arc<dyn CallSink>> {
         self.inbox.map(|inbox| inbox as Arc<dyn CallSink>)

@@ -1,4 +1,4 @@
-//! Records a call: counts, a latency, an audit line. Written once, however the call ends.
+//! The record of a call: counts, a latency, an audit line. Written once, however the call ends.
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const STATUS_CLIENT_GONE: u16 = 499;
 
 /// The record of a call in progress. If it is dropped unfinished, the caller left or the call was cancelled.
 ///
-/// `A` takes the audit line: borrowed by a call that its own future runs, owned by a call whose answer is passed on.
+/// `A` is the sender of audit lines: borrowed by a call that its own future runs, owned by a call whose answer is passed on.
 pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     started: Instant,
     metrics: Arc<NamespaceMetrics>,
@@ -33,7 +33,7 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
 }
 
 impl<A: Borrow<AuditSender>> CallRecord<A> {
-    /// Begins a record. `via` is the namespace at the other end, for calls that go through an aggregate.
+    /// Begins a record. `via`: the member's name, for calls that came through an aggregate.
     pub(super) fn begin(
         engine: &Engine,
         audit: A,
@@ -77,33 +77,33 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// A flag that is set once the call is let through to its upstream. Until then the tool's name may be any text of a client.
+    /// A flag that is set once the call is admitted to its upstream. Until then the tool's name may be any text of a client.
     pub(super) fn reached(&self) -> &AtomicBool {
         &self.reached
     }
 
-    /// Returns true if the tool exists, and is not just a name that a client wrote: its namespace declares it, or its upstream
-    /// was asked for it.
+    /// Returns true if the name is a tool's, and not just a text of a client: its namespace declares the tool, or the call was
+    /// admitted to its upstream.
     fn is_of_a_tool(&self, name: &str) -> bool {
         let mut declared = self.namespace.tools.iter();
         self.reached.load(Ordering::Relaxed) || declared.any(|tool| *tool.name == *name)
     }
 
-    /// Notes that arguments were converted to the types of the tool's schema.
+    /// Records that arguments were converted to the types of the tool's schema.
     pub(super) fn note_coercion(&mut self) {
         if let Some(line) = &mut self.line {
             line.coerced = true;
         }
     }
 
-    /// Notes the status of the HTTP answer, if it differs from that of other calls of its kind.
+    /// Sets the HTTP status of the response, if it is not the usual one for the outcome.
     pub(super) fn sent(&mut self, status: StatusCode) {
         if let Some(line) = &mut self.line {
             line.http_status = status.as_u16();
         }
     }
 
-    /// Records the end of the call: its status, or its error code. `cause` is the reason why it was no success, as far as known.
+    /// Records the end of the call: its status, or its error code. `cause`: the reason for a failure, as far as known.
     pub(super) fn finish(
         mut self,
         outcome: Result<&'static str, CallErrorCode>,
@@ -119,8 +119,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.write(outcome);
     }
 
-    /// Records a call that was dropped unfinished. Without a session its client left and got no answer; in a session, its POST
-    /// was answered that the call is cancelled.
+    /// Adapts the record of a call that was dropped unfinished. Without a session the client left and got no response; in a
+    /// session, the POST was answered with the cancellation.
     fn abandoned(&mut self) {
         if let Some(line) = &mut self.line
             && line.session.is_none()
@@ -138,7 +138,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         match outcome {
             Ok(status) => {
                 line.status = status;
-                // A failure in a server's own words, which REST answers as an error.
+                // REST answers a server's or tool's error result as an error.
                 if status != "ok" && line.transport == Transport::Rest && line.http_status == 200 {
                     line.http_status = rest_status(CallErrorCode::InternalError).as_u16();
                 }
@@ -176,7 +176,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     }
 }
 
-/// Logs a failed call with the cause that the audit log has.
+/// Logs a failed call, with the cause as in the audit log.
 fn log_failure(
     line: &AuditRecord,
     outcome: Result<&'static str, CallErrorCode>,
@@ -215,7 +215,7 @@ fn log_failure(
     }
 }
 
-/// Returns true if an operator may have to act on such a failure; other failures concern the client or the tool.
+/// Returns true if an operator may have to act on a failure with this code; other failures concern the client or the tool.
 fn is_fault(code: CallErrorCode) -> bool {
     match code {
         CallErrorCode::DependencyError
@@ -241,7 +241,7 @@ fn is_fault(code: CallErrorCode) -> bool {
     }
 }
 
-/// Bounds the number of log lines about failed calls. The audit log has all of them.
+/// Limits the number of log entries about failed calls. The audit log has all of them.
 struct LineBudget(Mutex<LineCount>);
 
 #[derive(Clone, Copy)]
@@ -254,7 +254,7 @@ struct LineCount {
 static FAULTS: LineBudget = LineBudget::new();
 
 impl LineBudget {
-    /// The most lines in one second.
+    /// Maximum number of log entries in one second.
     const PER_SECOND: u32 = 100;
 
     const fn new() -> Self {
@@ -269,7 +269,7 @@ impl LineBudget {
         self.take_at(Instant::now())
     }
 
-    /// Takes a line if one is left in this second. Returns the number of lines that were left out before it.
+    /// Takes a log entry if one is left in this second. Returns the number of entries that were left out before.
     fn take_at(&self, now: Instant) -> Option<u64> {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Duration::from_secs(1);
@@ -288,7 +288,7 @@ impl LineBudget {
     }
 }
 
-/// The name, cut short if a client wrote a long one: names must not be able to fill the queue of records.
+/// Cuts a long name that a client wrote: names must not be able to fill the queue of records.
 fn kept_short(name: &Arc<str>) -> Arc<str> {
     if name.len() <= UNKNOWN_NAME_MAX {
         return Arc::clone(name);

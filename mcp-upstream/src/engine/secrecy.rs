@@ -1,5 +1,5 @@
-//! Hides secrets in everything that is said of a failure: in errors, in results with `isError`, in progress and in log messages
-//! (SCR-14). The result of a call that succeeded is the tool's own and stays unchanged.
+//! Hides secrets in all texts about a failure: in errors, in results with `isError`, in progress and in log messages (SCR-14).
+//! The result of a successful call is the tool's own and stays unchanged.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,11 +10,11 @@ use tooldock_workers::registry::{Namespace, Registry};
 use super::{CallOutcome, UpstreamReply};
 use crate::heavy_work;
 
-/// A reply of more bytes than this is parsed on a thread that carries no messages; a longer message of a call is searched and not
-/// parsed.
+/// Size in bytes above which a reply is parsed on a thread that carries no messages, and above which a message of a call is
+/// searched without parsing.
 const LARGE: usize = 64 * 1024;
 
-/// The secrets that a call can know: those of its namespace and of its caller. Looked up on the first message or failure.
+/// The secrets that a call can know: those of its namespace and of its caller. Looked up at the first message or failure.
 pub(crate) struct CallSecrets {
     registry: Arc<Registry>,
     namespace: Arc<Namespace>,
@@ -46,12 +46,12 @@ impl CallSecrets {
         })
     }
 
-    /// Returns true if there is nothing to hide.
+    /// Returns true if there are no secrets to hide.
     pub(crate) fn are_none(&self) -> bool {
         self.values().is_empty()
     }
 
-    /// A message about a call, as JSON, without secrets.
+    /// Removes the secrets from a message about a call, which is JSON.
     pub(crate) fn hide_in(&self, message: Bytes) -> Bytes {
         let hidden = match message.len() > LARGE {
             true => self.values().hide_in_large_json(&message),
@@ -63,11 +63,11 @@ impl CallSecrets {
         }
     }
 
-    /// Hides secrets in a failure: an error, or a reply that tells of one.
+    /// Hides secrets in a failure: an error, or a reply that reports one.
     ///
     /// # Errors
     ///
-    /// The failure; `overloaded` if there is no room to parse a large reply.
+    /// The failure itself; `overloaded` if a large reply cannot be parsed now.
     pub(super) async fn hide_in_failure(&self, outcome: CallOutcome) -> CallOutcome {
         let values = self.values();
         if values.is_empty() {

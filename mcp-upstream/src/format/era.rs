@@ -5,12 +5,12 @@ use tooldock_workers::names::NamespaceName;
 use crate::jsonrpc::RequestError;
 use crate::protocol::ProtocolVersion;
 
-/// The form of results in a conversation.
+/// Format of results by the era and the version of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResultFormat {
-    /// Only the content.
+    /// Results without members of the era, for a client of this version.
     Legacy(ProtocolVersion),
-    /// With `resultType`, `serverInfo`, and the time for which the result may be cached.
+    /// Results with `resultType`, `serverInfo`, and the time for which the result may be cached.
     Modern(ModernFormat),
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct ModernFormat {
 }
 
 impl ModernFormat {
-    /// Results of this namespace.
+    /// The format for results of this namespace.
     pub(crate) fn new(namespace: NamespaceName) -> Self {
         Self { namespace }
     }

@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 
 use super::{CacheScope, ResultFormat, begin};
 
-/// How long results of 2026-07-28 may be cached (MOD-08). Five minutes: served lists change with a reload, of which a listening
-/// client hears at once; a client that does not listen is behind by no more than this.
+/// Time for which results of 2026-07-28 may be cached, in milliseconds (MOD-08). Five minutes: served lists change with a
+/// reload, of which a listening client hears at once; a client that does not listen is behind by no more than this.
 const TTL_MS: u64 = 300_000;
 
 /// A response that is being written.
@@ -84,7 +84,7 @@ impl<'d> ResultWriter<'d> {
         self.out.extend_from_slice(inner);
     }
 
-    /// Closes the response.
+    /// Closes the response. In the modern era `_meta` with `serverInfo` is added unless the members include a `_meta`.
     pub(crate) fn end(mut self) -> Vec<u8> {
         if let (ResultFormat::Modern(format), false) = (self.format, self.has_meta) {
             let out = self.key("_meta");

@@ -1,4 +1,4 @@
-//! Answers to questions, and their way to the upstream that asked.
+//! Answers to questions, and the responders that take an answer to the upstream that asked.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -11,10 +11,10 @@ use super::{OpenQuestionGuard, ask_failed, missing_capability};
 use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};
 use crate::protocol::code;
 
-/// The longest part of a client's error message that the function is told.
+/// Maximum length of a client's error message that a function gets, in characters.
 const REFUSAL_MAX: usize = 512;
 
-/// Takes the answer to the party that asked. If it is dropped without an answer, a server's request fails.
+/// Takes the answer to the upstream that asked. Dropping the responder without an answer fails a server's request.
 pub(crate) enum Responder {
     /// A worker's function, which waits for the question's key.
     Function(Replier),
@@ -39,7 +39,7 @@ pub(super) enum Answer {
 }
 
 impl Responder {
-    /// The bytes of a question with this responder that are kept.
+    /// The memory of a question with this responder, in bytes.
     pub(super) fn bytes(&self, question: Option<&Question>) -> usize {
         match self {
             // The question's parameters are part of the request.
@@ -81,7 +81,7 @@ impl Responder {
 }
 
 impl Answer {
-    /// Bytes of a result that waits to be delivered.
+    /// The size of a result that waits to be delivered, in bytes; 0 for other answers.
     pub(super) fn kept(&self) -> usize {
         match self {
             Self::Result(result) => result.len(),

@@ -14,8 +14,8 @@ use super::{
     TakenBack, ask_failed, cannot_be_asked, refuse,
 };
 
-/// The questions of a call. The upstream opens them, the client's side answers them, and the call delivers the answers when all
-/// are there and it may go on.
+/// The questions of a call. The upstream opens them, the client answers them, and the call delivers the answers when all are
+/// there and it may go on.
 pub(crate) struct CallInteractions {
     namespace: Arc<Namespace>,
     /// The principal of the call.
@@ -30,9 +30,9 @@ pub(crate) struct CallInteractions {
 
 #[derive(Default)]
 struct Book {
-    /// The questions that were not delivered.
+    /// Questions of the call whose answers were not delivered yet.
     entries: Vec<Arc<Interaction>>,
-    /// The call's place among the calls that wait for their client, from its first question until it goes on.
+    /// Permit to wait for the client, held from the call's first question until the call goes on.
     place: Option<ParkingPermit>,
     /// True when the call is over.
     ended: bool,
@@ -58,7 +58,7 @@ impl CallInteractions {
         &self.namespace
     }
 
-    /// The call's outgoing messages.
+    /// Sender of the call's messages to its client; `None` if the client cannot be asked.
     pub(crate) fn events(&self) -> Option<&EventSender> {
         self.events.as_ref()
     }
@@ -104,7 +104,8 @@ impl CallInteractions {
         Vec::new()
     }
 
-    /// Checks that this many further questions may be asked.
+    /// Checks that the call may ask `more` further questions, and takes the permit to wait if the call has none. The error is for
+    /// the function or server that asks.
     fn admit(&self, book: &mut Book, more: usize) -> Result<(), String> {
         if book.ended {
             return Err("The call is over".into());
@@ -159,7 +160,7 @@ impl CallInteractions {
         open.map(|it| it.deadline()).min()
     }
 
-    /// Fails the questions whose deadline is over.
+    /// Fails the open questions whose deadline is over.
     pub(crate) fn expire(&self) {
         let now = Instant::now();
         let entries = self.book().entries.clone();
@@ -196,7 +197,7 @@ impl CallInteractions {
         }
     }
 
-    /// The number of questions that were not delivered.
+    /// The number of questions whose answers were not delivered.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.book().entries.len()
@@ -208,7 +209,7 @@ impl CallInteractions {
 }
 
 impl Book {
-    /// Gives the place back if no question is left.
+    /// Returns the permit to wait if no question is left.
     fn release(&mut self) -> Option<ParkingPermit> {
         self.place.take_if(|_| self.entries.is_empty())
     }
@@ -232,7 +233,7 @@ impl fmt::Debug for CallInteractions {
     }
 }
 
-/// The answers kept for a call would exceed [`KEPT_ANSWERS_MAX`]. The call is to be dropped.
+/// Error: the answers kept for a call would exceed [`KEPT_ANSWERS_MAX`]. The caller must drop the call.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the answers of a call that still waits for others may have {KEPT_ANSWERS_MAX} bytes together; the call \

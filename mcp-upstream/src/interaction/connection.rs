@@ -1,7 +1,7 @@
 //! Open requests of a stdio server to its only client, by the server's own ids.
 //!
-//! The link's own book (`stdio/link/questions.rs`) sees to it that each use of an id is answered at most once: it lies below, and
-//! also covers requests that never become a question.
+//! The link's own table of requests (`stdio/link/questions.rs`) ensures that each use of an id is answered at most once: it lies
+//! below, and also covers requests that never become a question.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -14,7 +14,7 @@ use crate::jsonrpc::{Key, Members, Notification, RawId, ServerRequest};
 /// The questions of a server over one connection, or over successive connections of the same session.
 #[derive(Default)]
 pub(crate) struct ConnectionInteractions {
-    /// At most as many as a link has open. Plain data; the lock is never held across an await.
+    /// Holds at most as many questions as a link may have open. Plain data; the lock is never held across an await.
     book: Mutex<Book>,
     /// The number of questions in calls without an answer.
     unanswered: Arc<watch::Sender<usize>>,
@@ -38,7 +38,7 @@ impl ConnectionInteractions {
         book.open.push((id, Arc::downgrade(entry)));
     }
 
-    /// Keeps a question until its call begins. Gives it back if there is no room.
+    /// Keeps a request of the server until the call begins. Returns the request if [`EARLY_MAX`] requests are kept already.
     pub(crate) fn keep_early(
         &self,
         method: AskMethod,
@@ -52,12 +52,12 @@ impl ConnectionInteractions {
         None
     }
 
-    /// The questions that came before the call.
+    /// Takes the requests that were kept until the call began.
     pub(crate) fn take_early(&self) -> Vec<(AskMethod, ServerRequest)> {
         std::mem::take(&mut self.book().early)
     }
 
-    /// Ends a question, since the server does not want an answer any more: its `notifications/cancelled`.
+    /// Ends the question that a server's `notifications/cancelled` names, since the server does not want its answer any more.
     pub(crate) fn withdraw(&self, notification: &Notification<'_>) {
         let params = notification.params.as_deref().unwrap_or_default();
         let members = std::str::from_utf8(params)
@@ -81,12 +81,12 @@ impl ConnectionInteractions {
         }
     }
 
-    /// Returns true if the server waits for an answer.
+    /// Returns true if the server waits for the answer to a question.
     pub(crate) fn any_open(&self) -> bool {
         self.book().open.iter().any(|(_, entry)| is_awaited(entry))
     }
 
-    /// Counts a question of a call.
+    /// Counts a question of a call as unanswered until the guard is dropped.
     pub(crate) fn unanswered(&self) -> OpenQuestionGuard {
         self.unanswered.send_modify(|open| *open += 1);
         OpenQuestionGuard(Arc::clone(&self.unanswered))

@@ -15,9 +15,9 @@ use tooldock_workers::worker::LogLevel;
 
 use super::{Interaction, TakenBack, ask_failed};
 
-/// The most events that wait for their reader.
+/// Maximum number of events that wait for their reader.
 const EVENTS: usize = 4096;
-/// The most bytes of waiting events; a single larger event is accepted.
+/// Maximum size of the waiting events together, in bytes; a single larger event is accepted.
 const EVENT_BYTES: usize = 4 * 1024 * 1024;
 
 /// An event before the answer of a call. Spans are raw JSON objects.
@@ -55,7 +55,7 @@ pub(crate) struct EventReceiver(Arc<EventQueue>);
 #[derive(Debug, Default)]
 struct EventQueue(Mutex<QueuedEvents>);
 
-/// Plain data; the lock is never held across an await.
+/// Queued events and the waker of their reader. Plain data; the lock is never held across an await.
 #[derive(Debug, Default)]
 struct QueuedEvents {
     events: VecDeque<PeerEvent>,
@@ -66,7 +66,7 @@ struct QueuedEvents {
     is_over: bool,
 }
 
-/// The channel of one call.
+/// Creates the event queue of one call.
 pub(crate) fn events() -> (EventSender, EventReceiver) {
     let queue = Arc::new(EventQueue::default());
     (EventSender(Arc::clone(&queue)), EventReceiver(queue))
@@ -77,7 +77,7 @@ impl EventQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an event, if there is room. Never waits.
+    /// Queues an event and returns true, if there is room. Never waits.
     fn put(&self, event: PeerEvent) -> bool {
         let waiting = self.lock();
         let fits = waiting.has_room_for(&event);
@@ -132,13 +132,13 @@ impl EventSender {
         }
     }
 
-    /// Queues questions, if there is room. Never waits.
+    /// Queues questions and returns true, if there is room. Never waits.
     pub(super) fn ask(&self, questions: Vec<Arc<Interaction>>) -> bool {
         self.0.put(PeerEvent::InputRequests(questions))
     }
 
     /// Queues the message that takes a question back: the server's own if there is room for it, else the gateway's, for which
-    /// there always is room. That one is short, and there are no more of them than questions that the reader took. Never waits.
+    /// there always is room: it is short, and there are at most as many as questions that the reader took. Never waits.
     pub(super) fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
         let event = |message| PeerEvent::Message {

@@ -7,11 +7,11 @@ use tooldock_workers::worker::{LogLevel, Question};
 use super::PeerEvent;
 use crate::jsonrpc::splice;
 
-/// The message that takes a question back.
+/// The message that takes a question back from a client, in two versions.
 pub(crate) struct TakenBack {
-    /// In the words of the server that asked. May be as long as any message.
+    /// The message of the server that asked, with the gateway's id. May be as long as any message.
     pub(crate) own: Option<Bytes>,
-    /// In the gateway's words, which are short.
+    /// The gateway's own message, which is short.
     pub(crate) ours: Bytes,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     out
 }
 
-/// Takes a question back in the words of the server that asked it: its own message, with the gateway's id of the question.
+/// Takes a question back by the message of the server that asked it, with the gateway's id of the question in it.
 pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     let text = std::str::from_utf8(message).ok();
     let own = text.and_then(|text| splice::with_request_id(text, &id.to_string()));
@@ -41,7 +41,7 @@ pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     }
 }
 
-/// Takes a question back in the gateway's words.
+/// Takes a question back by a message of the gateway.
 pub(super) fn cancelled(id: u64, reason: &str) -> TakenBack {
     let params = serde_json::json!({ "requestId": id, "reason": reason });
     let ours =
@@ -68,7 +68,7 @@ pub(crate) fn notification(
     }
 }
 
-/// `notifications/progress`. `token` is the client's, raw; `params` is the rest of the object.
+/// Builds `notifications/progress`. `token` is the client's, raw JSON; `params` is an object with the other parameters.
 fn progress(token: &str, params: &[u8]) -> Vec<u8> {
     const HEAD: &[u8] =
         br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"#;
@@ -86,7 +86,7 @@ fn progress(token: &str, params: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `notifications/message`.
+/// Builds `notifications/message` with these parameters, a JSON object.
 fn log(params: &[u8]) -> Vec<u8> {
     const HEAD: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/message","params":"#;
     let mut out = Vec::with_capacity(HEAD.len() + params.len() + 1);

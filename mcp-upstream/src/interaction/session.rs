@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::{Interaction, OPEN_IN_SESSION, ask_failed};
 use crate::jsonrpc::Response;
 
-/// The use that was made of an answer.
+/// Outcome of a client's answer to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AnswerFate {
     /// The answer was awaited and is taken.
@@ -59,7 +59,7 @@ impl SessionInteractions {
             entry.fail(over());
             return None;
         }
-        // In one step: a question that ends meanwhile takes neither a place nor an id.
+        // In one step: a question that ends meanwhile uses up neither an entry nor an id.
         let id = table.last + 1;
         let message = entry.ask_under(id)?;
         table.last = id;

@@ -23,9 +23,9 @@ use tooldock_workers::parking::{ParkingFull, Shares};
 use crate::replicas::{ReplicaId, Replicas, Standing};
 use crate::seal::{BoundRequest, SessionKey, unix_millis};
 
-/// The bytes of a suspended call's number: unguessable, though the seal alone would suffice.
+/// Length of a suspended call's number, in bytes. The number is unguessable, though the seal alone would suffice.
 const ID_BYTES: usize = 16;
-/// The layout of a state: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
+/// Length of a state, in bytes: replica, number, expiry in milliseconds of Unix time, digest of the bound request.
 const STATE_BYTES: usize = 4 + ID_BYTES + 8 + 32;
 
 /// The longest arguments that are compared by value, in bytes: 64 KiB. Parsed values take up to forty times the memory.
@@ -36,7 +36,7 @@ type SuspensionId = [u8; ID_BYTES];
 /// The reason why a state takes no call out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResumeRefusal {
-    /// Not made here, changed on the way, or made for another request or principal.
+    /// The state was not made by this gateway, was changed on the way, or was made for another request or principal.
     #[error("requestState is not valid for this request")]
     Invalid,
     /// The call was not taken out in time.
@@ -58,7 +58,7 @@ pub(crate) enum ResumeRefusal {
 /// The reason why a call cannot be suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPlace {
-    /// The maximum of calls wait already.
+    /// The maximum number of calls of the namespace, or of the principal, wait already.
     #[error(transparent)]
     Full(ParkingFull),
     /// The system gave no randomness.
@@ -79,7 +79,7 @@ pub(crate) struct SuspendedCalls<T> {
     table: Arc<SuspensionTable<T>>,
 }
 
-/// Guards plain data; the lock is never held across an await.
+/// Suspended calls by namespace and number. Plain data; the lock is never held across an await.
 struct SuspensionTable<T>(Mutex<HashMap<NamespaceName, NamespaceCalls<T>>>);
 
 /// The suspended calls of one namespace.
@@ -169,7 +169,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         handed.await.map_err(|_| ResumeRefusal::Gone)
     }
 
-    /// Drops the calls of lost principals, which cancels them.
+    /// Drops the calls of the principals for which `is_lost` is true, which cancels the calls.
     pub(crate) fn end_of(&self, is_lost: impl Fn(&str) -> bool) {
         let mut ended = Vec::new();
         let mut table = self.table.lock();
@@ -289,7 +289,7 @@ impl<T> NamespaceCalls<T> {
     }
 }
 
-/// Owns a call's entry in the table. Dropping it, even by a panic of the call, gives the place back.
+/// Entry of a call in the table, owned by the call's task. Dropping it, even by a panic of the call, removes the entry.
 struct SuspensionGuard<T> {
     table: Arc<SuspensionTable<T>>,
     namespace: NamespaceName,
@@ -305,7 +305,8 @@ impl<T> Drop for SuspensionGuard<T> {
 }
 
 impl<T: Suspendable> SuspensionGuard<T> {
-    /// Keeps the call until a retry takes it, it is pushed out, or its time is over; in the last two cases the call is dropped.
+    /// Keeps the call until a retry takes it, its entry is removed, or its time is over; in the last two cases the call is
+    /// dropped.
     async fn run(
         self,
         mut call: T,
@@ -316,7 +317,7 @@ impl<T: Suspendable> SuspensionGuard<T> {
         loop {
             tokio::select! {
                 biased;
-                // The call was taken out, or its entry was pushed out.
+                // A retry takes the call, or its entry was removed.
                 claim = &mut claimed => {
                     if let Ok(hand) = claim {
                         // If the retry's client left meanwhile, the call is dropped, as any modern request is.
@@ -324,7 +325,7 @@ impl<T: Suspendable> SuspensionGuard<T> {
                     }
                     return;
                 }
-                // The time is over.
+                // The call was not taken out in time.
                 () = tokio::time::sleep_until(expires) => return,
                 // The call has its answer, which waits to be fetched.
                 () = call.go_on(), if !over => {

@@ -36,12 +36,12 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 }
 
-/// The entries in their order. `None` unless the value is an object with unique keys.
+/// The entries of an object in their order. `None` unless the value is an object with unique keys.
 pub(crate) fn entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     few_entries(raw, usize::MAX)
 }
 
-/// The entries in their order, with all values of repeated keys. `None` for a value that is not an object.
+/// The entries of an object in their order, with all values of repeated keys. `None` for a value that is not an object.
 pub(crate) fn all_entries(raw: &RawValue) -> Option<Vec<(Cow<'_, str>, &RawValue)>> {
     let mut deserializer = serde_json::Deserializer::from_str(raw.get());
     let entries = EntriesVisitor {

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// The elements of an array. For an array that is too long, only the first `max` and one more, which tells the caller; the rest
-/// is not read.
+/// The elements of an array. For an array that is too long, only the first `max` and one more, which tells the caller; further
+/// elements are not read.
 ///
 /// # Errors
 ///

@@ -18,7 +18,7 @@ pub(super) const MEMBERS_MAX: usize = 1024;
 /// The number of known members in most messages.
 const USUAL: usize = 12;
 
-/// The position of a part of a message.
+/// Byte range in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// `None` beyond 4 GiB, which no message has.
+    /// Creates a span; `None` beyond 4 GiB, which no message has.
     pub(super) fn new(range: Range<usize>) -> Option<Self> {
         Some(Self {
             start: range.start.try_into().ok()?,
@@ -38,7 +38,7 @@ impl Span {
         self.start as usize..self.end as usize
     }
 
-    /// The new position after another part was replaced by `length` bytes. `None` if this part was inside the replaced one.
+    /// The range after the bytes at `replaced` were replaced by `length` bytes. `None` if this range was inside the replaced one.
     fn moved(self, replaced: Range<usize>, length: usize) -> Option<Self> {
         let own = self.range();
         let moved = |place: usize| (place + length).checked_sub(replaced.len());
@@ -47,7 +47,7 @@ impl Span {
         } else if own.start >= replaced.end {
             Self::new(moved(own.start)?..moved(own.end)?)
         } else if own.start < replaced.start || own.end > replaced.end {
-            // The replaced part is inside this one.
+            // The replaced range is inside this one.
             Self::new(own.start..moved(own.end)?)
         } else {
             None
@@ -55,11 +55,11 @@ impl Span {
     }
 }
 
-/// A known member.
+/// Position of a member with a known key.
 #[derive(Debug, Clone, Copy)]
 struct IndexedMember {
     key: Key,
-    /// The start of its key.
+    /// Position of the start of the key, with its quote.
     begin: u32,
     value: Span,
 }
@@ -73,7 +73,7 @@ impl IndexedMember {
         })
     }
 
-    /// The span from its key to the end of its value.
+    /// The range from the start of the key to the end of the value.
     fn whole(&self) -> Span {
         Span {
             start: self.begin,
@@ -206,7 +206,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Moves the positions after a part of the message was replaced by a text of this length.
+    /// Moves the ranges after the bytes at `at` were replaced by `length` bytes.
     pub(super) fn replaced(&mut self, at: Range<usize>, length: usize) {
         self.members.retain(|member| {
             let value = member.value.moved(at.clone(), length);

@@ -107,7 +107,8 @@ keys! {
     }
 }
 
-/// The longest raw form of a known key: each letter of the longest key as `\u` and four digits. Longer raw keys are unknown.
+/// Maximum length of the raw form of a known key: each letter of the longest key as `\u` and four digits. Longer raw keys are
+/// unknown.
 const RAW_MAX: usize = 6 * Key::Capabilities.name().len();
 
 /// The result of looking up a key.
@@ -134,7 +135,7 @@ impl Key {
 }
 
 impl Level {
-    /// The name of the object in messages to people.
+    /// The name of the object in error messages.
     pub(super) const fn place(self) -> &'static str {
         match self {
             Self::Message => "the message",

@@ -16,7 +16,7 @@ pub(crate) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    /// `index` must belong to `message`.
+    /// Combines a message with its index; `index` must be made from `message`.
     #[inline]
     pub(super) fn new(message: &'a str, index: Index) -> Self {
         Self { message, index }
@@ -33,12 +33,12 @@ impl<'a> Members<'a> {
         self.message
     }
 
-    /// A member's value.
+    /// A member's value; `None` without the member, or if the value cannot be read.
     pub(crate) fn get(&self, key: Key) -> Option<&'a RawValue> {
         self.raw(key).and_then(json::raw)
     }
 
-    /// A member's value, raw JSON.
+    /// A member's value as raw JSON; `None` without the member.
     #[inline]
     pub(crate) fn raw(&self, key: Key) -> Option<&'a str> {
         self.message.get(self.index.get(key)?.range())
@@ -64,7 +64,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The parameters.
+    /// The `params` of the message.
     pub(crate) fn params(&self) -> Option<&'a RawValue> {
         self.get(Key::Params)
     }

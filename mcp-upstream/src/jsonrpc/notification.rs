@@ -7,12 +7,13 @@ use super::spans::{self, MemberEdit};
 use super::splice::{self, Edit};
 use super::{Key, Members, Message};
 
-/// A notification of the server. If it belongs to a call, it carries the call's own progress token and subscription id again.
+/// A notification of a server. If it belongs to a call, it carries the progress token and the subscription id of the client's
+/// call.
 #[derive(Debug, Clone)]
 pub(crate) struct Notification<'a> {
     /// The method of the notification.
     pub(crate) method: &'a str,
-    /// The span of its parameters.
+    /// The span of the parameters.
     pub(crate) params: Option<Bytes>,
     /// The whole message, on one line, unknown members included.
     pub(crate) message: Bytes,

@@ -25,7 +25,7 @@ const EMPTY: &str = "{}";
 const PROMPTS_GET: &str = "prompts/get";
 const INITIALIZE: &str = "initialize";
 
-/// A part of the body with its replacement.
+/// A slice of the body, and its replacement.
 type Change<'a> = (&'a str, Cow<'static, str>);
 
 /// The body without members that are `null`; `None` if there are none.
@@ -112,7 +112,7 @@ fn change<'a>(message: &Message<'a>) -> Option<Change<'a>> {
     }
 }
 
-/// The body with parts of it replaced.
+/// The body with these slices replaced; `None` without changes.
 fn edited(body: &Bytes, changes: Vec<Change<'_>>) -> Option<Bytes> {
     let text = std::str::from_utf8(body).ok()?;
     let edits = changes

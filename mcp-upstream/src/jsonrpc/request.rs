@@ -16,7 +16,7 @@ use super::splice::{Edit, splice};
 /// The member of `_meta` with the gateway's id of a request, in requests to servers behind pipes.
 pub(crate) const ORIGIN: &str = "tooldock/request_id";
 
-/// A whole request.
+/// A client's request: its bytes, and the positions of its known members.
 #[derive(Clone)]
 pub(crate) struct Request {
     message: Bytes,
@@ -35,7 +35,7 @@ impl From<Unread> for Unreadable {
 }
 
 impl Request {
-    /// `index` must belong to `message`.
+    /// Combines a message with its index; `index` must be made from `message`.
     pub(super) fn new(message: Bytes, index: Index) -> Self {
         Self { message, index }
     }
@@ -44,7 +44,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`].
+    /// [`Unreadable`], if `params` is not JSON or is nested too deep.
     pub(crate) fn own(method: &str, params: &str) -> Result<Self, Unreadable> {
         let method = serde_json::Value::from(method);
         let message = format!(r#"{{"jsonrpc":"2.0","id":0,"method":{method},"params":{params}}}"#);
@@ -76,7 +76,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`].
+    /// [`Unreadable`], if a value is not JSON or is nested too deep.
     pub(crate) fn edited(&self, changes: &[(Key, Option<&str>)]) -> Result<Self, Unreadable> {
         let mut edited = self.clone();
         for (key, value) in changes {

@@ -30,7 +30,7 @@ pub(crate) enum RequestError {
     SessionNotFound,
     /// The path needs a namespace and none was given.
     NamespaceRequired,
-    /// The namespace is gone.
+    /// The namespace with this name is gone.
     NamespaceNotFound(String),
     /// The session waits for `notifications/initialized`.
     NotInitialized,
@@ -74,7 +74,7 @@ pub(crate) enum RequestError {
     Forwarded {
         /// The whole response.
         answer: Box<Response>,
-        /// The error code, if there is one.
+        /// The code of the server's error; 0 if the error has none.
         code: i64,
     },
     /// The session or the suspended call belongs to the replica with this number, to which the edge forwards the request. The
@@ -101,7 +101,7 @@ impl RequestError {
         }
     }
 
-    /// The error of a server, passed on.
+    /// The error response of a server, passed on with its code.
     pub(crate) fn forwarded(answer: Response) -> Self {
         #[derive(serde::Deserialize)]
         struct CodeField {

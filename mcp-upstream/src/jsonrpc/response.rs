@@ -26,7 +26,7 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// `id` and `part` are the positions of the id and of the result (or error) in the message.
+    /// Creates a response from its message; `id` and `part` are the positions of the id and of the result (or error) in it.
     pub(crate) fn new(
         message: Bytes,
         id: Range<usize>,
@@ -71,7 +71,7 @@ impl Response {
             .ok()
     }
 
-    /// The result or error.
+    /// The span of the result or error.
     pub(crate) fn payload(&self) -> &[u8] {
         match &self.replacement {
             Some(replacement) => replacement,
@@ -79,7 +79,7 @@ impl Response {
         }
     }
 
-    /// Returns true for an error.
+    /// Returns true if the response has an error in place of a result.
     pub(crate) fn is_error(&self) -> bool {
         self.is_error
     }
@@ -110,7 +110,7 @@ impl Response {
         out
     }
 
-    /// The approximate length in bytes.
+    /// The approximate length of the response, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.message.len() + self.replacement.as_ref().map_or(0, Bytes::len)
     }

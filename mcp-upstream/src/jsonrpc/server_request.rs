@@ -15,12 +15,12 @@ use super::{Response, RpcError};
 pub(crate) struct RawId(Box<str>);
 
 impl RawId {
-    /// `raw` must be the JSON of a string or a number, as the reader of messages returns it.
+    /// Creates an id; `raw` must be the JSON of a string or a number, as the reader of messages returns it.
     pub(crate) fn new(raw: &str) -> Self {
         Self(raw.into())
     }
 
-    /// The JSON.
+    /// The raw JSON of the id.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -50,7 +50,7 @@ pub(crate) struct ServerRequest {
 }
 
 impl ServerRequest {
-    /// `id` and `params` must be parts of `text`, which holds the same bytes as `message`.
+    /// Creates a request; `id` and `params` must be slices of `text`, which holds the same bytes as `message`.
     pub(crate) fn new(
         message: &Bytes,
         text: &str,
@@ -80,7 +80,7 @@ impl ServerRequest {
         &self.method
     }
 
-    /// The span of its parameters.
+    /// The span of the request's parameters.
     pub(crate) fn params(&self) -> Option<&Bytes> {
         self.params.as_ref()
     }

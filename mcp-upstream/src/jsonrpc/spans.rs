@@ -31,7 +31,7 @@ impl MemberEdit<'_> {
         }
     }
 
-    /// The most bytes that the change may add.
+    /// Upper bound of the bytes that the edit adds to the object.
     fn room(&self) -> usize {
         match self {
             Self::Set(key, new) | Self::Default(key, new) => key.len() + new.len() + 4,

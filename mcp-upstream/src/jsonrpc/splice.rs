@@ -1,7 +1,7 @@
 //! Rewrites parts of a message in place, above all the few names that must be unique on a connection: request ids, progress
 //! tokens, and the request id that a cancellation names. Every other byte stays.
 //!
-//! The link decides the new names.
+//! The link to the server chooses the new names.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(crate) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// Replaces `part`, which must be a part of `whole`, as the parser's spans are.
+    /// Replaces `part`, which must be a slice of `whole`, as the parser's spans are.
     pub(crate) fn new(whole: &str, part: &str, with: impl Into<Cow<'a, str>>) -> Self {
         Self {
             span: span(whole, part),
@@ -35,7 +35,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The position of a part in its whole.
+/// The position of `part` in `whole`, of which it must be a slice.
 pub(crate) fn span(whole: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
     start..start + part.len()

@@ -5,9 +5,9 @@ use super::{Body, Key, Message, body, string};
 /// The method of a message, and the tool, prompt or resource that it names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// `tools/call`
+    /// The method, such as `tools/call`.
     pub method: String,
-    /// The tool, prompt or resource.
+    /// The tool, prompt or resource that the message names.
     pub name: Option<String>,
 }
 

@@ -16,8 +16,8 @@ use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
 use crate::upstream::{Client, IncomingRequest, PreparedRequest};
 
-/// Takes a message. A malformed message, or one without a session, is refused at once; every answer to a request goes to the
-/// stream, errors too.
+/// Takes a message. A malformed message, or one without a session, is refused at once; every other response goes to the stream,
+/// including errors.
 pub(super) async fn take<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -35,7 +35,7 @@ pub(super) async fn take<'a>(
     ))?;
     let transport = SessionTransport::Sse;
     let session = mcp::find_session(core, caller, id, &namespace, transport).await?;
-    // A reader that fell behind has lost its stream, and with it the session, even if it has not noticed yet.
+    // A reader that was too slow has lost its stream, and with it the session, even if it has not noticed yet.
     let stream = session.streams().general();
     if stream.is_none_or(|stream| stream.is_over()) {
         return Err(RequestError::SessionNotFound.into());
@@ -69,8 +69,8 @@ pub(super) async fn take<'a>(
             };
             let mut exchange = Exchange::new(core, &cx);
             exchange.request(&cx, id, prepared);
-            // Answers that are ready are on the stream before this POST is answered: a client that waits for one answer before
-            // its next request gets them in its order.
+            // Answers that are ready are put on the stream before this POST is answered: a client that waits for one answer
+            // before its next request gets the answers in its order.
             exchange.settle(session).await;
         }
         Body::One(Message::Notification { method, members }) => {
@@ -87,7 +87,7 @@ pub(super) async fn take<'a>(
     Ok(Reply::empty(StatusCode::ACCEPTED))
 }
 
-/// Takes a message again after its `null` members were removed.
+/// Takes a message once more after its `null` keys were removed.
 fn taken_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -101,7 +101,7 @@ fn taken_again<'a>(
     })
 }
 
-/// Refuses a version header, which this transport does not have, if it contradicts the session's negotiated version.
+/// Refuses a version header that contradicts the session's negotiated version. The transport itself has no such header.
 fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), RequestError> {
     let Some(sent) = &head.version else {
         return Ok(());

@@ -10,7 +10,7 @@ use crate::reply::Reply;
 use crate::session::{Binding, EndSession as _, Session, SessionTransport};
 use crate::stream::{StreamKind, frame};
 
-/// The address for the client's POSTs, after the listener's prefix.
+/// The address for the client's POSTs, without the listener's prefix and the session's id.
 const MESSAGES: &str = "/messages?session_id=";
 
 pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, RequestError> {
@@ -39,7 +39,7 @@ pub(super) async fn answer(core: &Arc<Core>, caller: &Caller) -> Result<Reply, R
     })
 }
 
-/// Ends the session with its stream (LEG-08).
+/// Guard that ends the session with its stream (LEG-08).
 struct EndOfStream {
     core: Arc<Core>,
     session: Arc<Session>,

@@ -1,13 +1,13 @@
-//! Formats the time of a record for its line, and gives the day for the name of its file.
+//! Formats the time of a log record, and gives the day for the name of a log file.
 //!
-//! Most records share their second with the one before, so the calendar is computed once a second.
+//! Most records are of the same second as the one before, so the calendar is computed once a second.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use time::{Date, OffsetDateTime};
 
-/// The calendar fields of the last second.
+/// Formatter of times, with the calendar fields of the last second.
 #[derive(Debug, Default)]
 pub struct Clock(Option<Second>);
 
@@ -15,7 +15,7 @@ pub struct Clock(Option<Second>);
 struct Second {
     since_epoch: i64,
     day: Date,
-    /// `2026-02-13T10:00:00`
+    /// Date and time as in `2026-02-13T10:00:00`.
     text: Vec<u8>,
 }
 

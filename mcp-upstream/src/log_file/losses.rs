@@ -1,4 +1,4 @@
-//! Losses of a log: every lost record is counted, and the process's log tells when losing begins and ends.
+//! Losses of a log: every lost record is counted, and the process's log says when losing begins and ends.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use prometheus::IntCounter;
 
-/// A log that lost nothing for this long works again. Without this, a disk with a little room now and then would cause a hundred
-/// log lines a second.
+/// Time without a loss after which a log counts as working again. Without it, a disk that has a little space now and then would
+/// cause a hundred log entries a second.
 const CALM: Duration = Duration::from_secs(1);
 
 /// The losses of one log. Clones share their counts.
@@ -16,11 +16,11 @@ pub struct Losses(Arc<LossState>);
 
 #[derive(Debug)]
 struct LossState {
-    /// `audit log`
+    /// Name of the log, such as `audit log`.
     log: &'static str,
     counter: IntCounter,
     calm: Duration,
-    /// From the first lost record to the first line that was written after a calm period.
+    /// The present period of losses: from the first lost record to the first line that was written after a calm time.
     episode: Mutex<Option<Episode>>,
 }
 
@@ -28,7 +28,7 @@ struct LossState {
 struct Episode {
     lost: u64,
     last: Instant,
-    /// True when a line was written since.
+    /// True if a line was written since the last loss.
     works: bool,
 }
 
@@ -47,12 +47,12 @@ impl Losses {
         }))
     }
 
-    /// The name of the log.
+    /// The name of the log, as messages show it.
     pub(super) fn log(&self) -> &'static str {
         self.0.log
     }
 
-    /// Counts lost records. The first loss is logged to the process's log.
+    /// Counts lost records. The first loss of a period is logged to the process's log.
     pub fn lost(&self, records: u64, cause: impl fmt::Display) {
         self.0.counter.inc_by(records);
         let now = Instant::now();
@@ -75,7 +75,7 @@ impl Losses {
         );
     }
 
-    /// Notes that all pending lines were written.
+    /// Records that all pending lines were written.
     pub fn written(&self) {
         if let Some(episode) = &mut *self.episode() {
             episode.works = true;
@@ -83,7 +83,7 @@ impl Losses {
         self.settle();
     }
 
-    /// Logs that losing is over, if it is.
+    /// Logs the end of a period of losses, if it is over.
     pub(super) fn settle(&self) {
         let mut episode = self.episode();
         let over = episode.take_if(|it| it.works && it.last.elapsed() >= self.0.calm);
@@ -97,12 +97,12 @@ impl Losses {
         }
     }
 
-    /// Returns true while records are being lost.
+    /// Returns true during a period of losses.
     pub(super) fn are_open(&self) -> bool {
         self.episode().is_some()
     }
 
-    /// Logs the losses that were not logged yet.
+    /// Logs the losses that were not logged yet. Called at the end of the log.
     pub(super) fn end(&self) {
         let over = self.episode().take();
         if let Some(Episode { lost, .. }) = over {
@@ -114,7 +114,7 @@ impl Losses {
         }
     }
 
-    /// Plain data; the lock is never held while writing or awaiting.
+    /// Locks the period's data, which is never locked while writing or awaiting.
     fn episode(&self) -> MutexGuard<'_, Option<Episode>> {
         self.0
             .episode

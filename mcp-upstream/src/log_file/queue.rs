@@ -1,32 +1,32 @@
-//! Queue of records between the requests and the writer.
+//! Queue of records between the requests and the log's writer.
 //!
 //! A list under a lock instead of a channel: a record is moved once, no memory is allocated for it, and the writer takes all
-//! records at once. A sender wakes the writer only if it sleeps without a time limit.
+//! records at once. A sender wakes the writer only if the writer sleeps without a time limit.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::losses::Losses;
 
-/// The most records that wait for the writer, including those that it is writing.
+/// Maximum number of records that wait for the writer, including those that it is writing.
 const RECORDS: usize = 16_384;
-/// The most bytes that these records keep in memory besides themselves.
+/// Maximum number of bytes that waiting records keep in memory besides themselves.
 const BYTES: usize = 64 * 1024 * 1024;
-/// The capacity that is kept for records after a burst.
+/// Number of records for which capacity is kept after a burst.
 const ROOM_KEPT: usize = 1024;
 
-/// A request's entry for a log, before it is formatted as a line.
+/// A request's entry in a log, before it is formatted as a line.
 pub trait Record: Send + 'static {
-    /// The bytes that the record keeps in memory besides itself.
+    /// Number of bytes that the record keeps in memory besides itself.
     fn bytes(&self) -> usize;
 }
 
 /// The queue between senders and the writer.
 #[derive(Debug)]
 pub(crate) struct RecordQueue<R> {
-    /// Plain data; the lock is never held while waiting or writing.
+    /// Plain data. The lock is never held while waiting or writing.
     waiting: Mutex<QueuedRecords<R>>,
-    /// Wakes the writer for the first record, or for the end.
+    /// Wakes the writer for a record or for the end.
     filled: Condvar,
     losses: Losses,
 }
@@ -34,32 +34,32 @@ pub(crate) struct RecordQueue<R> {
 #[derive(Debug)]
 struct QueuedRecords<R> {
     records: Vec<R>,
-    /// The records and bytes that are not written yet.
+    /// Number of records, and their bytes, that are not written yet.
     held: usize,
     held_bytes: usize,
     writer_sleeps: bool,
-    /// True when the writer is to open its file anew.
+    /// True if the writer must reopen its file.
     reopens: bool,
-    /// True when the writer is to write the remaining records and end.
+    /// True if the writer must write the remaining records and end.
     ends: bool,
-    /// True when the writer is gone.
+    /// True once the writer has ended.
     is_over: bool,
 }
 
-/// The writer's next step after it has written a batch.
+/// The writer's next step, after it has written a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Go on.
+    /// Wait for the next batch.
     Write,
-    /// Open the file anew, and go on.
+    /// Reopen the file, then wait for the next batch.
     Reopen,
-    /// There was nothing to write for a while.
+    /// Do idle work: there was nothing to write for a while.
     Idle,
-    /// End: this batch was the last.
+    /// End: the batch was the last one.
     End,
 }
 
-/// The writer's end of the queue; once it is dropped, further records are lost.
+/// The writer's end of the queue. Once it is dropped, further records are lost.
 #[derive(Debug)]
 pub(crate) struct Records<'q, R>(&'q RecordQueue<R>);
 
@@ -84,12 +84,12 @@ impl<R> RecordQueue<R> {
         &self.losses
     }
 
-    /// The number of records that are not written yet.
+    /// Number of records that are not written yet.
     pub(super) fn held(&self) -> usize {
         self.lock().held
     }
 
-    /// Tells the writer to open its file anew.
+    /// Makes the writer reopen its file.
     pub(super) fn reopen(&self) {
         self.lock().reopens = true;
         self.filled.notify_one();
@@ -107,9 +107,9 @@ impl<R> RecordQueue<R> {
 }
 
 impl<R: Record> RecordQueue<R> {
-    /// Adds a record, or counts it as lost; never waits for the writer.
+    /// Queues a record, or counts it as lost. Never waits for the writer.
     pub(super) fn put(&self, record: R) {
-        // Memory that a record keeps, perhaps a part of a request's body, stays allocated until the record is written.
+        // A record may keep memory allocated until it is written, perhaps the body of its request.
         let bytes = record.bytes();
         let mut waiting = self.lock();
         if waiting.is_over || waiting.held >= RECORDS || waiting.held_bytes + bytes > BYTES {
@@ -138,7 +138,8 @@ impl<'q, R> Records<'q, R> {
         Self(queue)
     }
 
-    /// Waits for records, at most for `patience`, lets more gather for `linger`, and moves all to `batch`, which must be empty.
+    /// Waits for records, at most for `patience`, lets more gather for `linger`, and moves all of them to `batch`, which must
+    /// be empty.
     pub(crate) fn take(&self, batch: &mut Vec<R>, linger: Duration, patience: Duration) -> Turn {
         let mut waiting = self.0.lock();
         let has_nothing =
@@ -171,14 +172,14 @@ impl<'q, R> Records<'q, R> {
         }
     }
 
-    /// Notes that this many records with this many bytes were written, or counted as lost.
+    /// Records that this many records with this many bytes were written, or counted as lost.
     pub(crate) fn written(&self, records: usize, bytes: usize) {
         let mut waiting = self.0.lock();
         waiting.held -= records;
         waiting.held_bytes -= bytes;
     }
 
-    /// Frees the capacity of `batch` beyond the usual.
+    /// Frees the capacity of `batch` beyond [`ROOM_KEPT`].
     pub(super) fn trim(batch: &mut Vec<R>) {
         if batch.capacity() > ROOM_KEPT {
             batch.shrink_to(ROOM_KEPT);
@@ -190,7 +191,7 @@ impl<R> Drop for Records<'_, R> {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         waiting.is_over = true;
-        // Without a writer the records, and the bodies that they keep in memory, are dropped.
+        // Without a writer the waiting records are dropped, with the bodies that they keep in memory.
         let unwritten = std::mem::take(&mut waiting.records);
         let lost = std::mem::take(&mut waiting.held);
         drop(waiting);

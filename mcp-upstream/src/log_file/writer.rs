@@ -1,4 +1,4 @@
-//! The thread that formats and writes records, with the sender and the owner of its queue.
+//! The thread that formats and writes a log's records, with the sender and the owner of its queue.
 
 use std::io;
 use std::sync::Arc;
@@ -8,34 +8,34 @@ use std::time::Duration;
 use super::losses::Losses;
 use super::queue::{Record, RecordQueue, Records, Turn};
 
-/// How long records gather before they are written. Meanwhile senders need not wake the writer.
+/// Time for which records gather before they are written. Meanwhile senders need not wake the writer.
 const LINGER: Duration = Duration::from_millis(10);
-/// How often the writer checks its file while there is nothing to write.
+/// Interval at which the writer checks its file while there is nothing to write.
 const IDLE: Duration = Duration::from_secs(60);
-/// How often it does so while records are being lost, so that the end of the losses is logged in time.
+/// Interval of the check while records are being lost, so that the end of the losses is logged in time.
 const IDLE_WHILE_LOSING: Duration = Duration::from_secs(1);
-/// How long a shutdown waits for the writer.
+/// Longest time that a shutdown waits for the writer.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// Writes records. Runs in the writer's thread.
+/// Formats and writes records of a log. Runs in the writer's thread.
 pub trait Sink: Send + 'static {
-    /// The type of the records.
+    /// The type of the log's records.
     type Record: Record;
 
     /// Formats a record as a line, which may be buffered until the next flush.
     fn put(&mut self, record: Self::Record);
 
-    /// Hands all lines to the operating system.
+    /// Writes all buffered lines.
     fn flush(&mut self);
 
-    /// Opens the file anew.
+    /// Reopens the log's file.
     fn reopen(&mut self);
 
-    /// Called when nothing was written for a while.
+    /// Called when there was nothing to write for a while.
     fn idle(&mut self);
 }
 
-/// Sends records to the writer. Cheap to clone.
+/// Sends records to a log's writer. Cheap to clone.
 #[derive(Debug)]
 pub struct LogSender<R>(Arc<RecordQueue<R>>);
 
@@ -46,7 +46,7 @@ impl<R> Clone for LogSender<R> {
 }
 
 impl<R: Record> LogSender<R> {
-    /// Queues a record; never waits. A record without room is counted as lost.
+    /// Queues a record; never waits. A record beyond the queue's limits is counted as lost.
     pub fn send(&self, record: R) {
         self.0.put(record);
     }
@@ -57,7 +57,7 @@ impl<R: Record> LogSender<R> {
     }
 }
 
-/// Owner of the log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
+/// Owner of a log's writer. Dropping it writes the queued records and ends the thread, within five seconds.
 #[must_use = "dropping the guard ends the log"]
 pub struct LogGuard<R: Record> {
     queue: Arc<RecordQueue<R>>,
@@ -65,7 +65,7 @@ pub struct LogGuard<R: Record> {
 }
 
 impl<R: Record> LogGuard<R> {
-    /// Makes the writer open its file anew, soon. Records on their way go to the file that was open before.
+    /// Makes the writer reopen its file, soon. Records that are queued already may still go to the former file.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
@@ -87,7 +87,7 @@ impl<R: Record> Drop for LogGuard<R> {
 /// The sender of a log and the owner of its writer.
 pub type LogEnds<R> = (LogSender<R>, LogGuard<R>);
 
-/// Starts the writer of a log in a thread of this name.
+/// Starts the writer of a log, in a thread with this name.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ pub fn start<S: Sink>(thread: &str, mut sink: S, losses: Losses) -> io::Result<L
     Ok((LogSender(queue), guard))
 }
 
-/// In each turn, waits for a record, lets more gather for [`LINGER`], writes them all and flushes.
+/// Runs until the queue's end. In each turn, waits for a record, lets more gather for [`LINGER`], writes them all and flushes.
 fn write_until_stopped<S: Sink>(queue: &RecordQueue<S::Record>, sink: &mut S) {
     let records = Records::of(queue);
     let losses = queue.losses();

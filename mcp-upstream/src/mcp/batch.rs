@@ -1,4 +1,4 @@
-//! JSON-RPC batches, which only 2025-03-26 has (K-11). Their requests run at the same time; responses come in any order.
+//! JSON-RPC batches, which only 2025-03-26 has (K-11). The requests of a batch run concurrently; responses come in any order.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::{CallContext, IncomingRequest};
 
-/// Answers a batch: with an array of responses, a stream of them if one of its calls sends a message before its response, or 202
-/// if no message in it expects an answer.
+/// Answers a batch: with an array of responses; with a stream of responses, if one of its calls sends a message before its
+/// response; or with 202, if no message in it expects an answer.
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -37,7 +37,7 @@ pub(super) async fn answer(
     Ok(Reply::json(StatusCode::OK, body))
 }
 
-/// Handles the messages without an answer and prepares the rest; `None` if nothing is left.
+/// Handles the notifications and responses and prepares the requests of a batch; `None` if it has no requests.
 pub(crate) async fn begin(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -81,7 +81,7 @@ pub(crate) async fn begin(
                 method,
                 members,
             }) => requests.push((id, method, members)),
-            // Notifications and responses have no answer, valid or not.
+            // Notifications and responses get no answer, valid or not.
             Ok(Message::Notification { method, members }) => {
                 let _ = one_way::notified(core, cx, &method, &members).await;
             }

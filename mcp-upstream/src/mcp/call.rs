@@ -25,7 +25,7 @@ pub(super) async fn answer(
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     let answer = of_call(core, cx, id, &call).await?;
-    // An answer that was begun cannot be taken back; then the next request is told that the session is over.
+    // Only a whole response can still be replaced. Otherwise the client's next request is told that the session is over.
     let may_end = matches!(answer, Reply::Full { .. }) && call.has_lost_its_session();
     if let Some(session) = cx.session().filter(|_| may_end) {
         drop(answer);
@@ -52,8 +52,8 @@ async fn of_call(
     Ok(Reply::json(StatusCode::OK, response))
 }
 
-/// Runs a call that sends no messages before its answer. In a session it goes on when its POST goes away;
-/// `notifications/cancelled`, the end of the session or the tool's time limit end it.
+/// Runs a call that sends no messages before its response. In a session the call goes on when the connection of its POST
+/// closes; `notifications/cancelled`, the end of the session or the tool's time limit end it.
 async fn quiet_in_session(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -75,8 +75,8 @@ async fn quiet_in_session(
     .await
 }
 
-/// The response to the request with this raw id. The failure of a tool is a result, except for a missing capability in the era
-/// that has an error for it, and for an access token without the tool's scope; all other failures are error objects.
+/// The response to the request with this raw id. The failure of a tool is a result, except for a missing capability in the
+/// modern era, which has an error for it, and for a credential without the tool's scope; all other failures are error objects.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub(crate) fn response(
 ) -> Result<Vec<u8>, RequestError> {
     let modern = matches!(format, ResultFormat::Modern(_));
     match outcome {
-        // Only the modern era has a status for forwarded errors.
+        // Only the modern era has an HTTP status for a server's error.
         Ok(UpstreamReply::Response(answer)) if answer.is_error() && modern => {
             Err(RequestError::forwarded(answer))
         }
@@ -134,8 +134,8 @@ fn result_of(
     let mut answer = format::ResultWriter::begin(id, format, result.len());
     let mut skipped = 0;
     if *facts.method == *RESOURCES_READ {
-        // A resource is the current value of a function, perhaps for this caller alone: unless its author allows it, clients must
-        // not cache it.
+        // A resource is the current value of a function, perhaps for this caller alone: unless the function allows it, clients
+        // must not cache it.
         let (ttl_ms, length) = own_ttl(result).unwrap_or((0, 0));
         skipped = length;
         answer = answer.cached_for(ttl_ms, CacheScope::Private);
@@ -144,8 +144,8 @@ fn result_of(
     Ok(answer.end())
 }
 
-/// The milliseconds for which a worker lets its result be cached, and the number of bytes that this member takes at the beginning
-/// of the object.
+/// The milliseconds for which a worker lets its result be cached, and the number of bytes of this key and value, which come
+/// first in the object.
 fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
     let name = b"\"ttlMs\":";
     let rest = result.strip_prefix(b"{")?.strip_prefix(name)?;
@@ -156,7 +156,7 @@ fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
         .then_some((ttl_ms, name.len() + digits + 1))
 }
 
-/// The outcome of a call that its client, or the end of its session, stopped.
+/// The error of a call that was stopped by its client, or by the end of its session.
 pub(super) fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The call was cancelled")
 }

@@ -1,4 +1,4 @@
-//! State that all requests of a service share.
+//! State that all requests of the service share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,45 +23,45 @@ use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};
 
-/// The state behind the functions that the edge calls; one per process.
+/// The state behind the functions that the edge calls; one value per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
     pub(crate) sessions: Arc<SessionTable>,
-    /// Changes the recorded state of sessions.
+    /// Write path for the records of sessions.
     pub(crate) changes: SessionChanges,
     pub(crate) engine: Engine,
     /// The upstreams of namespaces, by kind.
     pub(crate) upstreams: Upstreams,
-    /// Reports the health of remote servers' backends.
+    /// The proxy's HTTP client, which knows the health of remote servers' backends.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
-    /// The single-page app of `/ui/`.
+    /// The single-page app that is served at `/ui/`.
     pub(crate) pages: Option<Arc<Pages>>,
     pub(crate) metrics: Arc<UpstreamMetrics>,
     pub(crate) health: Arc<Health>,
-    /// Keeps, opens and feeds the streams of sessions.
+    /// Store of the events of sessions' streams, which also opens and feeds the streams.
     pub(crate) events: Arc<EventLog>,
-    /// Tells clients of changes in namespaces.
+    /// Subscribers that are told of changes in namespaces.
     pub(crate) audience: Arc<Audience>,
-    /// The timer of all streams, and the switch that ends them.
+    /// The timer of all streams, which also ends them at shutdown.
     pub(crate) pulse: Arc<Pulse>,
-    /// Open streams without a session.
+    /// Registry of open streams without a session.
     pub(crate) open_streams: OpenStreams,
-    /// The most long streams that a principal may hold.
+    /// Limit of the number of long streams per principal.
     pub(crate) stream_limiter: StreamLimiter,
-    /// The time after which an unanswered POST is cut short, so that its client comes back.
+    /// Time after which an unanswered POST is cut short, so that its client polls for the response.
     pub(crate) poll_after: PollAfter,
-    /// Passes messages to and from remote servers.
+    /// The pass-through mode for remote servers.
     pub(crate) passing: PassThrough,
     /// Modern calls that wait for their client's next request.
     pub(crate) suspended: SuspendedCalls,
     /// The management tools, if this process has them.
     pub(crate) management: Option<Arc<Management>>,
-    /// Looks up credentials by name.
+    /// Store of credentials, in which they are looked up by name.
     pub(crate) credentials: Option<Arc<dyn Credentials>>,
     /// Facts about the process for the web UI, if this process serves it.
     pub(crate) web: Option<Arc<WebFacts>>,
-    /// The calls of the last minute, for the web UI.
+    /// Counts of the last minute's calls, for the web UI.
     pub(crate) figures: FigureNotes,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Core {
 pub struct WebFacts {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// The path of the data directory on the host; shown, and never opened.
+    /// The path of the data directory on the host, which is only shown and never opened.
     pub host_data_dir: String,
     /// The folder of the audit log.
     pub logs: PathBuf,

@@ -1,31 +1,31 @@
 //! Drives a call of the upstream from its start to its outcome, and yields its messages to the client before the outcome.
 //!
 //! How events become messages differs by era, and is not decided here: a session's client is asked by requests
-//! (`mcp/exchange/delivery.rs`), a 2026-07-28 client by the answer to its request (`mcp/modern/delivery.rs`).
+//! (`mcp/exchange/delivery.rs`), a 2026-07-28 client by the response to its request (`mcp/modern/delivery.rs`).
 
 use std::pin::Pin;
 
 use crate::interaction::{EventReceiver, PeerEvent, Suspendable};
 
-/// A call that runs while it is driven. Dropping it cancels it.
+/// A running call, which is polled through [`Self::next`]. Dropping it cancels the call.
 pub(crate) struct CallDriver<T> {
     work: Pin<Box<dyn Future<Output = T> + Send>>,
-    /// The events of the call; `None` if its client cannot receive messages or questions before the outcome.
+    /// Receiver of the call's events; `None` if its client cannot receive messages or questions before the outcome.
     events: Option<EventReceiver>,
-    /// The outcome of the call, while earlier events may still wait.
+    /// The outcome of the call, if it has ended while earlier events still wait.
     outcome: Option<T>,
 }
 
 /// The next step of a call.
 pub(crate) enum DriverStep<T> {
-    /// A message or a question before the outcome.
+    /// A message or a question that precedes the outcome.
     Event(PeerEvent),
-    /// The outcome; no events follow.
+    /// The outcome of the call; no events follow.
     Over(T),
 }
 
 impl<T> CallDriver<T> {
-    /// Drives `work`, which sends its messages to `events`.
+    /// Drives `work`, whose messages arrive at `events`.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         events: Option<EventReceiver>,
@@ -42,8 +42,8 @@ impl<T> CallDriver<T> {
         self.outcome.is_some()
     }
 
-    /// Waits for the next event of the call, or for its outcome once all events are taken. Cancel safe; not to be called again
-    /// after the outcome.
+    /// Waits for the next event of the call, or for its outcome once all events are taken. Cancel safe; must not be called
+    /// again after the outcome.
     pub(crate) async fn next(&mut self) -> DriverStep<T> {
         let Some(events) = &mut self.events else {
             return DriverStep::Over(self.work.as_mut().await);

@@ -6,8 +6,8 @@
 //!        └── one speaks, or `poll_after` is over ──▶ stream opened ──▶ calls run in a task, POST reads the stream
 //! ```
 //!
-//! In a session nothing depends on the POST: messages go through the event log, and a client that left fetches them with GET and
-//! `Last-Event-ID`. Without a session there is only the stream, and dropping it cancels the calls.
+//! In a session nothing depends on the POST: messages go through the event log, and a client whose connection closed fetches
+//! them with GET and `Last-Event-ID`. Without a session there is only the stream, and dropping it cancels the calls.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,13 +38,13 @@ pub(crate) use body::{events_head, streamed};
 use delivery::{Step, StreamedCall};
 use running::RunningCalls;
 
-/// How long a call that sends many messages waits for its reader, each time: 5 s. A slower reader loses its stream, not its log.
+/// Longest wait of a call for its reader, each time: 5 s. A slower reader loses its stream, not its log.
 const PACE: Duration = Duration::from_secs(5);
-/// How long the calls of one exchange wait for their readers in all: 60 s. Without it a reader that takes a little every few
-/// seconds would keep them for hours.
+/// Longest wait of an exchange's calls for their readers in all: 60 s. Without this bound a reader that takes a little every
+/// few seconds would keep the calls for hours.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time that an exchange may still wait for its readers.
+/// The remaining time that an exchange may wait for its readers.
 pub(crate) struct Patience(Duration);
 
 impl Default for Patience {
@@ -65,35 +65,35 @@ impl Patience {
     }
 }
 
-/// Messages that are ready for the client; usually a single response.
+/// Messages that can be sent to the client; usually a single response.
 type Ready = SmallVec<[Bytes; 1]>;
 
 /// The running requests of a POST.
 pub(crate) struct Exchange {
     core: Arc<Core>,
     session: Option<Arc<Session>>,
-    /// The namespace and the principal of an exchange without a session.
+    /// The namespace and the principal, for an exchange without a session.
     alone: Option<(NamespaceName, Option<Arc<str>>)>,
-    /// True when streams of this conversation begin with an event from which the client can resume.
+    /// True if streams of this conversation begin with an event from which the client can resume.
     primes: bool,
-    /// Messages that are ready but not sent; at first only responses.
+    /// Messages that were not sent yet; at first only responses.
     ready: Ready,
     calls: RunningCalls,
-    /// The ids of the calls, raw JSON; kept if another process may have to answer in place of this one.
+    /// The ids of the calls, as raw JSON; kept if another process may have to answer instead of this one.
     owes: Vec<Box<str>>,
-    /// The moment at which the client is sent away, to come back for the rest.
+    /// Time at which the POST is cut short, so that its client comes back for the remaining messages.
     poll_at: Option<Instant>,
-    /// True when the responses wait for each other; meanwhile their memory is counted.
+    /// True if responses wait for each other, as in a batch; meanwhile their memory is counted.
     is_batch: bool,
-    /// The refusal of a call for lack of a scope. It sets the HTTP status if it is the only answer.
+    /// The error of a call without the needed scope. It sets the HTTP status if it is the only response.
     refused: Arc<OnceLock<RequestError>>,
 }
 
-/// The result of running an exchange in its POST.
+/// Result of running an exchange while its POST waits.
 pub(super) enum ExchangeDelivery {
     /// All calls are answered, and none sent another message.
     Answers(Ready),
-    /// The rest follows as a stream.
+    /// The remaining messages follow in this stream.
     Events(Reply),
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn one(
 }
 
 impl Exchange {
-    /// An exchange of this conversation without calls.
+    /// An exchange of this conversation, without calls yet.
     pub(crate) fn new(core: &Arc<Core>, cx: &CallContext<'_>) -> Self {
         Self {
             core: Arc::clone(core),
@@ -127,7 +127,7 @@ impl Exchange {
             ready: Ready::new(),
             calls: RunningCalls::default(),
             owes: Vec::new(),
-            // A client that takes no stream cannot be told to come back.
+            // A client that accepts no stream cannot be told to come back.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
             is_batch: false,
             refused: Arc::default(),
@@ -149,7 +149,7 @@ impl Exchange {
         }
     }
 
-    /// Adds a finished response.
+    /// Adds a complete response to the messages that are ready.
     pub(crate) fn answer(&mut self, answer: Vec<u8>) {
         self.ready.push(answer.into());
     }
@@ -162,7 +162,8 @@ impl Exchange {
         self.calls.add(call);
     }
 
-    /// Runs the calls until all have answered or one sends a message. In a session they go on when the POST goes away.
+    /// Runs the calls until all have answered or one sends a message. In a session the calls go on when the POST's connection
+    /// closes.
     pub(super) async fn run(self) -> Result<ExchangeDelivery, RequestError> {
         let mut kept = AwaitedExchange(Some(self));
         let spoke = kept.exchange().until_spoken().await;
@@ -182,8 +183,8 @@ impl Exchange {
     /// Runs the calls until all have answered or one sends a message; returns true in the latter case. Cancel safe.
     async fn until_spoken(&mut self) -> bool {
         loop {
-            // step: a call sends a message before its response, and the POST becomes a stream; or a call is done.
-            // sleep: the time for polling is up, and the client gets a stream to come back to.
+            // step: a call sends a message before its response, and the POST becomes a stream; or a call has ended.
+            // sleep: the time for polling is over, and the client gets a stream to which it comes back.
             tokio::select! { biased;
                 step = self.calls.next() => match step {
                     Some(Step::Said(message)) => {
@@ -214,24 +215,25 @@ impl Exchange {
         let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
         let events = stream.read();
         let poll_at = self.poll_at;
-        // Bounded by the calls' own time limits; the end of the session or cancelling each call ends it.
+        // The task is bounded by the calls' own time limits; the end of the session, or cancelling each call, ends it.
         tokio::spawn(self.deliver(Destination::Logged { session, stream }));
         Ok(streamed(events, poll_at, ()))
     }
 
-    /// Sends all messages to the stream of an HTTP+SSE session: finished responses at once, the rest from a task of its own.
+    /// Sends all messages to the stream of an HTTP+SSE session: complete responses at once, further messages from a separate
+    /// task.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
         let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
         }
         if !self.calls.is_empty() {
-            // Bounded by the calls' own time limits and their namespace's queue; ended with the session.
+            // The task is bounded by the calls' own time limits and their namespace's queue; the end of the session ends it.
             tokio::spawn(self.deliver(target));
         }
     }
 
-    /// Runs the calls to their end.
+    /// Runs the calls to their end, and sends their messages to the target.
     async fn deliver(mut self, target: Destination) {
         let core = Arc::clone(&self.core);
         let _finishing = target.finish_on_drop();
@@ -258,7 +260,7 @@ fn whose(cx: &CallContext<'_>) -> (NamespaceName, Option<Arc<str>>) {
     (cx.namespace.name.clone(), cx.caller.principal.clone())
 }
 
-/// An exchange while its POST waits for it.
+/// An exchange whose POST waits for it.
 struct AwaitedExchange(Option<Exchange>);
 
 impl AwaitedExchange {
@@ -272,8 +274,8 @@ impl AwaitedExchange {
 }
 
 impl Drop for AwaitedExchange {
-    /// Handles the end of the POST. Without a session its calls end with it; in a session they go on, and their messages are
-    /// kept.
+    /// Handles the end of the POST's connection. Without a session the calls end with it; in a session they go on, and their
+    /// messages are kept.
     fn drop(&mut self) {
         if let Some(mut exchange) = self.0.take()
             && exchange.session.is_some()
@@ -287,21 +289,21 @@ impl Drop for AwaitedExchange {
     }
 }
 
-/// The destination of an exchange's messages.
+/// Destination of an exchange's messages.
 enum Destination {
-    /// A stream of their own in a session, through its event log.
+    /// A separate stream of a session, with its event log.
     Logged {
         session: Arc<Session>,
         stream: Arc<Stream>,
     },
     /// The only stream of an HTTP+SSE session.
     Whole(Arc<Session>),
-    /// A stream without a log.
+    /// A stream without a session and event log.
     Bare(Arc<Stream>),
 }
 
 impl Destination {
-    /// Sends a message. Returns `false` if its session or its reader is gone, so that the calls need not go on.
+    /// Sends a message. Returns false if the session or the reader is gone, so that the calls need not go on.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
         match self {
             Self::Logged { session, stream } => core.events.append(session, stream, message).await,
@@ -334,7 +336,7 @@ impl Destination {
         }
     }
 
-    /// A guard that ends the stream when it is dropped, if the stream serves nothing else.
+    /// A guard that ends the stream when the exchange is over; `None` for a stream that serves other messages, too.
     fn finish_on_drop(&self) -> Option<Finishing> {
         match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(stream.finish_on_drop()),
@@ -343,7 +345,7 @@ impl Destination {
     }
 }
 
-/// The moment at which a POST of this conversation is cut short: only clients that can resume are sent away.
+/// Time at which a POST of this conversation is cut short; `None` if the client cannot resume.
 pub(super) fn poll_at(core: &Core, cx: &CallContext<'_>) -> Option<Instant> {
     let PollAfter::After(after) = core.poll_after else {
         return None;

@@ -1,4 +1,4 @@
-//! Converts answers to the form that the client accepts, on listeners with `accept: lenient`: JSON, or events for a
+//! Converts answers to the media type that the client accepts, on listeners with `accept: lenient`: to JSON, or to events for a
 //! client that accepts nothing else.
 //!
 //! ```text
@@ -25,13 +25,13 @@ use crate::profile::{AcceptRule, Profile};
 use crate::reply::{BodyStream, Head, JSON, Reply};
 use crate::stream::frame;
 
-/// Returns true if answers to a POST may need another form.
+/// Returns true if answers to a POST with this `Accept` may have to be converted.
 pub(super) fn may_change(accept: AcceptFlags, profile: &Profile) -> bool {
     profile.accept == AcceptRule::Lenient && !(accept.json_acceptable && accept.sse_named)
 }
 
-/// Converts an answer to a form that the client accepts. `answers` counts the memory of a stream of events that is buffered for
-/// the conversion.
+/// Converts an answer to a media type that the client accepts. `answers` counts the memory of a stream of events that is
+/// buffered for the conversion.
 pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &AnswerAccount) -> Reply {
     let kind = AnswerMedia::of(reply.head());
     match kind {
@@ -44,7 +44,7 @@ pub(super) async fn accepted(reply: Reply, accept: AcceptFlags, answers: &Answer
     }
 }
 
-/// The media types of a successful answer.
+/// The media type of a successful answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AnswerMedia {
     Json,
@@ -70,7 +70,7 @@ impl AnswerMedia {
     }
 }
 
-/// A JSON answer as a single event.
+/// Converts a JSON answer to a single event.
 fn as_events(reply: Reply) -> Reply {
     match reply {
         Reply::Full { head, body } if !body.is_empty() => Reply::Full {
@@ -94,12 +94,12 @@ fn as_events(reply: Reply) -> Reply {
     }
 }
 
-/// The chunks of a JSON text as a single event. Line breaks become spaces: in JSON they occur only between tokens.
+/// Converts a JSON text, in pieces, to a single event. Line breaks become spaces: in JSON they occur only between tokens.
 fn one_event(body: BodyStream) -> BodyStream {
     let begin = stream::once(async { Ok(Bytes::from_static(b"event: message\ndata: ")) });
     let end = stream::once(async { Ok(Bytes::from_static(b"\n\n")) });
     let lines = body.map(|piece| piece.map(in_one_line));
-    // An event that breaks off is not terminated.
+    // An event whose body breaks off gets no end.
     let mut broken = false;
     let whole = begin.chain(lines).chain(end);
     Box::pin(whole.take_while(move |piece| {
@@ -124,7 +124,8 @@ fn in_one_line(piece: Bytes) -> Bytes {
     line.freeze()
 }
 
-/// The last message of a stream of events, as JSON. A client without streams does not get the server's earlier messages.
+/// Converts a stream of events to JSON: its last message. A client that accepts no events does not get the server's earlier
+/// messages.
 ///
 /// # Errors
 ///
@@ -161,14 +162,14 @@ async fn as_json(reply: Reply, answers: &AnswerAccount) -> Result<Reply, NoAnswe
     })
 }
 
-/// The error if a server's stream ended without an answer.
+/// The error response if a server's stream ended without an answer.
 fn unanswered() -> Reply {
     let message = "The server's stream of events ended without an answer";
     let failure = RequestError::Upstream(CallError::new(CallErrorCode::InternalError, message));
     Reply::json(StatusCode::OK, failure.body(None))
 }
 
-/// The refusal when the answers in memory have reached their bound.
+/// The error response if the answers in memory have reached their limit.
 fn no_room(error: NoAnswerRoom) -> Reply {
     let failure = RequestError::Upstream(error.into());
     Reply::Full {
@@ -190,7 +191,7 @@ fn of_json(head: Head) -> Head {
     of_json
 }
 
-/// The headers that do not depend on the form of the answer.
+/// The headers that do not depend on the answer's media type.
 fn of_the_answer(head: Head) -> SmallVec<[(http::HeaderName, http::HeaderValue); 2]> {
     let of_the_form = |name: &http::HeaderName| {
         [CONTENT_TYPE, CACHE_CONTROL].contains(name) || *name == "x-accel-buffering"

@@ -1,4 +1,4 @@
-//! The few request headers that are used after admission.
+//! The request headers of an MCP path that are used after admission.
 
 use std::fmt;
 
@@ -10,30 +10,30 @@ use crate::protocol::ProtocolVersion;
 /// The name of the session header, in lower case.
 pub(crate) const SESSION_HEADER: &str = "mcp-session-id";
 
-/// Headers in which 2026-07-28 repeats parts of its body, in lower case.
+/// Headers in which a request of 2026-07-28 repeats parts of its body, in lower case.
 const METHOD_HEADER: &str = "mcp-method";
 const NAME_HEADER: &str = "mcp-name";
 const PARAM_PREFIX: &str = "mcp-param-";
-/// The common prefix of these headers.
+/// The common prefix of the mirrored headers.
 const MIRROR_PREFIX: &str = "mcp-";
 /// The first revision that mirrors its body in headers. Revisions are dates, so text order is their order.
 const FIRST_MIRRORED: &str = "2026-07-28";
 
-/// The headers of one request on an MCP path. The edge has refused duplicates of the first two.
+/// Headers of one request on an MCP path. The edge has refused requests that repeat `Mcp-Session-Id` or `MCP-Protocol-Version`.
 #[derive(Clone, Default)]
 pub struct McpHead {
-    /// `Mcp-Session-Id`, as sent.
+    /// The value of `Mcp-Session-Id`, as sent.
     pub session: Option<String>,
-    /// `MCP-Protocol-Version`, as sent.
+    /// The value of `MCP-Protocol-Version`, as sent.
     pub version: Option<String>,
     /// The media types that `Accept` allows.
     pub accept: AcceptFlags,
-    /// `Last-Event-ID`, as sent.
+    /// The value of `Last-Event-ID`, as sent.
     pub last_event_id: Option<String>,
-    /// The parts of the body that headers repeat; present if the version repeats them or `Mcp-Method` was sent. Boxed: most
-    /// requests have none.
+    /// The parts of the body that headers repeat; present if the version requires them or `Mcp-Method` was sent. Boxed, since
+    /// most requests have none.
     pub mirrored: Option<Box<MirroredHeaders>>,
-    /// The carrier of the message, which decides if there are headers at all.
+    /// The carrier of the message, which decides if the message has headers at all.
     pub carrier: Carrier,
 }
 
@@ -50,13 +50,13 @@ pub enum Carrier {
 /// The parts of the body that a request of 2026-07-28 repeats in its headers, as sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MirroredHeaders {
-    /// `Mcp-Method`.
+    /// The value of `Mcp-Method`.
     pub method: Option<String>,
-    /// `Mcp-Name`.
+    /// The value of `Mcp-Name`.
     pub name: Option<String>,
-    /// `Mcp-Param-*`: the name in lower case without the prefix, and the value.
+    /// The `Mcp-Param-*` headers: names in lower case without the prefix, and values.
     pub params: Vec<(String, String)>,
-    /// The name of one of these headers that was sent more than once.
+    /// The name of a mirrored header that was sent more than once.
     pub duplicate: Option<String>,
 }
 
@@ -77,18 +77,18 @@ impl fmt::Debug for McpHead {
 /// The parts of `Accept` that concern the two media types of Streamable HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptFlags {
-    /// `application/json` is listed by name.
+    /// True if `application/json` is listed by name.
     pub json_named: bool,
-    /// `text/event-stream` is listed by name.
+    /// True if `text/event-stream` is listed by name.
     pub sse_named: bool,
-    /// JSON may be sent: by name, by wildcard, or because the header is absent.
+    /// True if JSON may be sent: by name, by wildcard, or because the header is absent.
     pub json_acceptable: bool,
-    /// Events may be sent: by name, by wildcard, or because the header is absent.
+    /// True if events may be sent: by name, by wildcard, or because the header is absent.
     pub sse_acceptable: bool,
 }
 
 impl Default for AcceptFlags {
-    /// The flags of an absent header: everything is acceptable, nothing is named.
+    /// The flags of an absent header: every type is acceptable, no type is named.
     fn default() -> Self {
         Self {
             json_named: false,

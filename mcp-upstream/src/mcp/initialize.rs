@@ -1,6 +1,6 @@
-//! Handles `initialize`: settles the version, reads the client's capabilities, and opens a session.
+//! Handles `initialize`: negotiates the version, reads the client's capabilities, and opens a session.
 //!
-//! Over HTTP+SSE the session exists already; it only learns the client's facts.
+//! Over HTTP+SSE the session exists already, and only the facts about the client are added.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,13 +40,13 @@ struct InitializeParams<'a> {
     client_info: Option<&'a RawValue>,
 }
 
-/// The parameters of an `initialize` that the gateway reads.
+/// The parameters of `initialize` that the gateway reads.
 pub(super) struct InitializeRequest<'a> {
     pub(super) version: Cow<'a, str>,
     pub(super) client: ClientFacts,
 }
 
-/// Answers `initialize` and issues the session id (EX-01).
+/// Answers `initialize` and returns the new session's id in a header (EX-01).
 pub(super) async fn answer(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -72,7 +72,7 @@ pub(super) async fn answer(
         transport: SessionTransport::Streamable,
     };
     let session = create_session(core, binding, Some(asked.client)).await?;
-    // If the client leaves before it has its answer, its session is removed.
+    // Removes the session again if the client leaves before it has its answer.
     let unclaimed = UnclaimedSession::new(Arc::clone(core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {
@@ -135,7 +135,7 @@ pub(super) fn read<'a>(
         })?;
     jsonrpc::object(params.capabilities, "params.capabilities")?;
     jsonrpc::object(params.client_info, "params.clientInfo")?;
-    // Checked before any state is created or settled for such a client.
+    // Checked before any state is created or changed for the client.
     client::check(params.capabilities, params.client_info).map_err(PatchRefused::from)?;
     let capabilities = match params.capabilities {
         Some(capabilities) => capabilities.to_owned(),

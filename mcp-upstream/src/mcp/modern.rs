@@ -1,7 +1,7 @@
-//! 2026-07-28: every request carries its own version, capabilities and log level; there is no session to look them up in.
+//! Requests of 2026-07-28: every request carries its own version, capabilities and log level, since no session has them.
 //!
-//! The order of a request: Accept → namespace → `_meta` → version → mirrored headers → method. Methods do the same as in the
-//! other era (`methods`); this module has only the differences of the transport. Session ids and event ids in a request are
+//! The steps of a request: Accept → namespace → `_meta` → version → mirrored headers → method. Methods do the same as in the
+//! legacy era (`methods`); this module has only the differences of the transport. Session ids and event ids in a request are
 //! ignored.
 
 use std::borrow::Cow;
@@ -36,16 +36,17 @@ pub(super) const VERSION: &str = protocol::MODERN;
 /// The method that opens a stream of change notifications.
 const LISTEN: &str = "subscriptions/listen";
 
-/// The suspended calls, which wait for their clients.
+/// The store of suspended calls, which wait for their clients' next requests.
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
-/// Returns true if a message belongs to this era. A request or notification has a method, and members beside it. `initialize`
-/// belongs to the other era, whatever the headers say (K-14).
+/// Returns true if a message belongs to the modern era. `asks`: the method and the members of a request or notification.
+/// `initialize` belongs to the legacy era, whatever the headers say (K-14).
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
     let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
         let version = head.version.as_deref();
-        // A client that sends an unknown revision from before this era belongs to the other era, which answers with the error.
+        // A client that sends an unknown revision from before 2026-07-28 belongs to the legacy era, which answers with the
+        // error.
         let unknown = version
             .map(str::trim)
             .is_some_and(|text| text >= VERSION && text.parse::<ProtocolVersion>().is_err());
@@ -60,7 +61,7 @@ pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> b
 
 /// Answers a modern message.
 ///
-/// Dropping the future, or the body it answered with, cancels the call; a suspended call stays.
+/// Dropping the future, or the body of its answer, cancels the call; a suspended call stays.
 pub(super) async fn answer(
     core: &Arc<Core>,
     caller: &Caller,
@@ -78,7 +79,7 @@ pub(super) async fn answer(
             (outcome, Some(*id))
         }
         Message::Notification { members, .. } => {
-            // This transport defines no notifications: a request is cancelled by closing its response.
+            // The modern transport defines no notifications: a request is cancelled by closing its response.
             let taken = served(caller, head, members).and_then(|()| namespace(core, caller));
             (taken.map(|_| Reply::empty(StatusCode::ACCEPTED)), None)
         }
@@ -97,18 +98,18 @@ pub(super) async fn answer(
     })
 }
 
-/// The version that only the header of a request names, if no era has it.
+/// The version in a request's header, if no era has it.
 fn unknown(head: &McpHead) -> Option<&str> {
     let version = head.version.as_deref().map(str::trim)?;
     (version != VERSION && version.parse::<ProtocolVersion>().is_err()).then_some(version)
 }
 
-/// The refusal of several messages in one body.
+/// The error for several messages in one body.
 pub(super) fn batch_refused() -> RequestError {
     RequestError::Shape("2026-07-28 has no batches: send one message per POST".into())
 }
 
-/// A request: its raw id, its method, its members.
+/// A request: its id as raw JSON, its method, its members.
 type Request<'a> = (&'a str, &'a str, &'a Members<'a>);
 
 async fn request(
@@ -166,7 +167,7 @@ async fn request(
         {
             Ok(tools) => Some(tools),
             // An intermediary may have used headers that cannot be compared with the body now. A call without such headers gave
-            // it nothing to use, and need not wait for a list.
+            // the intermediary nothing to use, and need not wait for a list.
             Err(error) if mirrors_parameters(head) => return Err(RequestError::Upstream(error)),
             Err(_) => None,
         },
@@ -179,7 +180,7 @@ async fn request(
     }
     let retry = match subject(method, members) {
         Some(subject) => {
-            // Any other state belongs to the server, or to the bridge to it.
+            // A state that the gateway did not seal belongs to the server, or to the bridge to it.
             let ours =
                 !upstream.speaks_mcp() || core.suspended.seals(members.get(Key::RequestState));
             let inputs = if ours {
@@ -234,7 +235,7 @@ async fn request(
     }
 }
 
-/// Answers `server/discover`, which returns the facts that legacy clients get from `initialize`.
+/// Answers `server/discover` with the facts that legacy clients get from `initialize`.
 async fn discover(cx: &CallContext<'_>, id: &str) -> Result<Reply, RequestError> {
     let versions: Vec<&str> = supported(cx.caller).collect();
     let answered = cx.upstream.discover(cx, id, &versions).get().await;
@@ -248,7 +249,7 @@ fn mirrors_parameters(head: &McpHead) -> bool {
     mirrored.is_some_and(|headers| !headers.params.is_empty())
 }
 
-/// Checks that the listener serves this revision.
+/// Checks that the listener serves 2026-07-28.
 fn served(caller: &Caller, head: &McpHead, members: &Members<'_>) -> Result<(), RequestError> {
     if caller.profile.modern {
         return Ok(());
@@ -265,7 +266,7 @@ fn unsupported(caller: &Caller, requested: &str) -> RequestError {
     }
 }
 
-/// The versions of both eras that the listener serves, the newest first.
+/// The versions of both eras that the listener serves, newest first.
 fn supported(caller: &Caller) -> impl Iterator<Item = &'static str> {
     let mut legacy = caller.profile.versions.clone();
     legacy.sort_unstable_by(|one, other| other.cmp(one));
@@ -277,7 +278,7 @@ fn supported(caller: &Caller) -> impl Iterator<Item = &'static str> {
         .chain(legacy.into_iter().map(ProtocolVersion::as_str))
 }
 
-/// The name of the tool, prompt or resource, for the methods that may ask their client.
+/// The name of the tool or prompt, or the URI of the resource, for the methods that may ask their client.
 fn subject<'a>(method: &str, members: &Members<'a>) -> Option<Cow<'a, str>> {
     match method {
         "tools/call" | "prompts/get" => members.get(Key::Name),
@@ -299,7 +300,7 @@ fn acceptable(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     }
 }
 
-/// Turns invalid params into missing `_meta`: params that are not an object hold none.
+/// Turns invalid params into missing `_meta`: params that are no object contain none.
 fn missing_meta(failure: RequestError) -> RequestError {
     match failure {
         RequestError::InvalidParams(reason) => RequestError::MissingMeta(reason),

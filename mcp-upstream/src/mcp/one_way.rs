@@ -1,8 +1,8 @@
-//! Messages without an answer: notifications, and a client's responses to the gateway's requests.
+//! Messages that get no response: notifications, and a client's responses to the gateway's requests.
 //!
-//! Only two notifications are handled here: the handshake's confirmation, and cancellations. Others go to a server that speaks
-//! MCP itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are requested each
-//! time a function needs them.
+//! Only two notifications are handled here: the handshake's confirmation, and cancellations. Others are passed to a server that
+//! speaks MCP itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are
+//! requested each time a function needs them.
 
 use serde_json::value::RawValue;
 
@@ -15,7 +15,7 @@ use crate::upstream::CallContext;
 
 /// Handles a notification.
 ///
-/// Refusing it refuses its POST: there is no response that could hold the error.
+/// An error refuses the POST: no response could hold the error.
 pub(crate) async fn notified(
     core: &Core,
     cx: &CallContext<'_>,
@@ -26,13 +26,13 @@ pub(crate) async fn notified(
         return Err(RequestError::Shape("params must be an object".into()));
     }
     if cx.upstream.speaks_mcp() {
-        // Handled notifications go on to the server unchanged, too.
+        // Checked because a handled notification is passed to the server unchanged, too.
         members.unambiguous_unanswered()?;
     }
     let session = cx.session();
     match method {
         "initialize" => Err(RequestError::Shape("initialize needs an id".into())),
-        // Older clients send the second spelling (MCP-09).
+        // Older clients send the second name (MCP-09).
         "notifications/initialized" | "initialized" => {
             if let Some(session) = session {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
@@ -55,7 +55,7 @@ pub(crate) async fn notified(
     }
 }
 
-/// Hands a response to the call that asked. A response that comes too late is accepted, since its sender could not know. A
+/// Passes a response to the call that asked. A response that comes too late is accepted, since the client could not know. A
 /// response to a question that was never asked in this session is refused, and so is a response that its server could read as
 /// another message.
 pub(crate) fn answered(
@@ -65,7 +65,7 @@ pub(crate) fn answered(
     members: &Members<'_>,
 ) -> Result<(), RequestError> {
     if cx.upstream.speaks_mcp() {
-        // The whole message may go to the server.
+        // Checked because the whole message may be passed to the server.
         members.unambiguous_unanswered()?;
     }
     let message = members.message();

@@ -1,4 +1,4 @@
-//! Pass-through: messages to and from remote servers that are passed on unchanged.
+//! Pass-through mode: messages to and from remote servers that are passed on unchanged.
 //!
 //! ```text
 //!   message ──▶ mode ──┬── client: the gateway's own client (`upstream::client`)
@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The checks are those of any message: access to the namespace, ownership of the session, versions, ambiguous keys, limits
-//! counted in tool calls, the queue, the time limit, the size of results. Everything that would change a message is left out: no
-//! list is filtered, no era translated, no id rewritten, no question kept here.
+//! counted in tool calls, the queue, the time limit, the size of results. Nothing is done that would change a message: no list
+//! is filtered, no era translated, no id rewritten, no question kept.
 //!
-//! An answer is an ordinary [`Reply`]: whole, in pieces ([`Reply::Body`]), or a long stream that leaves the edge as any
-//! other ([`Reply::Events`]). Pingora's own proxy phases are not used: the edge has read the message when it is known
-//! where the message goes, a session that is reopened needs two more requests in between, and an upstream peer would hold
+//! An answer is an ordinary [`Reply`]: whole, in pieces ([`Reply::Body`]), or a long stream that leaves the edge like the
+//! gateway's own ([`Reply::Events`]). Pingora's own proxy phases are not used: the edge has read the message by the time its
+//! destination is known, a session that is reopened needs two more requests in between, and an upstream peer would hold
 //! Pingora's buffers for as long as a stream lasts.
 
 use std::pin::pin;
@@ -63,9 +63,9 @@ use failure::PassThroughFailure;
 use pending::{InFlightGuard, PendingMessage};
 use up::{Outgoing, Up};
 
-/// Passes messages on to remote servers.
+/// The pass-through mode: passes messages to remote servers.
 pub(crate) struct PassThrough {
-    /// The client for remote servers.
+    /// The HTTP client for remote servers; `None` if the process has none.
     client: Option<Arc<dyn HttpClient>>,
     metrics: Arc<UpstreamMetrics>,
 }
@@ -81,14 +81,14 @@ impl PassThrough {
         tracing::debug!(request_id = &*caller.request_id, namespace = %namespace.name, mode, "remote request");
     }
 
-    /// Counts a request that the gateway's own client makes, if its server is a remote one.
+    /// Counts a request that is made in client mode, if its server is a remote one.
     pub(crate) fn took_client_mode(&self, caller: &Caller, namespace: &Namespace) {
         if is_remote(namespace) {
             self.took(caller, namespace, "client");
         }
     }
 
-    /// The context for sending a message up, which is counted.
+    /// The context for sending a message to the server. Counts the request.
     fn up<'a>(
         &self,
         core: &'a Arc<Core>,
@@ -109,12 +109,12 @@ fn remote(namespace: &Namespace) -> Option<&Arc<RemoteServer>> {
     }
 }
 
-/// Returns true if a namespace's messages may be passed on at all.
+/// Returns true if a namespace's messages may be passed through: its server is a remote one.
 pub(super) fn is_remote(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Remote(_))
 }
 
-/// Passes a legacy message on, if pass-through is its mode. `None` for client mode.
+/// Passes a legacy message through; `None` if the message is handled in client mode.
 pub(super) async fn legacy(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -134,7 +134,7 @@ pub(super) async fn legacy(
     };
     let Some(up) = up else {
         if cx.session().is_some_and(|it| it.affinity().is_some()) {
-            // The namespace now belongs to a server of another kind.
+            // A reload has given the namespace a server of another kind.
             return Err(RequestError::SessionNotFound);
         }
         core.passing.took_client_mode(cx.caller, &cx.namespace);
@@ -150,7 +150,7 @@ pub(super) async fn legacy(
             match opening {
                 Some(_) if cx.session().is_some() => Err(initialize::again()),
                 Some(asked) => {
-                    // The version header of an `initialize` has no meaning, so it is not sent to the server.
+                    // The version header of an `initialize` has no meaning, so it is not passed to the server.
                     let up = up.without_version();
                     // Boxed, like all branches that most messages do not take.
                     Box::pin(open_session(&up, cx, accept, asked, id))
@@ -164,7 +164,7 @@ pub(super) async fn legacy(
         }
         Message::Notification { method, members } => {
             members.unambiguous_unanswered()?;
-            // A server that reads the method alone would run an uncounted call.
+            // A server that looks at the method alone would run a call that is not counted.
             if !method.starts_with("notifications/") && *method != "initialized" {
                 return Err(RequestError::Shape(format!("{method} needs an id").into()));
             }
@@ -172,7 +172,7 @@ pub(super) async fn legacy(
             if let (Some(session), true) = (cx.session(), confirms) {
                 core.changes.commit(session, SessionPatch::Confirm).await?;
             }
-            // If the request has not gone up, the server must not be told of its cancellation.
+            // If the request was not sent yet, the server must not get its cancellation.
             if method == "notifications/cancelled"
                 && let (Some(session), Some(id)) = (cx.session(), members.raw(Key::RequestId))
                 && session.in_flight().cancel(id, members.message())
@@ -188,8 +188,8 @@ pub(super) async fn legacy(
     }
 }
 
-/// Refuses a batch in a conversation that is passed through: each call of it would have to be judged and recorded from a single
-/// answer.
+/// Refuses a batch in a conversation that is passed through: each of its calls would have to be admitted and recorded from a
+/// single answer.
 pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestError> {
     if is_remote(&cx.namespace) && mode::legacy(cx) {
         return Err(RequestError::Shape(
@@ -200,7 +200,7 @@ pub(super) fn batch(core: &Core, cx: &CallContext<'_>) -> Result<(), RequestErro
     Ok(())
 }
 
-/// Passes a request of 2026-07-28 on, if pass-through is its mode. `None` for client mode.
+/// Passes a request of 2026-07-28 through; `None` if the request is handled in client mode.
 pub(super) async fn modern(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -226,7 +226,7 @@ pub(super) async fn modern(
         .map(Some)
 }
 
-/// Passes a request on.
+/// Admits and passes a request through.
 async fn request(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -242,7 +242,7 @@ async fn request(
     let facts = facts(cx, method, members)?;
     let subject = Arc::clone(&facts.subject);
     let harmless = || cx.upstream.is_harmless(&cx.namespace, method, &subject);
-    // Registered before the call waits for its turn: its client may cancel it meanwhile.
+    // Registered before the call waits for its permit: its client may cancel it meanwhile.
     let mut stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, Some(id)));
@@ -252,8 +252,8 @@ async fn request(
             None => std::future::pending().await,
         }
     };
-    // ended: the session is over, or the call was cancelled. passed: the call has its turn, or gets none. Pinned in place, like
-    // the larger futures below: otherwise it would be moved into the future that waits for it.
+    // ended: the session is over, or the call was cancelled. passed: the call has its permit, or was refused. Pinned in place,
+    // like the larger futures below: otherwise it would be moved into the future that waits for it.
     let passed = pin!(async {
         if !is_recorded(method) {
             return Ok(None);
@@ -278,8 +278,8 @@ async fn request(
     Ok(deliver(up, cx, era, Some(id), (call, stay), &harmless).await)
 }
 
-/// Checks that a call may go up under the name that its client spells: if the scopes of a credential close some tools to the
-/// caller, only names that the server lists may. A server could take another spelling for a closed tool.
+/// Checks that a call may be sent under the name that its client wrote: if some tools are closed to the caller, only names that
+/// the server lists may be. A server could take another spelling for a closed tool.
 async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(), CallError> {
     if method != TOOLS_CALL || cx.view().allows_every_tool() {
         return Ok(());
@@ -288,31 +288,31 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
     let list = cx.upstream.tools(&cx.namespace, principal, ToolsWait::Long);
     match list.get().await {
         Ok(list) if list.tool(tool).is_some() => Ok(()),
-        // The server may list its tools to its clients alone, by their own headers. Then a name in plain lower case is accepted,
-        // since it cannot be another spelling of a name.
+        // The server may list its tools to its clients alone, by their own headers. Then a name in plain lower case is
+        // accepted, since it cannot be another spelling of a closed name.
         Err(_) if is_plain(tool) => Ok(()),
         Ok(_) | Err(_) => Err(unknown_tool(tool)),
     }
 }
 
-/// Returns true if a server cannot fold the name into another one.
+/// Returns true if the name has only characters that no server folds into others.
 fn is_plain(name: &str) -> bool {
     let plain =
         |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b'/' | b':');
     !name.is_empty() && name.bytes().all(plain)
 }
 
-/// Passes on a message that has no answer.
+/// Passes a message through that gets no JSON-RPC response.
 async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, None));
-    // Harmless: a notification that arrives twice tells the server nothing new, and the server has no open request for a second
-    // response.
+    // Marked as harmless: a notification that arrives twice tells the server nothing new, and the server has no open request
+    // for a second response.
     deliver(up, cx, Era::Legacy, None, (None, stay), &|| true).await
 }
 
-/// Sends the message and makes the reply from its answer.
+/// Sends the message and makes the reply from the server's answer.
 async fn deliver(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -341,7 +341,7 @@ async fn deliver(
                 .map(|(_, response)| response),
         }
     });
-    // ended: the session is over, or the call was cancelled. sent: the head of the answer is there, or the request failed.
+    // ended: the session is over, or the call was cancelled. sent: the head of the answer has arrived, or the request failed.
     let sent = tokio::select! { biased;
         failure = pending.ended() => Err(failure),
         sent = timeout_at(deadline, sent) => {
@@ -354,8 +354,8 @@ async fn deliver(
     }
 }
 
-/// Opens a session at the server, and the gateway's session in front of it. The answer is the server's; its session id is the
-/// gateway's.
+/// Opens a session at the server, and the gateway's session in front of it. The answer is the server's, with the gateway's
+/// session id.
 async fn open_session(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -418,7 +418,8 @@ fn served(caller: &Caller, version: ProtocolVersion) -> bool {
     caller.profile.supports(version)
 }
 
-/// Ends the server's session behind a session that its client ends. The gateway's session ends whatever the server says.
+/// Ends the server's session behind the gateway's session when a client ends the latter. The gateway's session ends whatever
+/// the server answers.
 pub(super) fn end(
     core: &Arc<Core>,
     caller: &Caller,
@@ -430,12 +431,12 @@ pub(super) fn end(
     }
 }
 
-/// Returns true if a request is judged by limits, waits in the queue and is recorded.
+/// Returns true if requests of this method are limited, wait in the queue and are recorded.
 fn is_recorded(method: &str) -> bool {
     !matches!(method, "ping" | "initialize" | "server/discover")
 }
 
-/// The facts by which the engine judges and records a call.
+/// The facts by which the engine admits and records a call.
 fn facts(
     cx: &CallContext<'_>,
     method: &str,

@@ -1,4 +1,4 @@
-//! Sessions and their streams outside of calls: opening, resuming, ending; GET and DELETE on an MCP path.
+//! GET and DELETE on an MCP path: opening and resuming streams, opening and ending sessions.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::stream::open::OpenKind;
 use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
 use crate::upstream::{gauge, store_away, store_failure};
 
-/// Opens or resumes a stream.
+/// Answers GET: opens or resumes a stream.
 pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
     match opened(core, caller, head).await {
         Ok(reply) => reply,
@@ -29,7 +29,7 @@ pub(crate) async fn get(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Re
     }
 }
 
-/// Ends a session (MCP-03).
+/// Answers DELETE: ends a session (MCP-03).
 pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Reply {
     match end_session(core, caller, head).await {
         Ok(()) => Reply::empty(StatusCode::NO_CONTENT),
@@ -37,7 +37,7 @@ pub(crate) async fn delete(core: &Arc<Core>, caller: &Caller, head: &McpHead) ->
     }
 }
 
-/// Opens the stream (MCP-02), or resumes the stream that `Last-Event-ID` names (MCP-34).
+/// Opens the session's general stream (MCP-02), or resumes the stream that `Last-Event-ID` names (MCP-34).
 async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Reply, RequestError> {
     takes_method(caller, head)?;
     let namespace = namespace(core, caller)?;
@@ -57,7 +57,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     if !head.accept.sse_named {
         return Err(RequestError::NotAcceptable("text/event-stream"));
     }
-    // Checked before events are replayed: a client that may not hold another stream must not take one over either.
+    // Taken before events are replayed: a client that may not hold another stream must not take one over either.
     let place = stream_place(core, caller, 0)?;
     let events = match &head.last_event_id {
         Some(id) => {
@@ -84,7 +84,7 @@ async fn opened(core: &Arc<Core>, caller: &Caller, head: &McpHead) -> Result<Rep
     })
 }
 
-/// A stream of the changes in a namespace, for a client without a session on listeners that need none (NSR-10). It cannot be
+/// A stream of the changes in a namespace, for a client without a session on listeners that require none (NSR-10). It cannot be
 /// resumed.
 fn alone(
     core: &Arc<Core>,
@@ -135,7 +135,7 @@ async fn end_session(
     Ok(())
 }
 
-/// Refuses GET and DELETE in 2026-07-28, which has neither sessions nor streams outside of requests.
+/// Refuses GET and DELETE of 2026-07-28, which has neither sessions nor streams outside of requests.
 fn takes_method(caller: &Caller, head: &McpHead) -> Result<(), RequestError> {
     let version = head.version.as_deref().map(str::trim);
     if caller.profile.modern && version == Some(modern::VERSION) {
@@ -158,8 +158,8 @@ pub(crate) async fn create_session(
     Ok(created.session)
 }
 
-/// Opens a stream of a session, for the responses to these requests if it serves some. This may evict other sessions of the
-/// principal.
+/// Opens a stream of a session, which serves the responses to requests or general messages, by its kind. This may evict other
+/// sessions of the principal.
 pub(crate) async fn open_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -184,7 +184,7 @@ async fn note_stream(core: &Core, session: &Session, number: u32) {
     }
 }
 
-/// Resumes a stream of a session after an event.
+/// Resumes the stream of a session after the event with this id.
 async fn resume_stream(
     core: &Core,
     session: &Arc<Session>,
@@ -195,7 +195,7 @@ async fn resume_stream(
         ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
         ResumeError::Store(error) => store_away(&error),
     })?;
-    // A forgotten stream goes on under another number.
+    // A stream that was no longer known goes on under another number.
     note_stream(core, session, events.number()).await;
     Ok(events)
 }
@@ -217,7 +217,7 @@ pub(super) async fn not_lost(
     Err(RequestError::SessionNotFound)
 }
 
-/// Ends a session that its client has finished with. Returns true if it still existed.
+/// Ends a session at its client's wish. Returns true if it still existed.
 pub(crate) async fn forget_session(
     core: &Core,
     session: &Arc<Session>,
@@ -236,14 +236,15 @@ impl EndSession for Core {
         session.close();
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                // A failure of the store is logged already; the record expires.
+                // A failure of the store was logged before; the record expires.
                 let _ = forget_session(&self, &session).await;
             });
         }
     }
 }
 
-/// A place for a long stream of the caller's principal. `bytes` is the memory that it holds beside its events.
+/// Takes up one of the long streams that the caller's principal may hold. `bytes`: memory that the stream needs besides its
+/// events.
 pub(crate) fn stream_place(
     core: &Core,
     caller: &Caller,
@@ -254,7 +255,7 @@ pub(crate) fn stream_place(
         .map_err(|_| RequestError::StreamLimit)
 }
 
-/// Registers a session that this process took over from another.
+/// Registers a session that this process took over from another one.
 pub(super) fn take_up(core: &Core, adopted: Created) -> Arc<Session> {
     let Created { session, evicted } = adopted;
     core.changes.count_evicted(evicted);

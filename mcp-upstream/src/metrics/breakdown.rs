@@ -1,7 +1,8 @@
 //! Counts of tool calls by tool and by principal (`observability.metrics`). Both are off by default: each name is a time
-//! series, and names of tools at a server in pass-through mode, and of principals of an issuer, come from outside.
+//! series, and the names of a pass-through server's tools and of an issuer's principals come from outside.
 //!
-//! The number of series is bounded: the names with the most calls are exported, and a bounded number of names is counted.
+//! The number of series is limited: only the names with the most calls are exported, and the number of counted names is
+//! limited, too.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,13 +15,13 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use serde::{Deserialize, Serialize};
 use tooldock_workers::names::NamespaceName;
 
-/// The most tools with a series of their own.
+/// Maximum number of tools with their own series.
 const TOOLS_MAX: usize = 1_000;
-/// The most principals with a series of their own.
+/// Maximum number of principals with their own series.
 const PRINCIPALS_MAX: usize = 50;
-/// The most names that are counted. Beyond it the half with the fewest calls is forgotten.
+/// Maximum number of names that are counted. Beyond it, the half with the fewest calls is forgotten.
 const COUNTED_MAX: usize = 10_000;
-/// The principal of calls without a credential.
+/// Label value for calls without a credential.
 const ANONYMOUS: &str = "anonymous";
 
 /// `observability.metrics:`: counts beside those by namespace.
@@ -45,7 +46,7 @@ pub enum PerPrincipal {
     Top50,
 }
 
-/// The ended calls of one name.
+/// Numbers of ended calls of one name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ends {
     ok: u64,
@@ -58,7 +59,7 @@ impl Ends {
     }
 }
 
-/// The ended calls by name.
+/// Numbers of ended calls by name.
 #[derive(Debug)]
 struct Counts<K>(Mutex<HashMap<K, Ends>>);
 
@@ -88,7 +89,7 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
         }
     }
 
-    /// The names with the most calls, unordered.
+    /// The names with the most calls, at most `most`, unordered.
     fn top(&self, most: usize) -> Vec<(K, Ends)> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = counts
@@ -114,10 +115,10 @@ impl<K: Eq + Hash + Ord + Clone> Counts<K> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallEnd<'a> {
     pub(crate) namespace: &'a NamespaceName,
-    /// The tool; `None` for a name that may not be a tool's, which is not counted by tool.
+    /// The tool's name; `None` if the name may not be a tool's, which is then not counted by tool.
     pub(crate) tool: Option<&'a Arc<str>>,
     pub(crate) principal: Option<&'a Arc<str>>,
-    /// True when the call was passed on to a member, where it is counted for its principal.
+    /// True if the call was delegated to a member, where it is counted for its principal.
     pub(crate) via_aggregate: bool,
     pub(crate) is_ok: bool,
 }
@@ -132,7 +133,7 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// Makes the counts and registers their families.
+    /// Creates the counts and registers their families.
     ///
     /// # Errors
     ///
@@ -149,7 +150,7 @@ impl Breakdown {
         Ok(counts)
     }
 
-    /// Turns the counts on and off. Counts that are turned off are deleted.
+    /// Turns each of the counts on or off. A count that is turned off is deleted.
     pub fn configure(&self, config: BreakdownConfig) {
         let per_principal = config.per_principal == PerPrincipal::Top50;
         self.per_tool.store(config.per_tool, Ordering::Relaxed);
@@ -176,7 +177,7 @@ impl Breakdown {
         }
     }
 
-    /// The counted tools, in order, with their calls.
+    /// The counted tools with their numbers of calls, in order.
     #[cfg(test)]
     pub(crate) fn tools_counted(&self) -> Vec<(String, u64)> {
         let tools = self.tools.top(usize::MAX).into_iter();
@@ -204,7 +205,7 @@ fn by_principal() -> prometheus::Result<IntCounterVec> {
     IntCounterVec::new(options, &["principal", "outcome"])
 }
 
-/// Collects the families when they are scraped.
+/// Prometheus collector of both families.
 struct Families {
     counts: Arc<Breakdown>,
     descriptions: Vec<Desc>,

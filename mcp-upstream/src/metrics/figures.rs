@@ -1,7 +1,8 @@
-//! Calls of the last minute by namespace: their number, the failures, and the time that nearly all of them took.
+//! Figures of the last minute's calls by namespace: their number, the share of failures, and the 95th percentile of their
+//! duration.
 //!
-//! The counters only ever rise. They are noted every few seconds, and the figures of the last minute are the difference between
-//! the oldest note and now. A namespace that was never called costs nothing.
+//! The counters only ever rise. They are read every few seconds, and the figures of the last minute are the difference between
+//! a reading of a minute ago and now. A namespace that was never called costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -13,40 +14,40 @@ use tooldock_workers::names::NamespaceName;
 
 use super::{NamespaceMetrics, UpstreamMetrics};
 
-/// The time that the figures cover.
+/// Period that the figures cover.
 const WINDOW: Duration = Duration::from_secs(60);
-/// How often the counters are noted.
+/// Interval of reading the counters.
 pub(crate) const EVERY: Duration = Duration::from_secs(5);
 
-/// The counters of one namespace at one moment.
+/// The counters of one namespace at one moment, or a difference between two.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     calls: u64,
     ok: u64,
-    /// Cumulative counts by the upper bounds of the histogram.
+    /// Cumulative counts of the duration histogram, by upper bound in seconds.
     buckets: Vec<(f64, u64)>,
 }
 
 type Note = BTreeMap<NamespaceName, Counts>;
 
-/// The notes of the last minute: at most one more than `WINDOW / EVERY`.
+/// The readings of the last minute: at most one more than `WINDOW / EVERY`.
 #[derive(Debug, Default)]
 pub(crate) struct FigureNotes(Mutex<VecDeque<(Instant, Note)>>);
 
 impl FigureNotes {
-    /// Notes the counters, and drops notes older than the window.
+    /// Reads the counters, and drops readings that are older than the window.
     pub(crate) fn note(&self, metrics: &UpstreamMetrics) {
         let now = Instant::now();
         let note = read(metrics);
         let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Keeps one note older than the window, which marks the beginning of the window.
+        // Keeps one reading older than the window, which is the beginning of the window.
         while notes.get(1).is_some_and(|(at, _)| now - *at >= WINDOW) {
             notes.pop_front();
         }
         notes.push_back((now, note));
     }
 
-    /// The figures of this moment.
+    /// The figures of the minute before now.
     pub(crate) fn now(&self, metrics: &UpstreamMetrics) -> Figures {
         let now = read(metrics);
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,14 +65,14 @@ impl FigureNotes {
 #[derive(Debug)]
 pub(crate) struct Figures(BTreeMap<NamespaceName, Counts>);
 
-/// The figures of one namespace, or of all.
+/// The figures of one namespace, or of all namespaces together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rates {
-    /// The number of calls.
+    /// Number of calls in the last minute.
     pub(crate) calls: u64,
-    /// The share of failed calls; `None` without calls.
+    /// Share of failed calls, from 0 to 1; `None` without calls.
     pub(crate) error_rate: Option<f64>,
-    /// The 95th percentile of the duration, in milliseconds.
+    /// The 95th percentile of the calls' duration, in milliseconds; `None` without calls.
     pub(crate) p95_ms: Option<f64>,
 }
 
@@ -147,7 +148,7 @@ impl Counts {
         }
     }
 
-    /// The quantile in milliseconds, interpolated within its bucket; the last bound for values beyond it.
+    /// A quantile of the duration in milliseconds, interpolated within its bucket; the last finite bound for values beyond it.
     fn quantile(&self, quantile: f64) -> Option<f64> {
         let wanted = self.calls as f64 * quantile;
         let (mut low, mut below) = (0.0, 0);
@@ -165,7 +166,7 @@ impl Counts {
     }
 }
 
-/// The counters of all namespaces that were ever called.
+/// Reads the counters of all namespaces that were ever called.
 fn read(metrics: &UpstreamMetrics) -> Note {
     let all = metrics.namespaces.iter();
     let called = all.filter(|it| it.latency.get_sample_count() > 0);

@@ -1,10 +1,10 @@
-//! Metrics of aggregates beside their calls.
+//! Metrics of aggregates besides their calls.
 
 use prometheus::IntGauge;
 use tooldock_workers::metric_table;
 
 metric_table! {
-    /// The families.
+    /// Metric families of aggregates.
     #[derive(Debug, Clone)]
     pub(crate) struct ToolmanMetrics(registry) {
         pub(crate) toolsets: IntGauge = "tooldock_toolman_toolsets",
@@ -16,7 +16,7 @@ metric_table! {
     }
 }
 
-/// Counts a kept toolset until it is dropped.
+/// Guard that counts a kept toolset in the gauge until it is dropped.
 #[derive(Debug)]
 pub(crate) struct KeptToolset(IntGauge);
 

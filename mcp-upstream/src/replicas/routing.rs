@@ -10,7 +10,7 @@ const TRIES: usize = 3;
 
 /// Request that can be answered here or forwarded to another replica.
 pub trait RoutedRequest: Send {
-    /// The answer to it.
+    /// Answer to the request.
     type Answer: Send;
 
     /// Answers the request in this process, or names the replica that has its session.
@@ -49,7 +49,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Unrouted`].
+    /// [`Unrouted::Unreachable`] when the session's replica cannot be reached, [`Unrouted::Lost`] when that replica may have
+    /// carried out the request.
     pub async fn route<R: RoutedRequest>(&self, request: &mut R) -> Result<R::Answer, Unrouted> {
         for _ in 0..TRIES {
             let replica = match request.here().await {

@@ -14,7 +14,7 @@ use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 
-/// The value of a call: the value that a function returned; for a server's result the structured content, else a single text,
+/// The value of a reply: the value that a function returned; for a server's result the structured content, else a single text,
 /// else the content blocks, else the whole result.
 ///
 /// # Errors
@@ -39,7 +39,7 @@ pub(super) async fn value_of(
         Err(failed) => failed,
     };
     let blame = failed.blame(tool);
-    // Servers send the same error for an unknown tool and for wrong arguments: the list tells them apart.
+    // Servers send the same error for an unknown tool and for wrong arguments: the list of tools tells which it is.
     let is_known = matches!(blame, failure::Blame::Server | failure::Blame::Caller)
         || (upstream
             .tools(namespace, None, ToolsWait::Short)
@@ -49,7 +49,7 @@ pub(super) async fn value_of(
     Err(failed.error(blame, is_known))
 }
 
-/// The value that a function returned. Blocks without a value (an image, say) have no bare form.
+/// The value that a function returned. Content without a value (an image, say) is sent as an object with the content blocks.
 fn bare(reply: ToolReply) -> Bytes {
     match reply.content {
         Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {
@@ -97,17 +97,17 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallEr
     }
 }
 
-/// Returns true if a result without content has members that its server defined itself. A question to the client is not a result.
+/// Returns true if a result without content has keys that its server defined itself. A question to the client is no result.
 fn says_something(object: &RawValue) -> bool {
     let asks = spans::member(object, "resultType").map(RawValue::get);
     const ABOUT_ITSELF: [&str; 3] = ["_meta", "resultType", "isError"];
-    // If there are more members than these, they are not listed here.
+    // An object with more keys than these is not read here: it has keys of its own.
     let few = few_entries(object, ABOUT_ITSELF.len());
     asks != Some("\"input_required\"")
         && few.is_none_or(|all| all.iter().any(|(name, _)| !ABOUT_ITSELF.contains(&&**name)))
 }
 
-/// The text of a text block, raw.
+/// The text of a text block, as raw JSON; `None` for other blocks.
 fn text(block: &RawValue) -> Option<&RawValue> {
     let kind = spans::member(block, "type")?;
     (kind.get() == "\"text\"").then(|| spans::member(block, "text"))?

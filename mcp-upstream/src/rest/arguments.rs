@@ -35,7 +35,7 @@ pub(super) fn is_blank(body: &[u8]) -> bool {
     !body.is_empty() && body.trim_ascii().is_empty()
 }
 
-/// The refusal of a blank body if arguments are required: a client that lost them on the way should learn of it.
+/// The refusal of a blank body for a tool that needs arguments: a client that lost them on the way is told.
 pub(super) fn blank() -> EarlyReply {
     EarlyReply::new(
         StatusCode::BAD_REQUEST,

@@ -1,5 +1,5 @@
-//! The condition of a namespace: a state, and the reason if some or all of it does not serve. `/ready`, `/health`, the metrics,
-//! `explain` and the web UI all take it from here.
+//! The condition of a namespace: a state, and the reason if some or all of the namespace does not serve. `/ready`, `/health`,
+//! the metrics, `explain` and the web UI all read the condition here.
 //!
 //! | namespace of | `degraded` | `failed` |
 //! |---|---|---|
@@ -21,16 +21,16 @@ use crate::metrics::MemberState;
 use crate::upstream::health::{MemberOffer, ServerHealth};
 use crate::upstream::http::port::BackendState;
 
-/// The deepest nesting of aggregates, and the servers of the last.
+/// Maximum depth of nested aggregates, and the servers of the innermost one.
 const DEPTH_MAX: usize = tooldock_workers::aggregate::DEPTH_MAX + 1;
 
 /// A worker that keeps crashing, even if it never served (WRK-16).
 pub(crate) const CRASH_LOOP: WorkerState = WorkerState::Backoff { crash_loop: true };
 
-/// The reason for a member that did not start in time.
+/// The reason shown for a member that did not start in time.
 const LATE: &str = "it did not answer within its connect_timeout; it is used once it answers";
 
-/// States in which nothing of a namespace serves.
+/// States in which no tool of a namespace can be called.
 const DOWN: [&str; 5] = ["failed", "crash_loop", "backoff", "stopped", "stopping"];
 
 /// The condition of a namespace.
@@ -38,11 +38,11 @@ const DOWN: [&str; 5] = ["failed", "crash_loop", "backoff", "stopped", "stopping
 pub(crate) struct Condition {
     /// `ready`, `idle`, `starting`, `installing`, `degraded`, `failed`, `empty`, or the state of a worker.
     pub(crate) state: &'static str,
-    /// The reason why nothing serves: the code and a sentence.
+    /// The reason why nothing serves: its code and a sentence.
     pub(crate) failing: Option<(&'static str, String)>,
     /// The health of the server, if there is one.
     pub(crate) server: Option<ServerHealth>,
-    /// The backends of a remote server with their last known state. No request is sent.
+    /// The backends of a remote server with their last known state, read without a request to them.
     pub(crate) backends: Vec<BackendState>,
     /// The members of an aggregate, in the order of its file.
     pub(crate) members: Vec<MemberCondition>,
@@ -51,14 +51,14 @@ pub(crate) struct Condition {
 /// The condition of a member of an aggregate.
 #[derive(Debug, Serialize)]
 pub(crate) struct MemberCondition {
-    /// The member's prefix, or the namespace that it is.
+    /// The member's prefix, or the name of its namespace.
     pub(crate) name: Arc<str>,
     /// `ready`, `starting`, `installing`, `degraded` or `failed`.
     pub(crate) state: &'static str,
-    /// The reason why it does not serve.
+    /// The reason why the member does not serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// The namespace, if clients can reach the member outside the aggregate.
+    /// The namespace, if clients can also reach the member directly.
     #[serde(skip)]
     pub(crate) served: Option<Arc<Namespace>>,
 }
@@ -136,7 +136,8 @@ impl Condition {
     fn of_members(&mut self, core: &Core, namespace: &Namespace, depth: usize) {
         let members = core.upstreams.of(namespace).members(namespace);
         let members = members.into_iter().map(|member| {
-            // The depth of nested aggregates is checked when files are read. A reload may have mounted deeper ones since.
+            // The depth of nested aggregates is checked when their files are read, but a reload may have nested them deeper
+            // since.
             let own = member.namespace.as_ref().filter(|_| depth > 0);
             let own = own.map(|own| Self::at(core, own, depth - 1));
             let reason = own
@@ -163,7 +164,7 @@ impl Condition {
         let is_any = |wanted: &[&str]| self.members.iter().any(|it| wanted.contains(&it.state));
         let all_failed = self.members.iter().all(|it| it.state == "failed");
         self.state = if all_failed && !self.members.is_empty() {
-            // Members are not named: a caller of the aggregate may not see all of them.
+            // Members are not named here: a caller of the aggregate may not see all of them.
             let message = "none of its members serves".to_owned();
             self.failing = Some((CallErrorCode::WorkerUnavailable.as_str(), message));
             "failed"
@@ -176,7 +177,7 @@ impl Condition {
         };
     }
 
-    /// The reason why some of it does not serve, in one sentence.
+    /// The reason why some or all of the namespace does not serve, in one sentence.
     pub(crate) fn problem(&self) -> Option<String> {
         if let Some((_, reason)) = &self.failing
             && self.members.is_empty()
@@ -200,7 +201,7 @@ impl Condition {
     }
 }
 
-/// Sets the gauges of namespaces by state, and of members of aggregates by theirs.
+/// Updates the gauges of namespaces by state, and of aggregates' members by state.
 pub(crate) fn show(core: &Core) {
     let awaited = core.registry.awaited();
     let snapshot = core.registry.snapshot();

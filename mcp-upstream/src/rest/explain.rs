@@ -22,10 +22,10 @@ use crate::mcp::Core;
 use crate::reply::Reply;
 use crate::upstream::{Behind, ToolsWait};
 
-/// The time that all lists of tools together may take, for the reach of a credential.
+/// Time limit for all lists of tools together, for the reach of a credential.
 const REACH_WAIT: Duration = Duration::from_secs(3);
 
-/// The most tools that one answer lists.
+/// Maximum number of tools that one answer lists.
 const TOOLS_MAX: usize = 1000;
 
 /// Answers a question about the rights of a credential.
@@ -165,8 +165,8 @@ async fn reach(core: &Core, credential: &Credential) -> Reach {
     reach
 }
 
-/// Returns true for the tools by which an aggregate manages the tools of its members. Every key is shown these, and without a
-/// member's tool they lead to nothing.
+/// Returns true for the tools by which an aggregate manages its members' tools. Every key sees these, and they are useless
+/// without a member's tool.
 fn is_own_of_aggregate(core: &Core, namespace: &Arc<Namespace>, tool: &str) -> bool {
     let mut publisher = Arc::clone(namespace);
     let mut behind = core.upstreams.of(namespace).behind(namespace, tool);
@@ -193,7 +193,7 @@ fn opens_management(core: &Core, credential: &Credential) -> bool {
     })
 }
 
-/// Sentences for a credential that opens no tool: the reason, and a change that would open something.
+/// Explains why a credential opens no tool: sentences with the reason, and a change that would open some.
 fn why_nothing(
     credential: &Credential,
     namespaces: &[NamespaceReach],
@@ -231,7 +231,7 @@ fn why_nothing(
     ]
 }
 
-/// All tools that a namespace offers a principal, hidden or not.
+/// All tools that a namespace offers to a principal, hidden or not.
 async fn names(
     core: &Core,
     namespace: &Arc<Namespace>,
@@ -245,7 +245,7 @@ async fn names(
     Ok(names.map(|tool| tool.name().to_owned()).collect())
 }
 
-/// The rules of a tool, and those of the namespaces behind an aggregate's tool.
+/// The rules for a tool, with those of the namespaces behind an aggregate's tool.
 fn of_tool(
     core: &Core,
     credential: &Credential,

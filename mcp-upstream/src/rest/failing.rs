@@ -6,17 +6,17 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use super::condition::Condition;
 use crate::mcp::Core;
 
-/// The failure of a namespace as a whole.
+/// Reason why a namespace as a whole does not serve.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failing {
-    /// The stable code.
+    /// The stable error code.
     pub(crate) code: &'static str,
-    /// The reason, without secrets.
+    /// The reason in words, without secrets.
     pub(crate) message: String,
 }
 
-/// The reason why a namespace is not served: its configuration or its dependencies, or the end of its server or of all its
-/// members.
+/// The reason why a namespace does not serve: its configuration or its dependencies, or the end of its server or of all its
+/// members. `None` if it serves.
 pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Some(Failing {
@@ -29,7 +29,7 @@ pub(crate) fn of(core: &Core, namespace: &Namespace) -> Option<Failing> {
     }
 }
 
-/// The failure of an external server that cannot be started, keeps ending, or has no backend that answers.
+/// The reason why an external server does not serve: it cannot be started, keeps ending, or has no backend that answers.
 pub(crate) fn server(core: &Core, namespace: &Namespace) -> Option<Failing> {
     let is_server = matches!(
         namespace.upstream,

@@ -1,4 +1,5 @@
-//! The descriptions of MCP endpoints that ToolDock v1 gives: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info` (EX-29).
+//! Descriptions of MCP endpoints in the form of ToolDock v1: `/mcp/namespaces`, `/mcp/info` and `/mcp/{namespace}/info`
+//! (EX-29).
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::upstream::global;
 
-/// The names of the namespaces, with the known number of each namespace's tools.
+/// Answers with the names of the namespaces, and the number of each namespace's tools as far as known.
 pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
     let namespaces = open_to(core, caller);
     let names: Vec<_> = namespaces.iter().map(|it| it.name.as_str()).collect();
@@ -24,7 +25,7 @@ pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
     reply(&json!({ "namespaces": names, "breakdown": breakdown, "total": names.len() }))
 }
 
-/// The description of a namespace's endpoint, or of the endpoint of all namespaces.
+/// Answers with the description of a namespace's endpoint, or of the endpoint of all namespaces.
 pub(crate) async fn endpoint(core: &Core, caller: Caller) -> Reply {
     if caller.namespace.is_none() {
         let mut info = about(core, &caller);
@@ -78,13 +79,13 @@ fn about(core: &Core, caller: &Caller) -> Value {
     })
 }
 
-/// The path of an endpoint for clients.
+/// The path of an endpoint, as clients have to write it.
 fn path(caller: &Caller, namespace: &str) -> String {
     let slash = if namespace.is_empty() { "" } else { "/" };
     format!("{}/mcp{slash}{namespace}", caller.profile.path_prefix)
 }
 
-/// The namespaces that the caller may use, in the order of v1.
+/// The namespaces that the caller may use, in the order of ToolDock v1.
 fn open_to(core: &Core, caller: &Caller) -> Vec<Arc<Namespace>> {
     let snapshot = core.registry.snapshot();
     let mut open = global::members(&snapshot, caller);

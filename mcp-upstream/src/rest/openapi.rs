@@ -1,8 +1,8 @@
 //! `/openapi.json` and `/namespaces/{namespace}/openapi.json`: the caller's namespace as an OpenAPI 3.1 document.
 //!
-//! The paths of the document join to its server: `/tools/add` is below `…/namespaces/calc` in the document of that path, and
+//! Paths of a document are relative to its server: `/tools/add` is below `…/namespaces/calc` in the document of that path, and
 //! below the root, with `X-Namespace` as a parameter, in the other document. The tools alone (`?view=tools`) are for models,
-//! which have no use for the operators' paths; by path they are the whole document unless `?view=all` asks for more.
+//! which have no use for the operators' paths; the document by path has only the tools unless `?view=all` is requested.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,26 +43,26 @@ struct DocumentQuery {
     view: Option<View>,
 }
 
-/// The part of the document that the request asks for.
+/// Contents of the document that the request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum View {
-    /// An operation per tool.
+    /// One operation per tool.
     Tools,
-    /// The other paths as well.
+    /// The tools and all other paths.
     All,
 }
 
-/// The way in which addresses of the document name the namespace.
+/// How addresses in the document name the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addresses {
-    /// By `X-Namespace`.
+    /// Addresses name the namespace by the header `X-Namespace`.
     Header,
-    /// By the path.
+    /// Addresses name the namespace by their path.
     Path,
 }
 
-/// The parameters of a request for a document.
+/// Parameters of a request for a document.
 pub(crate) struct DocumentRequest<'a> {
     pub(crate) query: Option<&'a str>,
     pub(crate) addresses: Addresses,
@@ -103,7 +103,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
         };
     }
     let found = core.registry.namespace(name);
-    // Treated as absent if it is closed to the caller: the edge does not check the query.
+    // A namespace that is closed to the caller counts as unknown: the edge does not check the query.
     let Some(namespace) = found.filter(|namespace| caller.may_use(namespace)) else {
         return unknown_namespace(name);
     };
@@ -119,7 +119,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
             }
             let work = move || {
                 let view = access.view(&namespace);
-                // Another request may have made the document first.
+                // Another request may have made and stored the document in the meantime.
                 if let Some(document) = list.document(&form, view) {
                     return document;
                 }
@@ -133,7 +133,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
     }
 }
 
-/// Runs the work that makes a document: authors of tools decide its size, so no message thread makes it.
+/// Makes a document on a thread that carries no messages: authors of tools decide the document's size.
 async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static) -> Reply {
     match heavy_work::run(&caller.principal, work).await {
         Ok(document) => Reply::json(StatusCode::OK, document),
@@ -155,14 +155,14 @@ fn of_one(
         entry,
         sent,
     });
-    // Tool Vault uses the paths of these names itself.
+    // Tool Vault uses the paths of these names for itself.
     let hidden = |name: &str| matches!(name, "call" | "list");
     let vault = layout.shape == RestShape::Vault;
     let tools = tools.filter(|tool| !(vault && hidden(tool.name)));
     describe(Some(namespace), layout, tools.collect())
 }
 
-/// The document of all namespaces at once. `sent` holds the form of each tool's values.
+/// The document of all namespaces at once. `sent`: the form of each tool's values.
 fn of_all(tools: &GlobalTools, sent: Vec<ValueForm>, layout: &Layout) -> Vec<u8> {
     let tools = tools.iter().zip(sent).map(|(tool, sent)| DocumentTool {
         name: tool.name,
@@ -172,28 +172,28 @@ fn of_all(tools: &GlobalTools, sent: Vec<ValueForm>, layout: &Layout) -> Vec<u8>
     describe(None, layout, tools.collect())
 }
 
-/// A tool in the document.
+/// A tool in an OpenAPI document.
 struct DocumentTool<'a> {
-    /// The name in the paths.
+    /// The tool's name in the paths.
     name: &'a str,
     entry: &'a ToolEntry,
     sent: ValueForm,
 }
 
-/// The parts of the document that depend on the request.
+/// Properties of the document that depend on the request.
 struct Layout {
     view: View,
     shape: RestShape,
-    /// The URL before the paths of the namespace.
+    /// URL before the paths of the namespace.
     server: String,
-    /// The URL before all other paths, if it differs.
+    /// URL before all other paths, if it differs from `server`.
     root: Option<String>,
-    /// The parameters of each operation of the namespace beside the arguments.
+    /// Parameters of each operation of the namespace besides the arguments.
     parameters: Vec<Value>,
 }
 
 impl Layout {
-    /// A fingerprint that is equal for layouts that make the same document of a namespace.
+    /// A fingerprint that is equal for layouts whose documents of a namespace are equal.
     fn fingerprint(&self, namespace: &Namespace) -> [u8; 32] {
         let about = json!([
             self.view == View::All,
@@ -208,7 +208,7 @@ impl Layout {
         Sha256::digest(about.to_string()).into()
     }
 
-    /// The layout for a namespace, or for all at once.
+    /// The layout for a namespace, or for all namespaces at once.
     fn new(
         caller: &Caller,
         namespace: Option<&Namespace>,
@@ -222,8 +222,8 @@ impl Layout {
             true => "/".to_owned(),
             false => base.clone(),
         };
-        // The document of version 1 had only the tools, and its clients make a tool of every operation. The same goes for clients
-        // of Tool Vault.
+        // The document of version 1 had only the tools, and its clients make a tool of every operation. Clients of Tool Vault
+        // do so, too.
         let usual = match asked.shape {
             RestShape::V1 | RestShape::Vault => View::Tools,
             RestShape::V2 => View::All,
@@ -296,7 +296,7 @@ fn describe(
     serde_json::to_vec(&document).expect("plain data with string keys serializes")
 }
 
-/// The namespace's description, with the tools that no path can name.
+/// The namespace's description, followed by the tools that no path can name.
 fn description(namespace: Option<&Namespace>, uncallable: &[DocumentTool<'_>]) -> String {
     const NAMED_MAX: usize = 10;
     let own = namespace.map_or("The tools of all namespaces", |it| &it.description);
@@ -324,12 +324,12 @@ fn tool_operation(
     (schemas, effort): (&mut Map<String, Value>, &mut Effort),
 ) -> Value {
     let DocumentTool { name, entry, sent } = *tool;
-    // In the older forms the value is a member of the answer.
+    // In the older forms the value is a property of the answer.
     let (answer, within) = match layout.shape {
         RestShape::V1 | RestShape::Vault => ("responses/200", "/properties/result"),
         RestShape::V2 => ("responses/200", ""),
     };
-    // References of a schema change their meaning with its position in the document, so they are rewritten.
+    // The meaning of a schema's references depends on its position in the document, so they are rewritten.
     let mut hoist = |schemas: &mut Map<String, Value>, raw: &str, (part, within), kind: &str| {
         let pointer = format!(
             "#/paths/{}/post/{part}/content/application~1json/schema{within}",
@@ -391,7 +391,7 @@ const FIXED_OPERATIONS: [&str; 5] = [
 ];
 
 fn fixed_paths(layout: &Layout) -> Map<String, Value> {
-    // A path with any other character in a name is refused.
+    // A name with any other character is refused in a path.
     let name = json!({
         "name": "name",
         "in": "path",
@@ -417,7 +417,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         RestShape::V1 | RestShape::Vault => &object,
         RestShape::V2 => &objects,
     };
-    // A caller with a token gets more details.
+    // Credentials are optional: a caller with a token gets more details.
     let optional = json!([{}, { "BearerAuth": [] }]);
     let mut paths = json!({
         "/tools": { "get": {
@@ -450,7 +450,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
             "responses": answers(Fails::HealthCheck, "It does", &object),
         } },
     });
-    // This status is the result of the check, not its failure.
+    // 503 is a result of the check, not its failure.
     paths["/ready"]["get"]["responses"]["503"] = answer("It does not", &object);
     if let Some(root) = &layout.root {
         for path in ["/namespaces", "/health", "/ready"] {
@@ -458,7 +458,7 @@ fn fixed_paths(layout: &Layout) -> Map<String, Value> {
         }
     }
     match paths {
-        // The listener for Tool Vault has no other paths.
+        // The listener for Tool Vault has no other paths than these.
         Value::Object(mut paths) if layout.shape == RestShape::Vault => {
             paths.retain(|path, _| matches!(path.as_str(), "/health" | "/ready"));
             paths
@@ -478,7 +478,7 @@ fn namespace_parameter(namespace: &Namespace) -> Value {
     })
 }
 
-/// A name made only of letters, digits and underscores.
+/// Replaces all characters of a name but ASCII letters and digits by underscores.
 fn identifier(name: &str) -> String {
     let mut out: String = name
         .chars()
@@ -491,7 +491,7 @@ fn identifier(name: &str) -> String {
 }
 
 /// A unique identifier for each name. A name that is an identifier stays unchanged; another name that would give the same
-/// identifier gets a mark that depends on the name alone, so that it stays stable when tools come and go.
+/// identifier gets a suffix that depends on the name alone, so that it stays the same when tools come and go.
 fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let mut taken = UsedNames::default();
     let is_plain = |name: &str| identifier(name) == name && !FIXED_OPERATIONS.contains(&name);
@@ -516,16 +516,16 @@ fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String
     names.map(named).collect()
 }
 
-/// Identifiers that are taken.
+/// Identifiers that are in use.
 #[derive(Default)]
 struct UsedNames {
     names: BTreeSet<String>,
-    /// The next number for a name that was requested more than once. Without it, each request would try all earlier numbers.
+    /// Next number for a name that was requested more than once. Without it, each request would try all earlier numbers.
     next: HashMap<String, u64>,
 }
 
 impl UsedNames {
-    /// The name, or the name with the first free number.
+    /// The name, or the name with the first unused number.
     fn unique(&mut self, name: String) -> String {
         if self.names.insert(name.clone()) {
             return name;
@@ -553,7 +553,7 @@ fn path_segment(name: &str) -> String {
         .collect()
 }
 
-/// A key as a token of a JSON pointer in a URI fragment; `%` is encoded since it would be decoded once on the way.
+/// A key as a token of a JSON pointer in a URI fragment. `%` is encoded, since it is decoded once.
 fn pointer(key: &str) -> String {
     key.replace('~', "~0")
         .replace('/', "~1")

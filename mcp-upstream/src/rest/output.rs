@@ -15,19 +15,19 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// The most bytes of text in one answer. Older lines are left out.
+/// Maximum size of the lines' text in one answer, in bytes. Older lines are left out.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The body of a request.
+/// The parameters of a `POST /output`.
 #[derive(Debug, PartialEq, Eq)]
 struct OutputWanted {
     namespace: NamespaceName,
-    /// The most lines to show, counted from the newest.
+    /// Maximum number of lines to show, counted from the newest.
     lines: usize,
 }
 
 impl OutputWanted {
-    /// Reads the body of a request. The error is a sentence that names the wrong member.
+    /// Reads the body of a request. The error is a sentence that names the wrong key.
     fn read(body: &[u8]) -> Result<Self, &'static str> {
         let members: Map<String, Value> = serde_json::from_slice(body)
             .map_err(|_| "the body must be a JSON object with namespace and lines")?;

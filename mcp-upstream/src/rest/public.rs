@@ -1,10 +1,9 @@
 //! `/health` and `/ready`, which need no credentials: a stranger gets the status, and no details of the served namespaces.
 //!
 //! A caller with a token gets details of the namespaces that the token opens. The manager, and all callers on a listener with
-//! open probes, get all details, unless a page of an unknown host name or origin may read the answer. Namespaces, files and codes
-//! are named; texts from tool code or an installer are in the log and in the answer to `/reload`, not here, except the reason why
-//! an external server does not start.
-//! installer is in the log and in the answer to `/reload`, not here, but for why an external server does not start.
+//! open probes, get all details, unless a page of an unknown host name or origin may read the answer. Namespaces, files and
+//! codes are named; texts from tool code or an installer are in the log and in the answer to `/reload`, not here, except the
+//! reason why an external server does not start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +23,8 @@ use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
 use crate::upstream::http::port::BackendState;
 
-/// Issues whose text comes from the gateway: a limit that was cut, a wrong key of an external server, the reason why a namespace
-/// reloaded itself, files that do not count.
+/// Codes of issues whose text comes from the gateway: a limit that was cut, a wrong key of an external server, the reason why a
+/// namespace reloaded itself, files that are ignored.
 const OWN_TEXT: [&str; 14] = [
     "secret_of_another",
     "name_collision",
@@ -62,7 +61,7 @@ struct Detail<'a> {
     /// The members of an aggregate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberCondition>,
-    /// The number of worker processes in each state, for a namespace with several.
+    /// Number of worker processes in each state, for a namespace with several.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<BTreeMap<&'static str, usize>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -77,7 +76,7 @@ struct BackendDetail {
     draining: bool,
     backup: bool,
     in_flight: usize,
-    /// The reason why it is not healthy.
+    /// The reason why the backend is not healthy.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -90,14 +89,14 @@ struct Issue<'a> {
     message: Option<&'a str>,
 }
 
-/// The details that a caller gets.
+/// Extent of the details that a caller gets.
 #[derive(Clone, Copy)]
 enum HealthDetail<'a> {
     /// Only the status of the process.
     Status,
-    /// The namespaces that the caller may use.
+    /// The details of the namespaces that the caller may use.
     Own(&'a Caller),
-    /// All namespaces.
+    /// The details of all namespaces.
     All,
 }
 
@@ -114,7 +113,7 @@ impl<'a> HealthDetail<'a> {
         }
     }
 
-    /// Returns true if the caller is told of a name without a served namespace: its token must open the name.
+    /// Returns true if the caller may know of a name without a served namespace: its token must open the name.
     fn has_unserved(self, name: &NamespaceName) -> bool {
         let Self::Own(caller) = self else {
             return matches!(self, Self::All);
@@ -127,7 +126,7 @@ impl<'a> HealthDetail<'a> {
         opened && served.is_none_or(|served| served == name)
     }
 
-    /// Returns true if the caller is told of a member of an aggregate, which it must be allowed to use.
+    /// Returns true if the caller may know of an aggregate's member: it must be allowed to use the member.
     fn has_member(self, member: &MemberCondition) -> bool {
         match (self, &member.served) {
             (Self::Own(caller), Some(served)) => caller.may_use(served),
@@ -135,7 +134,7 @@ impl<'a> HealthDetail<'a> {
         }
     }
 
-    /// The namespaces to report; `None` if not even their number is told.
+    /// The namespaces to report; `None` if even their number is hidden.
     fn of(self, snapshot: &Snapshot) -> Option<Vec<&Arc<Namespace>>> {
         let all = snapshot.namespaces.values();
         match self {
@@ -146,7 +145,7 @@ impl<'a> HealthDetail<'a> {
     }
 }
 
-/// Answers `/health`: the process is up (EX-131), whatever the state of its namespaces and its drain.
+/// Answers `/health`: the process is up (EX-131), whatever the state of its namespaces, also while it drains.
 pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     let snapshot = core.registry.snapshot();
     let healthy = caller.profile.rest_shape.healthy();
@@ -163,11 +162,11 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     }))
 }
 
-/// Answers `/ready`: new traffic is welcome once the first scan is done and unless the process is draining. A failing namespace
-/// does not make the others unready.
+/// Answers `/ready`: the process takes new traffic once the first scan is done, unless it is draining. A failing namespace does
+/// not make the others unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let told = HealthDetail::to(caller);
-    // Read before the snapshot, so that a namespace published in between is not left out. Reads the disk, which a stranger's
+    // Read before the snapshot, so that a namespace published in between is not left out. It reads the disk, which a stranger's
     // probe must not cause.
     let coming = match told {
         HealthDetail::Status => Vec::new(),
@@ -250,7 +249,7 @@ fn failing<'a>(core: &Core, namespaces: &[&'a Arc<Namespace>]) -> Vec<Failing<'a
     failing.collect()
 }
 
-/// The code of the failure that keeps a namespace from serving.
+/// The code of the error that keeps a namespace from serving.
 fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     if namespace.worker_state() == Some(CRASH_LOOP) {
         return Some(CRASH_LOOP.as_str());
@@ -270,7 +269,7 @@ fn failure_of(core: &Core, namespace: &Namespace) -> Option<&'static str> {
     }
 }
 
-/// The number of a namespace's worker processes in each state, if it has several.
+/// Number of a namespace's worker processes in each state, if it has several.
 fn processes(namespace: &Namespace) -> Option<BTreeMap<&'static str, usize>> {
     let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return None;

@@ -1,4 +1,4 @@
-//! `POST /reload` (EX-80). The edge has made its three access checks before a request gets here.
+//! `POST /reload` (EX-80). The edge has controlled access before a request arrives here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// How long the answer waits for external servers that the reload added: a server that cannot be started usually fails at once.
+/// Time that the answer waits for external servers that the reload added: a server that cannot be started usually fails at
+/// once.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Reloads the namespaces. A failed namespace does not fail the reload: it is listed in `failed`, the others are served.
@@ -35,7 +36,7 @@ pub(crate) async fn reload(core: &Core) -> Reply {
             let settled = join_all(
                 started.map(|namespace| core.upstreams.of(namespace).settled(namespace).get()),
             );
-            // A slower server shows its failure in `/ready`.
+            // A slower server shows its failure in `/ready` later.
             let settled = timeout(SETTLE, settled);
             let replicas = core.sessions.replicas();
             let (_, others) = tokio::join!(settled, replicas.other_reloads());

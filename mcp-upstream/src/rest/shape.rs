@@ -12,15 +12,15 @@ use crate::catalogue::ToolEntry;
 use crate::profile::RestShape;
 use crate::reply::Reply;
 
-/// A tool in a list.
+/// A tool of a list, before it is written in a form.
 pub(super) struct ShapedTool<'a> {
-    /// The tool's name in this list.
+    /// The tool's published name in this list.
     pub(super) name: &'a str,
     pub(super) namespace: &'a Namespace,
     pub(super) entry: &'a ToolEntry,
 }
 
-/// A tool in the form of version 2, without undeclared members.
+/// A tool in the form of version 2; absent values have no key.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tool<'a> {
@@ -35,7 +35,7 @@ struct Tool<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<&'a RawValue>,
     filename: &'a str,
-    /// The namespace, in a list of all namespaces.
+    /// The tool's namespace, in a list of all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<&'a str>,
 }

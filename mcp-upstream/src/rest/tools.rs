@@ -1,4 +1,4 @@
-//! `/tools`: list, call, schema (EX-20 to EX-22), in the form that the listener or the request asks for.
+//! `/tools`: list, call, schema (EX-20 to EX-22), in the form of the listener or of the request.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,10 +18,10 @@ use crate::reply::Reply;
 use crate::upstream::global::GlobalTools;
 use crate::upstream::{CallContext, Upstream};
 
-/// The name at which Tool Vault's generic call hides the path of a tool.
+/// The path segment of Tool Vault's generic call, which hides a tool with this name.
 const VAULT_CALL: &str = "call";
 
-/// The tools of the caller's namespace, or of all namespaces that it may use.
+/// Answers with the tools of the caller's namespace, or of all namespaces that it may use.
 pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
@@ -62,7 +62,7 @@ pub(crate) async fn list_as(core: &Core, caller: Caller, shape: RestShape) -> Re
     }
 }
 
-/// The input schema of a tool.
+/// Answers with the input schema of a tool.
 pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
     let scope = match InNamespace::of(core, caller) {
         Ok(scope) => scope,
@@ -83,7 +83,7 @@ pub(crate) async fn schema(core: &Core, caller: Caller, name: &str) -> Reply {
 ///
 /// # Errors
 ///
-/// If there is no such tool, or the tools are not known.
+/// When there is no such tool, or the tools are not known.
 async fn input_schema(
     upstream: &dyn Upstream,
     scope: &InNamespace,
@@ -97,7 +97,7 @@ async fn input_schema(
     Ok(schema.to_owned())
 }
 
-/// Calls a tool. The body is the object of its arguments; the answer is the tool's value in this form.
+/// Calls a tool. The body is the object of its arguments; the answer is the tool's value in the form `shape`.
 pub(crate) async fn call(
     core: &Core,
     caller: Caller,
@@ -158,7 +158,7 @@ async fn run(
     }
 }
 
-/// Removes the values of the namespace's secrets from a tool's answer, for `test_tool`, whose answer goes through a chat.
+/// Removes the values of the namespace's secrets from a tool's answer: `test_tool` passes it through a chat.
 fn without_secrets(
     hidden: &HiddenValues,
     answered: Result<Bytes, CallError>,
@@ -179,7 +179,7 @@ fn without_secrets(
     }
 }
 
-/// Calls a tool that a body names, in the form of Tool Vault.
+/// Calls the tool that a request's body names, in the form of Tool Vault.
 pub(super) async fn run_named(
     core: &Core,
     scope: InNamespace,
@@ -203,13 +203,13 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
     }
     let upstream = core.upstreams.of(&scope.namespace);
     let tools = upstream.listed(&scope.namespace, &scope.caller).get();
-    // If the tools are not known, the tool may exist.
+    // While the tools are not known, the tool may exist.
     tools
         .await
         .map_or(true, |tools| scope.view().tool(&tools, name).is_some())
 }
 
-/// The arguments of a call.
+/// Reads the arguments of a call.
 async fn read(
     upstream: &dyn Upstream,
     scope: &InNamespace,

@@ -14,10 +14,10 @@ use crate::mcp::Core;
 use crate::profile::RestShape;
 use crate::reply::Reply;
 
-/// The most arguments that a list may hold.
+/// Maximum number of arguments in a list.
 const ARGUMENTS_MAX: usize = 1_000;
 
-/// The list of tools with names, descriptions and schemas.
+/// Answers with the list of tools: names, descriptions and schemas.
 pub(crate) async fn index(core: &Core, caller: Caller) -> Reply {
     tools::list_as(core, caller, RestShape::Vault).await
 }
@@ -43,7 +43,7 @@ struct VaultCall<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// The name and the arguments, a JSON object, of a call.
+/// Reads the name of the tool and the arguments, a JSON object, from a body.
 fn read(body: &Bytes) -> Result<(String, Bytes), EarlyReply> {
     let not_json = |reason: &str| EarlyReply::new(StatusCode::BAD_REQUEST, "invalid_json", reason);
     let text = jsonrpc::text(body).map_err(|failure| match failure {
@@ -73,7 +73,7 @@ fn read(body: &Bytes) -> Result<(String, Bytes), EarlyReply> {
     Ok((name.into_owned(), arguments))
 }
 
-/// The object for a list of names and values.
+/// Converts a list of names and values to an object.
 fn listed(list: &str) -> Result<String, EarlyReply> {
     #[derive(Deserialize)]
     struct Argument<'a> {

@@ -1,25 +1,25 @@
-//! The request that a sealed state belongs to.
+//! The request to which a sealed state belongs.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 use tooldock_workers::names::NamespaceName;
 
-/// The request that a state was made for. The state is invalid with any other request.
+/// The request for which a state was sealed. The state is invalid in any other request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BoundRequest<'a> {
     pub(crate) principal: Option<&'a str>,
     pub(crate) namespace: &'a NamespaceName,
     pub(crate) method: &'a str,
-    /// The tool, the prompt or the URI.
+    /// The name of the tool or prompt, or the URI.
     pub(crate) subject: &'a str,
     /// The arguments as JSON; empty if there are none.
     pub(crate) arguments: &'a [u8],
 }
 
 impl BoundRequest<'_> {
-    /// The hash of everything but the arguments: the owner of a state decides when arguments are equal. Lengths keep `("a",
-    /// "bc")` and `("ab", "c")` apart.
+    /// The hash of all fields but the arguments: the owner of a state decides when arguments are equal. Lengths are hashed as
+    /// well, so that `("a", "bc")` and `("ab", "c")` differ.
     pub(crate) fn hash(&self) -> Sha256 {
         let mut hash = Sha256::new();
         hash.update([u8::from(self.principal.is_some())]);
@@ -36,7 +36,7 @@ impl BoundRequest<'_> {
     }
 }
 
-/// The Unix time at this distance from now, in milliseconds. A clock before 1970 reads as 1970.
+/// The Unix time `from_now` from now, in milliseconds. A clock before 1970 reads as 1970.
 pub(crate) fn unix_millis(from_now: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let then = now.unwrap_or_default().saturating_add(from_now);

@@ -1,4 +1,4 @@
-//! Session ids. All modules compare ids; only the key makes and reads them.
+//! Session ids. Any module may compare ids; only the session key makes and reads them.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// An opaque session id: visible ASCII, unguessable, a credential of its client. Cheap to clone. Serialized for the session store
-/// alone.
+/// An opaque session id: visible ASCII, unguessable, and a credential of its client. Cheap to clone. Serialized only for the
+/// session store.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionId(Arc<str>);
 
-/// The system gave no randomness.
+/// Error of the operating system's source of random bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("no randomness for a session id: {0}")]
 pub struct NoRandomness(#[from] getrandom::Error);

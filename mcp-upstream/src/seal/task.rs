@@ -1,4 +1,4 @@
-//! Sealed names of tasks: equal names give equal seals, so that clients can compare them.
+//! Sealed names of tasks: equal names get equal seals, so that clients can compare them.
 
 use aes_gcm::Nonce;
 use aes_gcm::aead::{Aead, Payload};
@@ -9,14 +9,14 @@ use tooldock_workers::names::NamespaceName;
 
 use super::{NONCE_BYTES, SessionKey, digest};
 
-/// Authenticated with every name of a task.
+/// Associated data of task names.
 const TASK: &[u8] = b"tooldock task name";
 /// Names are padded to a multiple of this many bytes, so that their length reveals little.
 const BLOCK: usize = 64;
-/// The number of bytes before a name that hold its length.
+/// Number of bytes before a name that contain its length.
 const LENGTH_BYTES: usize = 4;
 
-/// Seals the names of one member's tasks for one principal.
+/// Seals and opens the names of one member's tasks for one principal.
 #[derive(Clone)]
 pub(crate) struct TaskSeal {
     key: SessionKey,
@@ -24,7 +24,7 @@ pub(crate) struct TaskSeal {
 }
 
 impl SessionKey {
-    /// The seal for names of tasks of `member`, as the aggregate `home` publishes them to this principal.
+    /// The seal for task names of `member`, as the aggregate `home` publishes them to this principal.
     pub(crate) fn task_seal(
         &self,
         home: &NamespaceName,
@@ -66,7 +66,7 @@ impl TaskSeal {
         URL_SAFE_NO_PAD.encode(whole)
     }
 
-    /// The name of a published task; `None` for text that this seal has not sealed.
+    /// The member's own name of a published task; `None` for a text that this seal has not sealed.
     pub(crate) fn open(&self, published: &str) -> Option<String> {
         let whole = URL_SAFE_NO_PAD.decode(published).ok()?;
         let (nonce, msg) = whole.split_first_chunk::<NONCE_BYTES>()?;
@@ -85,7 +85,7 @@ impl TaskSeal {
         String::from_utf8(name.to_vec()).ok()
     }
 
-    /// The nonce of a name: without the key it looks random, and only the same name has it again.
+    /// The nonce of a name: without the key it looks random, and only the same name gets it again.
     fn nonce(&self, plain: &[u8]) -> [u8; NONCE_BYTES] {
         let mut hash = Sha256::new();
         hash.update(*self.key.0.names);

@@ -1,4 +1,4 @@
-//! The core of this process for the management tools, which call the same functions as the core's listener.
+//! The core of this process as [`CoreLink`] of the management tools, which call the same functions as the core's listener.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,21 +18,21 @@ use crate::reply::Reply;
 use crate::rest;
 use crate::upstream::system::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
 
-/// The principal of the management tools' requests, in the audit log and in limits.
+/// Principal of the management tools' requests, in the audit log and in limits.
 const PRINCIPAL: &str = "manager";
 
-/// A handle to the service, which is created after the tools that use it.
+/// Handle to the service, which is created after the tools that use the handle.
 #[derive(Default)]
 pub struct OwnCore(OnceLock<Weak<Core>>);
 
 impl OwnCore {
-    /// Binds the handle to this service, without keeping the service alive.
+    /// Sets the service of the handle, without keeping the service alive.
     pub fn bind(&self, service: &Service) {
         let _ = self.0.set(Arc::downgrade(&service.core));
     }
 }
 
-/// The caller that stands for the management tools.
+/// The caller of the management tools' requests.
 fn caller(namespace: Option<NamespaceName>) -> Caller {
     Caller {
         namespace,
@@ -60,7 +60,7 @@ impl CoreLink for OwnCore {
         let core = self.0.get().and_then(Weak::upgrade);
         let core =
             core.ok_or_else(|| Unreachable("the server is starting or stopping".to_owned()))?;
-        // HTTP requests have waited before they get here.
+        // The same wait for a starting namespace as the edge has for HTTP requests.
         let starting = match &request {
             CoreRequest::Call { namespace, .. } => core.registry.starting(namespace).await,
             CoreRequest::Namespaces if !core.registry.wait_for_scan().await => {
@@ -99,7 +99,7 @@ impl CoreLink for OwnCore {
                 status: head.status,
                 body,
             },
-            // REST answers are never streams.
+            // Never the case: the REST answers to these requests are no streams.
             _ => CoreAnswer {
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 body: bytes::Bytes::new(),

@@ -1,5 +1,5 @@
-//! The place that a session's requests are passed on to: a backend of a remote server, and the session that the server opened
-//! there.
+//! Affinity of a session that is passed through: the backend of a remote server that gets its requests, and the session that the
+//! server opened there.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError};
@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Session;
 
-/// The longest id of a server's session that is kept, in bytes.
+/// Maximum length of the id of a server's session, in bytes; a longer id is not kept.
 pub const UPSTREAM_ID_MAX: usize = 1024;
 
-/// The place at the server of a session that is passed through. A session without one uses client mode.
+/// Backend, and session at that backend, that get the requests of a session that is passed through. A session without an
+/// affinity uses client mode.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
     /// The backend's name in the pool.
@@ -22,7 +23,7 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// The memory that a session holds for it, in bytes.
+    /// The memory that a session holds for its affinity, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.backend.len() + self.session.as_ref().map_or(0, |id| id.len())
     }

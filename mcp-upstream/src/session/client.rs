@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The most bytes of it that a session keeps.
+/// Maximum length of a client's `capabilities` and `clientInfo` together, in bytes.
 pub const CLIENT_FACTS_MAX: usize = 64 * 1024;
 
 /// A client's capabilities and name in their original spelling.
@@ -17,7 +17,7 @@ pub struct ClientFacts {
     pub info: Option<Arc<RawValue>>,
 }
 
-/// The client's description is longer than a session keeps.
+/// Error: the client's `capabilities` and `clientInfo` are longer than [`CLIENT_FACTS_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("capabilities and clientInfo may hold {CLIENT_FACTS_MAX} bytes together")]
 pub struct TooMuch;
@@ -34,7 +34,7 @@ impl ClientFacts {
         &NONE
     }
 
-    /// The memory that a session holds for it, in bytes.
+    /// The memory that a session holds for the description, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         length(Some(&self.capabilities), self.info.as_deref())
     }

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use crate::profile::INITIALIZED_WAIT;
 pub use crate::stream::config::EventLogConfig;
 
-/// The least value of [`SessionsConfig::bytes`], and of the bound for one principal: one session at its own bounds fits in.
+/// Minimum of [`SessionsConfig::bytes`] and of the bound for one principal, in bytes: one session at its own bounds fits in.
 pub const BYTES_MIN: usize = 1024 * 1024;
 
 /// `sessions:`: how long sessions live, and how much their streams keep.
@@ -28,11 +28,12 @@ pub struct SessionsConfig {
     /// How long a request waits for its session's `notifications/initialized`.
     #[serde(with = "humantime_serde")]
     pub initialized_wait: Duration,
-    /// The most sessions of all principals together.
+    /// Maximum number of sessions of all principals together.
     pub max: usize,
-    /// The most bytes of the sessions of all principals, without the events that their streams keep for resumption.
+    /// Maximum memory of the sessions of all principals together, in bytes, without the events that their streams keep for
+    /// resumption.
     pub bytes: ByteSize,
-    /// How often an idle stream sends a comment.
+    /// Interval of the keep-alive comments on an idle stream.
     #[serde(with = "humantime_serde")]
     pub keepalive: Duration,
     /// When a long POST stream is closed so that the client resumes it.
@@ -57,7 +58,7 @@ pub enum StoreConfig {
     Redis(StoreUrl),
 }
 
-/// The URL of a store. It may hold a password, so `Debug` shows the scheme alone, and a printed configuration no more.
+/// The URL of a store. It may hold a password: `Debug` shows the scheme alone, and a printed configuration hides the rest.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(Zeroizing<String>);
 
@@ -67,13 +68,13 @@ impl StoreUrl {
         &self.0
     }
 
-    /// The URL as an error repeats it, without its password.
+    /// The URL for an error message, with its password masked.
     pub fn masked(&self) -> String {
         shown(&self.0)
     }
 }
 
-/// The text of a store as an error repeats it.
+/// The text of a store's URL for an error message: its password masked, control characters escaped.
 fn shown(text: &str) -> String {
     mask::address(text).escape_debug().to_string()
 }
@@ -94,7 +95,7 @@ pub enum PollAfter {
     /// Streams stay open.
     #[default]
     Off,
-    /// Streams are closed after this time.
+    /// A POST stream that is open for this time is closed, and its client resumes it.
     After(Duration),
 }
 

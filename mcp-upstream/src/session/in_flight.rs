@@ -33,13 +33,13 @@ struct InFlightEntry {
     notice: Arc<dyn CancelNotice>,
 }
 
-/// Told when a client cancels its call, before the call is stopped.
+/// Observer of a client's cancellation of its call; notified before the call is stopped.
 pub(crate) trait CancelNotice: Send + Sync {
     /// Handles the client's whole `notifications/cancelled`. Must not block.
     fn cancelled(&self, _message: &str) {}
 
     /// Returns true if the call is to be stopped here. If false, the cancellation is left to the upstream that runs the call, and
-    /// this notice is not called. Must not block.
+    /// [`Self::cancelled`] is not called. Must not block.
     fn stops(&self) -> bool {
         true
     }
@@ -93,8 +93,8 @@ impl InFlightCalls {
         }
     }
 
-    /// Stops the newest call of this request id, with the client's whole notification. Returns true if it did. Unknown ids are no
-    /// error: the answer may have been faster.
+    /// Stops the newest call of this request id; its observer gets the client's whole notification. Returns true if a call was
+    /// stopped. Unknown ids are no error: the answer may have been faster.
     pub(crate) fn cancel(&self, id: &str, message: &str) -> bool {
         let newest = {
             let calls = self.lock();
@@ -122,7 +122,7 @@ impl InFlightCalls {
         calls.running.iter().filter(|it| !it.id.is_empty()).count()
     }
 
-    /// Returns true if nothing is running.
+    /// Returns true if the session has no running call.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().running.is_empty()
     }

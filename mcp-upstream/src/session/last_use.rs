@@ -1,11 +1,11 @@
-//! The time of the last use, readable and writable without a lock.
+//! The time of a session's last use, readable and writable without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Nanoseconds since the creation, so that one word is enough for 500 years. 0 means never.
+/// A session's last use in nanoseconds since the session was created: one word is enough for 500 years. 0 means never used.
 #[derive(Debug)]
 pub(super) struct LastUse {
     created: Instant,
@@ -20,7 +20,7 @@ impl LastUse {
         }
     }
 
-    /// Moves forward only: two requests at once may bring their times in either order.
+    /// Moves the last use forward to `now`, never back: two concurrent requests may report their times in either order.
     pub(super) fn touch(&self, now: Instant) {
         let nanos = now.saturating_duration_since(self.created).as_nanos();
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).max(1);

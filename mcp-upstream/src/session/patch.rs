@@ -13,7 +13,7 @@ use super::subscriptions::TooManySubscriptions;
 use super::{Session, SessionState, Toolset};
 use crate::protocol::ProtocolVersion;
 
-/// A change of a session.
+/// A change of a session's recorded state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionPatch {
@@ -33,7 +33,7 @@ pub enum SessionPatch {
     Subscribe(Arc<str>),
     /// Unsubscribes from a resource.
     Unsubscribe(Arc<str>),
-    /// The new place that the session's requests are passed on to.
+    /// The new backend and server session to which the session's requests are passed on.
     Affinity(Affinity),
     /// The whole set of tools and resources that the session turned on and off in an aggregate. Replaces the earlier set.
     Toolset(Toolset),
@@ -63,7 +63,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a change. Returns true if it changes anything.
+    /// Applies a patch to the live session. Returns true if the session differs from before.
     pub(super) fn apply(&self, patch: &SessionPatch) -> Result<bool, PatchRefused> {
         match patch {
             SessionPatch::Confirm => Ok(self.confirm()),
@@ -94,13 +94,13 @@ impl Session {
         }
     }
 
-    /// Makes a change in a session that is in no table.
+    /// Applies a patch to a session that is in no table.
     #[cfg(test)]
     pub(crate) fn change(&self, patch: SessionPatch) -> bool {
         self.apply(&patch).expect("within the bounds")
     }
 
-    /// Confirms the handshake. Ignored in a closed session.
+    /// Confirms the handshake. Returns true if the session was new; a confirmed or closed session stays unchanged.
     pub(super) fn confirm(&self) -> bool {
         let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
         let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use super::{Session, SessionId};
 use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 
-/// The sessions that the table can check again. Holds each at most once per time it was set aside.
+/// Set-aside sessions whose last reader has left, so that the table checks them again. Holds a session at most once per time it
+/// was set aside.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedSessions(Mutex<Vec<SessionId>>);
 
@@ -32,7 +33,7 @@ impl Session {
     pub(super) fn set_aside(&self, released: &Arc<ReleasedSessions>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
-        // A reader that leaves now either sees the mark or was subtracted before this.
+        // A reader that leaves concurrently either sees `set_aside`, or is not counted by `any_read` any more.
         self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
     }
 }

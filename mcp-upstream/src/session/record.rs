@@ -47,18 +47,19 @@ pub struct SessionRecord {
     pub streams: StreamCounts,
 }
 
-/// The process that holds a session. A process that takes a session up increments the epoch, so that of two only one succeeds.
+/// The process that holds a session. A process that takes a session up increments the epoch, so that only one of two concurrent
+/// claims succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Home {
-    /// The replica.
+    /// The replica that the process belongs to.
     pub replica: ReplicaId,
     /// The number of times that the session was taken up since it was opened.
     pub epoch: u32,
 }
 
 impl SessionRecord {
-    /// Applies a patch, as stores do. Each patch overwrites the values it names, so the last one of its kind wins, and applying
-    /// it twice has the same effect as once.
+    /// Applies a patch, as stores do. A patch overwrites the values it names: the last patch of a kind wins, and applying a patch
+    /// twice has the same effect as applying it once.
     pub fn apply(&mut self, patch: &SessionPatch) {
         match patch {
             SessionPatch::Confirm => self.confirmed = true,

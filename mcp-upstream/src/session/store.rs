@@ -1,9 +1,9 @@
 //! Port to a store of sessions outside of this process. Without a store sessions end with the process, and nothing is written
 //! anywhere.
 //!
-//! The live session is not in here: it is found in the table, without a wait, and its changes are recorded by patches. Only
-//! taking a session up compares anything; the effect of a patch does not depend on the earlier value, so its writer need not read
-//! before.
+//! The table finds a live session without asking the store, and records its changes by patches. Operations compare the home of a
+//! record at most, never the session's state: the effect of a patch does not depend on the earlier value, so a writer need not
+//! read before it writes.
 
 use async_trait::async_trait;
 

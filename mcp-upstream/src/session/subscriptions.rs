@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most resources that one session, or one listener, may subscribe to.
+/// Maximum number of resources that one session, or one listener, subscribes to.
 pub(crate) const URIS_MAX: usize = 1000;
-/// The most bytes of their URIs together: 64 KiB.
+/// Maximum length of the URIs of one session's, or one listener's, subscriptions together, in bytes: 64 KiB.
 pub(crate) const URI_BYTES_MAX: usize = 64 * 1024;
 
-/// The memory of a subscription beside its URI, in bytes, and the number of copies of the URI for a resource of an external
-/// server: in the subscriber's set, in the state that is kept for the subscriber, and in the pool of the server's processes.
+/// Memory of a subscription beside its URI, in bytes.
 const COST: usize = 400;
+/// Number of copies of the URI of an external server's resource: in the subscriber's set, in the state kept for the subscriber,
+/// and in the pool of the server's processes.
 const URI_COPIES: usize = 4;
 
 /// The approximate memory of subscriptions, in bytes, from their number and the bytes of their URIs.
@@ -18,7 +19,7 @@ pub(crate) const fn cost(subscriptions: usize, uris: usize) -> usize {
     subscriptions * COST + uris * URI_COPIES
 }
 
-/// Resource URIs in the client's spelling.
+/// Resources that one session subscribes to, as URIs in the client's spelling.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     /// Guards plain data; the lock is never held across an await.
@@ -48,7 +49,7 @@ impl Uris {
 pub struct TooManySubscriptions;
 
 impl Subscriptions {
-    /// The subscriptions of a record.
+    /// Restores the subscriptions of a session's record.
     pub(super) fn recorded(all: BTreeSet<Box<str>>) -> Self {
         let bytes = all.iter().map(|uri| uri.len()).sum();
         Self {
@@ -56,12 +57,12 @@ impl Subscriptions {
         }
     }
 
-    /// All subscriptions, for a record.
+    /// All URIs that the session subscribes to, for its record.
     pub(super) fn all(&self) -> BTreeSet<Box<str>> {
         self.lock().all.clone()
     }
 
-    /// Subscribes; repeating it is harmless. Returns true if the subscription is new.
+    /// Subscribes to a resource; repeating it is harmless. Returns true if the subscription is new.
     ///
     /// # Errors
     ///
@@ -77,7 +78,7 @@ impl Subscriptions {
         Ok(true)
     }
 
-    /// Unsubscribes. Returns true if the subscription existed.
+    /// Unsubscribes from a resource. Returns true if the session subscribed to it.
     pub(super) fn remove(&self, uri: &str) -> bool {
         let mut uris = self.lock();
         let removed = uris.all.remove(uri);
@@ -87,7 +88,7 @@ impl Subscriptions {
         removed
     }
 
-    /// The updated resources that the session subscribes to.
+    /// Resources of `updated` that the session subscribes to.
     pub(crate) fn among<'a>(&self, updated: &'a BTreeSet<Arc<str>>) -> Vec<&'a Arc<str>> {
         let uris = self.lock();
         if uris.all.len() < updated.len() {

@@ -1,8 +1,8 @@
 //! The live sessions of this process, and the only place through which their records change.
 //!
 //! A lookup touches a sharded map and one atomic. Order is kept lazily: the index remembers when each session was last *seen
-//! by the index*, and an entry that turns out to have been used since goes back in under its newer time. So neither expiry
-//! nor eviction ever walks the table; their cost is that of uses and of sessions that end.
+//! by the index*, and an entry that turns out to have been used since goes back in under its newer time. Expiry and eviction
+//! never walk the whole table; their cost grows with the number of uses and of ended sessions.
 //!
 //! A session is *live* in the process that has its calls, streams and questions. With a store a session also has a record,
 //! from which another process can continue it (`adopt`). Without a store nothing is written, and sessions end with the
@@ -52,7 +52,7 @@ pub struct SessionTable {
     limits: TableLimits,
     key: SessionKey,
     released: Arc<ReleasedSessions>,
-    /// Events that the sessions' streams keep.
+    /// Event log that holds the events of the sessions' streams.
     events: Arc<EventLog>,
     /// Store of session records; `None` if sessions end with this process.
     store: Option<Arc<dyn SessionStore>>,
@@ -168,7 +168,7 @@ impl SessionTable {
         let session = Arc::new(session);
         if let Some(store) = &self.store {
             let inserted = store.insert(&session.record(self.home(&session))).await;
-            // Nothing is there under a new id.
+            // A new id has no earlier record, so `insert` cannot be refused; only a failure counts.
             if let Err(error) = inserted {
                 self.note_unrecorded(&session, &error);
             }

@@ -26,7 +26,7 @@ pub struct EntryId([u8; ID_BYTES]);
 #[serde(try_from = "String", into = "String")]
 pub struct Toolset(BTreeMap<EntryId, bool>);
 
-/// The text is not a toolset.
+/// Error: the text or the bytes do not encode a toolset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no set of tools")]
 pub struct NoToolset;
@@ -43,7 +43,7 @@ impl EntryId {
 }
 
 impl Toolset {
-    /// Returns true or false if the entry is turned on or off; `None` if it is as in the start set.
+    /// Returns true if the entry is turned on, false if it is turned off, `None` if it is as in the start set.
     pub fn says(&self, entry: EntryId) -> Option<bool> {
         self.0.get(&entry).copied()
     }
@@ -57,7 +57,7 @@ impl Toolset {
         }
     }
 
-    /// Keeps only these differences.
+    /// Keeps the differences for whose entries `keeps` returns true.
     pub fn retain(&mut self, keeps: impl Fn(EntryId) -> bool) {
         self.0.retain(|entry, _| keeps(*entry));
     }

@@ -15,7 +15,7 @@ const FACTS_COST: usize = 128;
 const STREAM_COST: usize = 384;
 
 impl Session {
-    /// The approximate memory that the session holds now, in bytes. Takes the locks of its parts.
+    /// The approximate memory that the session holds now, in bytes. Locks each collection of the session in turn.
     pub fn weight(&self) -> usize {
         let client = self.client.get();
         let facts = client.map_or(0, |facts| facts.bytes() + FACTS_COST);
@@ -29,7 +29,7 @@ impl Session {
             + self.questions.len() * QUESTION_COST
     }
 
-    /// The weight that the table has recorded for the session.
+    /// The weight that the table has booked for the session, in bytes.
     pub(super) fn booked(&self) -> usize {
         self.booked.load(Ordering::Relaxed)
     }

@@ -26,7 +26,7 @@ const TRIES: usize = 120;
 #[derive(Default)]
 pub(super) struct Client {
     pub(super) id: Option<SessionId>,
-    /// Replica of its last request.
+    /// Replica of the client's last request.
     pub(super) at: Option<usize>,
     pub(super) listens: bool,
     /// True once the session was not found: a real client would begin a new one.
@@ -66,7 +66,7 @@ impl Pings {
         (lost.count(), self.heard.len() - heard.len())
     }
 
-    /// Notes that the store has lost its data: messages that were not received yet need not arrive.
+    /// Records that the store has lost its data: messages that were not received yet need not arrive.
     pub(super) fn excuse(&mut self) {
         for (number, must_arrive) in &mut self.told {
             *must_arrive &= self.heard.contains(number);
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Sends a client's request in its session, repeating it where that does no harm. `None`: the client got no answer.
+    /// Sends a client's request in its session, and repeats it where that does no harm. `None`: the client got no answer.
     pub(super) async fn request(&self, client: usize, ask: Ask) -> Option<Answer> {
         let id = {
             let clients = self.clients();
@@ -152,7 +152,7 @@ impl World {
                 Some(Ok(answer)) => {
                     let mut tally = self.tally();
                     tally.answered(millis_since(began));
-                    // Two events are expected: progress and the answer.
+                    // Two events are expected: progress and the response.
                     tally.odd_calls += usize::from(matches!(answer, Answer::Events(it) if it != 2));
                     drop(tally);
                     if let Answer::Stream(subscription, home) = answer {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::Options;
 use crate::stores::redis::tests::simulated::{Operation, Work};
 
-/// Counts of requests and streams in one part of a run.
+/// Counts of requests and streams in one period of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) requests: usize,
@@ -44,7 +44,7 @@ impl Tally {
         self.last_adoption = Some(now);
     }
 
-    /// Milliseconds within which that many of a thousand requests were answered.
+    /// Milliseconds within which `of_a_thousand` of a thousand requests were answered.
     fn within(&self, of_a_thousand: u64) -> usize {
         let all: u64 = self.answers.iter().map(|it| u64::from(*it)).sum();
         let mut seen = 0;
@@ -61,7 +61,7 @@ impl Tally {
     }
 }
 
-/// Figures of one part of a run.
+/// Figures of one period of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -69,7 +69,7 @@ pub(super) struct Part {
     pub(super) began: Instant,
     pub(super) work: Work,
     pub(super) tally: Tally,
-    /// Longest sweep of a replica in this part, in milliseconds.
+    /// Longest sweep of a replica in this period, in milliseconds.
     pub(super) longest_sweep: u64,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Asserts that faults have lost and doubled no session and no event.
+    /// Asserts that faults have lost or doubled no session and no event.
     pub(super) fn check(&self) {
         let Options { sessions, seed, .. } = self.options;
         let run = format!("seed {seed}, {:?}\n{}", self.plan, self.table());

@@ -1,4 +1,4 @@
-//! Simulated replica: the real parts of a gateway behind its surfaces, and the path of a request through them.
+//! Simulated replica: the real components of a gateway behind its surfaces, and the path of a request through them.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -33,7 +33,7 @@ const HEAD: Duration = Duration::from_secs(10);
 /// Maximum number of forwards of one request (`proxy/replicas/passport.rs`).
 const HOPS_MAX: u8 = 2;
 
-/// Process of a replica.
+/// Process of a simulated replica.
 pub(super) struct Gateway {
     /// Number of the replica in the simulation.
     pub(super) slot: usize,
@@ -51,11 +51,11 @@ pub(super) struct Gateway {
 /// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// `notifications/initialized`.
+    /// A `notifications/initialized`.
     Confirm,
     /// A call that is answered as JSON.
     Call,
-    /// A call that is answered by a stream: progress, then the answer.
+    /// A call that is answered by a stream: progress, then the response.
     Streamed,
     /// Opening of a general stream, resumed after an event if there was one.
     Listen(Option<EventId>),
@@ -74,9 +74,9 @@ pub(super) enum Answer {
     Events(usize),
     /// Stream, and the process that writes it.
     Stream(Subscription, Arc<Gateway>),
-    /// 404.
+    /// Status 404.
     NotFound,
-    /// 503.
+    /// Status 503.
     Unavailable,
 }
 
@@ -266,7 +266,7 @@ impl Gateway {
     }
 }
 
-/// Request that has reached a replica.
+/// A request that has reached a replica.
 struct Request<'a> {
     world: &'a World,
     at: &'a Arc<Gateway>,

@@ -50,7 +50,7 @@ impl Model {
         ]
     }
 
-    /// Operations of that many requests in that many seconds.
+    /// Operations of `requests` requests in `seconds` seconds.
     fn steady(&self, requests: f64, seconds: f64) -> Vec<(Operation, f64)> {
         let said = seconds * PINGS as f64 * self.listening;
         let streams = requests * self.streamed;
@@ -62,12 +62,12 @@ impl Model {
         ]
     }
 
-    /// Number of beats in that many seconds.
+    /// Number of beats in `seconds` seconds.
     fn beats(&self, seconds: f64) -> f64 {
         self.replicas * seconds / BEAT_EVERY.as_secs_f64()
     }
 
-    /// Expected and measured counts of a part of the run, by name.
+    /// Expected and measured counts of a period of the run, by name.
     fn rows(&self, part: &Part) -> Vec<(String, f64, f64)> {
         let requests = part.tally.requests as f64;
         let operations = match &*part.name {

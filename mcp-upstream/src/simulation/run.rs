@@ -1,5 +1,5 @@
-//! Course of a run: sessions are opened and used, faults follow one after the other in an order of the seed, and at the end
-//! the figures are collected.
+//! Course of a run: sessions are opened and used, faults follow one after the other in an order that the seed determines, and
+//! at the end the figures are collected.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::stores::redis::tests::simulated::{Condition, ProcessState};
 const OPENED: usize = 10_000;
 /// Interval between two turns of the clients.
 const TURN: Duration = Duration::from_millis(10);
-/// Turns between two readings of all streams; `SLOW_READING` holds for many sessions.
+/// Turns between two readings of all streams; `SLOW_READING` applies to many sessions.
 const READING: u64 = 100;
 const SLOW_READING: u64 = 500;
 /// Number of sessions above which streams are read less often, since reading takes most of the run.
@@ -152,7 +152,7 @@ impl Course {
         self.finish("opening", begin);
     }
 
-    /// Runs a part of this length with traffic, and `doing` at the same time.
+    /// Runs a period of this length with traffic, and `doing` at the same time.
     async fn part(&mut self, name: &str, time: Duration, doing: impl AsyncFnOnce(&Arc<World>)) {
         let begin = self.begin();
         let world = Arc::clone(&self.world);
@@ -233,7 +233,7 @@ impl Course {
         self.parts.push(part);
     }
 
-    /// Simulates all faults, in an order of the seed.
+    /// Simulates all faults, in an order that the seed determines.
     async fn faults(&mut self) {
         let mut faults = self.world.options.faults.clone();
         self.faults.shuffle(&mut faults);
@@ -241,7 +241,7 @@ impl Course {
             let slot = self.faults.usize(0..self.world.options.replicas);
             let seconds = Duration::from_secs(self.faults.u64(3..12));
             self.fault(fault, slot, seconds).await;
-            // Sessions of a killed replica that were not asked for since are in the store alone, and would be lost with its data.
+            // Sessions of a killed replica that were not used since are in the store alone, and would be lost with its data.
             if fault == Fault::Killed {
                 self.ask_all().await;
             }

@@ -25,7 +25,7 @@ pub(super) struct World {
     tally: Mutex<Tally>,
 }
 
-/// Replica, as the balancer knows it.
+/// A replica as the balancer knows it.
 struct Slot {
     id: ReplicaId,
     /// Process of the replica; `None` while it is killed.

@@ -1,4 +1,4 @@
-//! The circuit breaker of a server, which decides if a start is attempted.
+//! The circuit breaker of a server: decides if a process of the server may be started.
 //!
 //! ```text
 //!   Closed ── failures within the window ──▶ Open ── its time is over ──▶ HalfOpen
@@ -7,10 +7,10 @@
 //!     └───────────────────────────── the attempt succeeds ──────────────────┘
 //! ```
 //!
-//! While it is open nothing is started; running processes go on serving. In `HalfOpen` a single attempt runs, and it decides. An
-//! attempt that ends undecided, because its callers left, gives the next attempt the same chance.
+//! While the breaker is open nothing is started; running processes go on serving. In `HalfOpen` a single attempt runs, and its
+//! outcome decides. An attempt that ends undecided, because its callers left, gives the next attempt the same chance.
 //!
-//! Pure: without a clock, and without starting anything.
+//! Pure: this module reads no clock and starts nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use tokio::time::Instant;
 /// Thresholds and times of a breaker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BreakerRules {
-    /// Number of failures …
+    /// Number of failures within `window` that opens the breaker.
     pub(crate) failures: usize,
-    /// … within this time that open the breaker.
+    /// Period in which `failures` are counted.
     pub(crate) window: Duration,
-    /// Time that it stays open at first; each failed attempt doubles it …
+    /// Time that the breaker stays open at first; each failed attempt doubles it, up to `open_max`.
     pub(crate) open: Duration,
-    /// … up to this.
+    /// Longest time that the breaker stays open.
     pub(crate) open_max: Duration,
 }
 
@@ -44,11 +44,11 @@ impl Default for BreakerRules {
 /// The breaker's state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BreakerState {
-    /// All starts are let through.
+    /// Closed: every start is allowed.
     Closed,
-    /// A single attempt, which decides.
+    /// Half open: a single start is allowed; its outcome closes or opens the breaker.
     HalfOpen,
-    /// No start is let through.
+    /// Open: no start is allowed.
     Open,
 }
 
@@ -68,9 +68,9 @@ impl BreakerState {
 pub(crate) enum StartDecision {
     /// The start may go ahead.
     Yes,
-    /// A deciding attempt runs; wait for it.
+    /// A deciding attempt runs already; the caller waits for its outcome.
     Wait,
-    /// No start before this time.
+    /// The start must not go ahead before this time.
     Not(Instant),
 }
 
@@ -78,10 +78,10 @@ pub(crate) enum StartDecision {
 #[derive(Debug, Clone)]
 pub(crate) struct Breaker {
     rules: BreakerRules,
-    /// Times of the latest failures; at most as many as open the breaker.
+    /// Times of the latest failures; at most [`BreakerRules::failures`] of them.
     recent: VecDeque<Instant>,
     state: BreakerPhase,
-    /// Number of times in a row that it opened.
+    /// Number of times that the breaker opened without a process that worked for the window in between.
     opened: u32,
 }
 
@@ -93,7 +93,7 @@ enum BreakerPhase {
 }
 
 impl Breaker {
-    /// A breaker without a record.
+    /// A closed breaker without recorded failures.
     pub(crate) fn new(rules: BreakerRules) -> Self {
         Self {
             rules,
@@ -122,7 +122,7 @@ impl Breaker {
         }
     }
 
-    /// Records that the attempt ended without failure or success.
+    /// Records that the attempt in `HalfOpen` ended without failure or success.
     pub(crate) fn undecided(&mut self, now: Instant) {
         if self.state == BreakerPhase::HalfOpen {
             self.state = BreakerPhase::Open { until: now };

@@ -1,11 +1,11 @@
 //! Probing a server for its revisions, and opening it in one of them.
 //!
-//! A server is asked with `server/discover` first. Any failure of that, a refusal or silence, means that the server may begin
-//! with `initialize`: no error code is conclusive. A server too slow for the probe is not misjudged, since its late response is
-//! still taken while `initialize` waits.
+//! The gateway first sends `server/discover`. Any failure of this probe, a refusal or silence, means that the server may need
+//! to be opened with `initialize`: no error code is conclusive. A server too slow for the probe is not misjudged, since its
+//! late response is still taken while `initialize` waits.
 //!
 //! Not done here: keeping the result (it belongs to the server, not to a process), and starting another process when the probe
-//! ended this one; the error tells the caller.
+//! ended this one; [`NotOpened`] tells the caller.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
 
 impl ClientIdentity {
-    /// The parameters of `initialize`.
+    /// The parameters of an `initialize` request with this identity.
     pub(crate) fn initialize_params(&self) -> Box<RawValue> {
         raw(&serde_json::json!({
             "protocolVersion": self.version.as_str(),
@@ -52,48 +52,48 @@ pub(crate) struct ServerRevisions {
 /// The kinds of revisions that a server speaks. Results are spans of the server's bytes, unchanged.
 #[derive(Debug, Clone)]
 pub(crate) enum ProbedEra {
-    /// The server begins with `initialize`.
+    /// The server must be opened with `initialize`.
     Legacy {
-        /// The negotiated version.
+        /// The protocol version that was negotiated.
         version: ProtocolVersion,
-        /// The result of `initialize`.
+        /// The result of `initialize`, in the server's bytes.
         result: Bytes,
     },
-    /// The server knows only requests that carry their own metadata.
+    /// The server takes only requests that carry their own metadata.
     Modern {
-        /// The result of `server/discover`.
+        /// The result of `server/discover`, in the server's bytes.
         discover: Bytes,
     },
-    /// The server knows both.
+    /// The server takes `initialize` as well as requests that carry their own metadata.
     Dual {
-        /// The result of `server/discover`.
+        /// The result of `server/discover`, in the server's bytes.
         discover: Bytes,
     },
 }
 
-/// A process that was opened by `initialize`.
+/// A server's response to `initialize`.
 #[derive(Debug, Clone)]
 pub(crate) struct InitializeReply {
-    /// The negotiated version.
+    /// The protocol version that was negotiated.
     pub(crate) version: ProtocolVersion,
-    /// The result, unchanged.
+    /// The result of `initialize`, in the server's bytes.
     pub(crate) result: Bytes,
 }
 
-/// A probed process.
+/// Result of probing a process.
 #[derive(Debug, Clone)]
 pub(crate) struct ProbeOutcome {
-    /// The server's revisions.
+    /// The server's revisions, which the probe found.
     pub(crate) facts: ServerRevisions,
     /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras pin a
     /// process to the era that it got first: for the other era, a new process is opened.
     pub(crate) initialized: Option<InitializeReply>,
 }
 
-/// A process that could not be opened.
+/// Failure to open a process.
 #[derive(Debug, Clone)]
 pub(crate) struct NotOpened {
-    /// The reason.
+    /// The reason for the failure.
     pub(crate) error: CallError,
     /// True if the process ended on the probe, before anything else was asked: a new process may be opened by [`initialize`].
     pub(crate) ended_by_probe: bool,
@@ -108,9 +108,9 @@ impl From<CallError> for NotOpened {
     }
 }
 
-/// Probes a new process for its revisions, and leaves it open: modern if possible, else by `initialize`. `probe` bounds the wait
-/// for the response to the probe, `limit` the whole opening. `heard` is called when that wait is over, with true if the server
-/// refused the probe.
+/// Probes a new process for its revisions, and leaves it open: in the modern era if possible, else by `initialize`. `probe`
+/// bounds the wait for the response to the probe, `limit` the whole opening. `heard` is called when the wait for the probe's
+/// response is over, with true if the server refused the probe.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub(crate) async fn probe(
     heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<ProbeOutcome, NotOpened> {
     let end = Instant::now() + limit;
-    // A server that does not know the probe need not learn that it was given up.
+    // Dropping the probe sends no cancellation: a server that does not know the probe need not learn that it was given up.
     let params = identity.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?
@@ -290,7 +290,7 @@ fn unusable(message: String) -> CallError {
     CallError::new(CallErrorCode::WorkerUnavailable, message)
 }
 
-/// The message of a server's error, uncut: callers that pass it on first remove secrets, and then cut it short.
+/// The message of a server's error, at full length: callers that pass it on first remove secrets, and then cut it short.
 fn quoted(reply: &ResponseOutcome) -> String {
     #[derive(Deserialize)]
     struct Message {

@@ -1,4 +1,4 @@
-//! Launchers: they open the connections of a server, below the pools.
+//! Launchers, which open the connections of a server for its pool.
 //!
 //! The pools, the keeper and the link are the same for every server that speaks MCP; launchers differ. [`ProcessLauncher`] starts
 //! a child process and takes its pipes. A session of a remote server is a connection like a process, so comments about processes
@@ -27,7 +27,7 @@ use super::process::failure::Raw;
 use super::wire::Pipes;
 use crate::catalogue::Catalogue;
 
-/// A server of the registry; pools are found by it.
+/// A server of the registry, by which its pool is found.
 #[derive(Clone, Copy)]
 pub(crate) enum ServerRef<'a> {
     /// A server that runs as child processes.
@@ -36,7 +36,7 @@ pub(crate) enum ServerRef<'a> {
     Remote(&'a Arc<RemoteServer>),
 }
 
-/// Parts for the link of a new connection.
+/// Bounds, message handler and catalogue for the link of a new connection.
 pub(crate) struct LinkParts {
     pub(crate) limits: LinkLimits,
     pub(crate) inbound: Arc<dyn Inbound>,
@@ -55,28 +55,28 @@ pub(crate) struct LaunchRequirements<'a> {
     pub(crate) hash: u64,
     /// Headers of the connection's only client, sent with everything but clients' requests.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,
-    /// The principal of a connection that belongs to one principal; its credentials are used.
+    /// The principal whose credentials are used, for a connection that belongs to one principal.
     pub(crate) principal: Option<&'a Arc<str>>,
 }
 
-/// The personal values that a connection was opened with.
+/// A principal's personal values with which a connection was opened.
 #[derive(Debug)]
 pub(crate) struct PersonalUse {
     pub(crate) principal: Arc<str>,
     pub(crate) values: PersonalValues,
 }
 
-/// Opens connections to one server.
+/// Opens the connections to one server.
 #[async_trait]
 pub(crate) trait Launcher: Send + Sync {
-    /// The server's namespace.
+    /// The namespace of the launcher's server.
     fn name(&self) -> &NamespaceName;
 
     /// Settings for sharing and keeping the connections.
     fn settings(&self) -> StdioSettings;
 
-    /// Returns true if the launcher opens the connections of this very server (not of an equal one): the current version of its
-    /// server, or another version whose connections may stay the same.
+    /// Returns true if the launcher opens the connections of this very server object (an equal one does not count): of the
+    /// current version of its server, or of another version for which the open connections may stay.
     fn is(&self, server: ServerRef<'_>) -> bool;
 
     /// Makes this version of the server the current one. Returns false if it was current already.
@@ -84,7 +84,7 @@ pub(crate) trait Launcher: Send + Sync {
         false
     }
 
-    /// Returns true if connections may lead to this backend.
+    /// Returns true if the server has this backend.
     fn has(&self, _: &BackendId) -> bool {
         true
     }
@@ -114,8 +114,8 @@ pub(crate) trait Launcher: Send + Sync {
         parts: LinkParts,
     ) -> Result<(Arc<Link>, Box<dyn Instance>), CallError>;
 
-    /// Chooses the backend for the next request on connections that many clients share; `None` for servers
-    /// without backends, or without a healthy one. `hash` is equal for equal clients.
+    /// Chooses the backend for the next request on connections that many clients share; `None` for servers without backends, or
+    /// without a healthy one. `hash` is equal for equal clients.
     fn replica(&self, _avoid: &[BackendId], _hash: u64) -> Option<BackendId> {
         None
     }
@@ -135,8 +135,8 @@ pub(crate) trait Launcher: Send + Sync {
         false
     }
 
-    /// Returns true if connections are opened with headers or credentials of their clients. Then the gateway opens no connection
-    /// before a client comes, and a failure to open one says nothing about those of other clients.
+    /// Returns true if connections are opened with headers or credentials of their clients. Then the gateway opens no
+    /// connection before a client comes, and a failure to open one says nothing about the connections of other clients.
     fn needs_a_client(&self) -> bool {
         false
     }
@@ -164,10 +164,10 @@ pub(crate) trait Launcher: Send + Sync {
     fn without_secrets(&self, text: &str) -> String;
 }
 
-/// The server's side of a connection: a process, or a session at a backend.
+/// The server at the other end of a connection: a process, or a session at a backend.
 #[async_trait]
 pub(crate) trait Instance: Send + Sync {
-    /// The pid of a process.
+    /// The process id; `None` for a session of a remote server.
     fn pid(&self) -> Option<u32> {
         None
     }
@@ -177,37 +177,38 @@ pub(crate) trait Instance: Send + Sync {
         None
     }
 
-    /// The backend of a session.
+    /// The backend of a remote server's session; `None` for a process.
     fn backend(&self) -> Option<&BackendId> {
         None
     }
 
-    /// Waits for the process to exit. Never returns for connections whose end only the link shows.
+    /// Waits for the process to exit. Never returns for connections without a process: their end shows at the link alone.
     async fn exited(&self) -> Exit {
         std::future::pending().await
     }
 
-    /// The last output beside the messages, such as standard error.
+    /// The last output of the process besides its messages, such as standard error.
     async fn last_words(&self) -> Option<String> {
         None
     }
 
-    /// Holds back the output: the server is about to be asked something that it may not know.
+    /// Holds back the process's log output: the server is about to be asked something that it may not know.
     fn hold_output(&self) {}
 
-    /// Releases the output that was held back. `refused`: the server does not know the question, so the output has no further
-    /// information.
+    /// Releases the output that was held back. `refused`: the server does not know the question, so the output is only its
+    /// complaint about that.
     fn release_output(&self, _refused: bool) {}
 
-    /// Describes how the connection ended, to follow the server's name. `exit`: the exit of the process, if known.
+    /// Words for how the connection ended, which follow the server's name in a message. `exit`: the exit of the process, if
+    /// known.
     fn how_ended(&self, exit: Option<Exit>) -> String;
 
-    /// Time that running calls may take after the connection stopped taking calls; each call learns of its own end.
+    /// Time that running calls may take after the connection stopped taking calls. Each of these calls learns of its own end.
     fn leaves_calls(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Ends the process or session. The link takes no calls any more.
+    /// Ends the process or session. The link takes no calls any more when this is called.
     async fn stop(&self);
 }
 
@@ -224,7 +225,7 @@ impl<'a> From<&'a Arc<RemoteServer>> for ServerRef<'a> {
 }
 
 impl<'a> ServerRef<'a> {
-    /// Namespace of the server.
+    /// The namespace of the server.
     pub(crate) fn name(&self) -> &'a NamespaceName {
         match self {
             Self::Process(server) => &server.name,
@@ -259,7 +260,7 @@ impl<'a> ServerRef<'a> {
 
 /// Finds the launcher for any server.
 pub(crate) trait Launchers: Send + Sync {
-    /// The launcher for this server's connections.
+    /// Returns the launcher for this server's connections.
     fn launcher(&self, server: ServerRef<'_>) -> Arc<dyn Launcher>;
 }
 
@@ -278,19 +279,19 @@ impl Launchers for ProcessLaunchers {
     }
 }
 
-/// Starts child processes.
+/// Launcher of one server that runs as child processes.
 struct ProcessLauncher {
     server: Arc<ExternalServer>,
     host: Arc<ProcessHost>,
     personal: Arc<PersonalSecrets>,
-    /// `None` if there is nothing to install, or if the start installs the package.
+    /// The installation of the package; `None` if there is nothing to install, or if the start installs the package.
     step: Option<InstallStep>,
-    /// Kept here, so that the lines outlive the processes.
+    /// Recent output of the server's processes; the lines outlive the processes.
     output: Arc<RecentLines>,
 }
 
 impl ProcessLauncher {
-    /// Launcher for this server.
+    /// The launcher for this server's processes.
     fn new(server: &Arc<ExternalServer>, all: &ProcessLaunchers) -> Self {
         Self {
             server: Arc::clone(server),
@@ -332,8 +333,8 @@ impl Launcher for ProcessLauncher {
         self.step.is_some()
     }
 
-    /// Installs the package. If the tool fails or does not know the command, the server is started all the same: its start shows
-    /// the fault.
+    /// Installs the package. If the package manager fails or does not know the command, the server is started all the same: its
+    /// start shows the fault.
     async fn prepare(&self) -> Result<(), Raw> {
         let Some(step) = &self.step else {
             return Ok(());
@@ -427,7 +428,7 @@ impl Launcher for ProcessLauncher {
     }
 }
 
-/// A child process, as its keeper holds it.
+/// A running child process with the personal values that it was started with.
 struct ChildProcess {
     child: ServerProcess,
     own: Option<PersonalUse>,

@@ -2,9 +2,9 @@
 //!
 //! A call gets an id of the gateway, appends its line to the outbox and waits. A writer task writes the lines that have gathered
 //! (with few calls, each writes its own line); a reader task reads and matches responses to ids. If all calls come from a single
-//! runtime, it reads there. A progress token goes out as the call's id and comes back as the caller's token, so that callers of a
-//! process never meet. Messages of a call go to the call's sink before its response, in the server's order; all others go to the
-//! link's [`Inbound`].
+//! runtime, it reads there. A progress token goes out as the call's id and comes back as the caller's token, so that the tokens
+//! of callers that share a process cannot collide. Messages of a call go to the call's sink before its response, in the
+//! server's order; all others go to the link's [`Inbound`].
 //!
 //! Every call ends exactly once: with its answer, by being dropped or cancelled, or with the link. Every request of the
 //! server is answered exactly once.
@@ -55,20 +55,20 @@ use self::owner::CallOrigin;
 pub(crate) use self::owner::{CallAccount, CallOwner, CallsInHand};
 pub(crate) use self::transport::{Incoming, Transport, Unsent};
 
-/// Bytes of lines that may wait to be written.
+/// Maximum size of the lines that wait to be written, in bytes.
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of a line that may surround its result.
+/// Maximum size of a line beyond the result in it, in bytes.
 const LINE_OVERHEAD: u64 = 64 * 1024;
-/// Bytes after which a line that has not ended is given up.
+/// Size in bytes at which a line without an end is given up, and the server with it.
 const ENDLESS: u64 = 256 * 1024 * 1024;
 
-/// The bounds of a link.
+/// Limits of a link, in bytes.
 pub(crate) struct LinkLimits {
     /// Maximum size of a result's JSON, in bytes. A call with a larger result fails with `result_too_large`.
     max_result: MaxResult,
-    /// Bytes that may wait to be written.
+    /// Maximum size of the lines that wait to be written, in bytes.
     pub(crate) outbox: usize,
-    /// Bytes of a line after which the server is given up.
+    /// Size in bytes of an unended line at which the server is given up.
     pub(crate) endless: u64,
 }
 
@@ -100,7 +100,7 @@ impl MaxResult {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a result may have this size.
+    /// Returns true if a result may have this size in bytes. Asks for the limit again before it returns false.
     fn allows(&self, size: u64) -> bool {
         if size <= self.known() {
             return true;
@@ -110,7 +110,7 @@ impl MaxResult {
         size <= now
     }
 
-    /// Returns true if a line may have this length.
+    /// Returns true if a line of this length may hold an allowed result.
     fn fits(&self, line: usize) -> bool {
         self.allows((line as u64).saturating_sub(LINE_OVERHEAD))
     }
@@ -147,21 +147,21 @@ pub(crate) trait Inbound: Send + Sync {
     /// known. Called once, from wherever the call is given up, with the link's calls locked: must not call the link.
     fn given_up(&self, _call: u64, _owner: Option<&CallOwner>) {}
 
-    /// Notes that the server no longer works on this call: it answered late.
+    /// Called when the server is known to work no longer on this call: it answered late.
     fn settled(&self, _call: u64) {}
 
-    /// Notes that the server answered a call with a task, which it works on from now on. Called before the caller gets `result`.
-    /// `None`: the caller has left.
+    /// Called when the server has answered a call with a task, on which it works from now on; the caller gets `result`
+    /// afterwards. `None`: the caller has left.
     fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
 
-    /// Notes that the process ended unasked and is not replaced. Its pool knows already.
+    /// Called when the process ended unasked and is not replaced. Its pool knows already.
     fn ended_for_good(&self) {}
 
     /// Counts a message of the server that was ignored.
     fn violation(&self, _oddity: ProtocolViolation) {}
 
-    /// The time since which the client of the process is away: it has neither a request nor an open stream, and no question waits
-    /// for its answer. `None` while the client is there, and if nothing is known about it.
+    /// Time since which the client of the process is away, without a request, an open stream, or a question that waits for its
+    /// answer. `None` while the client is there, and if nothing is known about it.
     fn away_since(&self, _now: Instant) -> Option<Instant> {
         None
     }
@@ -240,7 +240,7 @@ impl Link {
         matches!(self.shared.wire, Wire::Pipe(_))
     }
 
-    /// Notes the version that the server was opened with by `initialize`; `None` if each request is complete in itself.
+    /// Sets the version that the server was opened with by `initialize`; `None` if each request is complete in itself.
     pub(crate) fn opened(&self, version: Option<ProtocolVersion>) {
         if let Wire::Other(transport) = &self.shared.wire {
             transport.opened(version);
@@ -267,7 +267,7 @@ impl Link {
             .as_ref()
             .and_then(|members| members.name(Key::ProgressToken));
         let size = method.len() + params.map_or(0, |params| params.get().len());
-        // `initialize` is the only request that must not be cancelled.
+        // All requests but `initialize` may be cancelled.
         let tells = method != "initialize";
         let route = AnswerRoute {
             token,
@@ -353,9 +353,9 @@ impl Link {
         }
     }
 
-    /// Waits until no call is pending.
+    /// Waits until no call is pending. Polls every 100 ms.
     pub(crate) async fn without_calls(&self) {
-        /// Polling interval: this happens once in the life of a link, and calls pay nothing for it.
+        /// Polled, since this is needed once in the life of a link and calls pay nothing for it.
         const LOOK: Duration = Duration::from_millis(100);
         while self.in_flight() > 0 {
             sleep(LOOK).await;

@@ -1,4 +1,5 @@
-//! Metrics of external servers by namespace, apart from those of their processes. A namespace's series are removed with its pool.
+//! Metrics of external servers by namespace, without those of their operating-system processes. A namespace's series are
+//! removed with its last pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +12,23 @@ use tooldock_workers::names::NamespaceName;
 use super::breaker::BreakerState;
 use crate::jsonrpc::ProtocolViolation;
 
-/// Buckets from a pooled process to a slow start.
+/// Histogram buckets of waits in seconds: from a pooled process to a slow start.
 const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
-/// Buckets from a cache hit to the highest default ceiling of a call's time limit.
+/// Histogram buckets of calls in seconds: from a cache hit to the highest default ceiling of a call's time limit.
 const CALL_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
-/// A server's last good answers, used while it is away.
+/// Kind of a server's last good answer, which is used while the server is away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastGood {
-    /// The server's description of itself.
+    /// The server's description of itself: its answer to the opening.
     Opening,
-    /// A page of a list.
+    /// A page of one of the server's lists.
     List,
 }
 
 impl LastGood {
-    /// The label's value.
+    /// The value of the label `what`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -37,7 +38,7 @@ impl LastGood {
 }
 
 metric_table! {
-    /// The metric families.
+    /// Metric families of external servers.
     #[derive(Debug, Clone)]
     pub(crate) struct StdioMetrics(registry) {
         waits: HistogramVec["namespace"] = "tooldock_server_wait_seconds",
@@ -61,9 +62,9 @@ metric_table! {
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
     namespace: NamespaceName,
-    /// Time that requests waited for a process that was not there.
+    /// Time that requests waited for a process that was not running.
     pub(crate) waits: Histogram,
-    /// Time of calls, as the server's clients see them.
+    /// Time from a request to its response, as the server's clients see it.
     pub(crate) calls: Histogram,
     waiting: IntGauge,
     breaker: IntGauge,
@@ -71,7 +72,7 @@ pub(crate) struct ServerMetrics {
 }
 
 impl StdioMetrics {
-    /// Metrics outside of any exported registry.
+    /// Metrics that no registry exports.
     #[cfg(test)]
     pub(crate) fn unregistered() -> Self {
         Self::new(&prometheus::Registry::new()).expect("a fresh registry holds no such names")

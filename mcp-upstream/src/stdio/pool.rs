@@ -6,9 +6,9 @@
 //!               └──────────────── events ◀───────────────────────────┘
 //! ```
 //!
-//! The state machine in `state` decides; a lock holds it together with the handles of processes and waiters. Nearly every request
-//! finds its process under that lock without waiting. The rest, starting and ending processes and timers, is done by the driver,
-//! a task per pool in the control runtime. It owns the keepers: when the driver ends, all of them do.
+//! The state machine in `state` decides; a lock holds it together with the handles of processes and waiters. Nearly every
+//! request finds its process under that lock without waiting. The driver, a task per pool in the control runtime, starts and
+//! ends processes and runs the timers. It owns the keepers: when the driver ends, all of them do.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -65,23 +65,23 @@ pub(super) struct PoolShared {
     pub(super) audience: Arc<Audience>,
     pub(super) metrics: Arc<ServerMetrics>,
     pub(super) catalogue: Arc<Catalogue>,
-    /// Thresholds for taking a process as hung.
+    /// Thresholds for treating a process as hung.
     pub(super) patience: HangThresholds,
-    /// The start turns, common to all pools.
+    /// Turns to start processes, which all pools share.
     pub(super) turns: StartTurns,
-    /// Requests that wait for a process.
+    /// Number of requests that wait for a process.
     pub(super) requests: Requests,
-    /// Progress of installing the server's package.
+    /// Installation of the server's package.
     pub(super) installation: Installation,
-    /// Handshakes for processes of several clients, by era.
+    /// Handshakes of the gateway for processes of several clients, by era.
     common: [Arc<OpenAs>; 2],
-    /// Plain data, short sections; no awaits under the lock, and no foreign value is dropped under it.
+    /// Data of the pool. No await under the lock, and no object of other modules is dropped under it.
     inner: Mutex<PoolData>,
-    /// Wakes the driver.
+    /// Wakes the driver when there are actions for it, or an earlier timer.
     wake: Notify,
     /// True once the driver and all its processes have ended.
     over: watch::Sender<bool>,
-    /// The pool's state as a word, see [`PoolState::as_str`].
+    /// The pool's state as published by [`PoolState::as_str`].
     word: watch::Sender<&'static str>,
     /// Presence of the connection that all clients share.
     presence: watch::Sender<Presence>,
@@ -89,19 +89,19 @@ pub(super) struct PoolShared {
 
 struct PoolData {
     state: PoolStateMachine,
-    /// Processes that take requests, or did and have not ended.
+    /// Processes that take requests, or that took requests and have not ended.
     live: BTreeMap<ProcessId, Arc<Process>>,
     waiters: HashMap<WaiterId, LeaseRequest>,
     next_waiter: WaiterId,
-    /// Actions for the driver.
+    /// Actions of the state machine that the driver has not carried out yet.
     actions: Vec<PoolAction>,
-    /// The server's latest descriptions of itself that are the same for all clients, by the era of opening.
+    /// The server's latest description of itself for all clients, by the era of opening.
     known: HashMap<Era, ProcessOpening>,
-    /// Eras that the server spoke last.
+    /// Eras that the server spoke when they were last known.
     spoke: Option<EraSupport>,
     /// Time since which no process serves; `None` if a process serves, or none ever did.
     away_since: Option<Instant>,
-    /// True once clients' use of last good answers was logged.
+    /// True once the use of last good answers was logged.
     told_of_last_good: bool,
 }
 
@@ -127,7 +127,7 @@ impl PoolShared {
             ..PoolRules::from(&launcher.settings())
         };
         if launcher.needs_a_client() {
-            // A spare would be opened without a client's credentials.
+            // No spares: a spare would be opened without a client's credentials.
             rules.warm = 0;
         }
         if let Some(namespace) = registry.find(launcher.name()) {
@@ -264,14 +264,14 @@ impl PoolShared {
             }
         };
         drop(forgotten);
-        // Outside the lock: a lease that its waiter no longer takes is given back on drop.
+        // Outside the lock: a lease whose waiter has left is given back on drop.
         for (waiter, outcome) in given {
             self.metrics
                 .waited(now.saturating_duration_since(waiter.since));
             let _ = waiter.give.send(outcome.map(ProcessLease::activated));
         }
         self.wake.notify_one();
-        // Outside the lock, too: asking may hold the last reference to a session for a moment.
+        // Outside the lock, too: the question may drop the last reference to a session.
         if !to_ask.is_empty() {
             let asked = to_ask.into_iter();
             let away = asked.filter_map(|(process, inbound)| {
@@ -283,7 +283,7 @@ impl PoolShared {
         }
     }
 
-    /// Notes that a process takes requests now.
+    /// Publishes a process that was opened: it takes requests from now on.
     pub(super) fn started(
         self: &Arc<Self>,
         id: ProcessId,
@@ -311,7 +311,7 @@ impl PoolShared {
         });
         // Values and backends may have changed while it was opened.
         self.renew();
-        // Only for the backend of this process: a pool may have very many sessions.
+        // Only needed if this process is at a removed backend: a pool may have very many sessions.
         if process.backend().is_some_and(|it| !self.launcher.has(it)) {
             self.leave_removed();
         }
@@ -327,7 +327,7 @@ impl PoolShared {
         }
     }
 
-    /// Leaves the backends that the server no longer has.
+    /// Tells the state machine about backends that the server no longer has: they get no more requests.
     fn leave_removed(self: &Arc<Self>) {
         let is_gone = |backend: &BackendId| !self.launcher.has(backend);
         let (processes, replicas): (Vec<_>, Vec<_>) = {
@@ -392,7 +392,7 @@ impl PoolShared {
         }
     }
 
-    /// Returns true if the pool has a record of this session.
+    /// Returns true if the pool has a slot for this session.
     fn remembers(&self, tag: &Arc<str>) -> bool {
         self.lock().state.remembers(tag)
     }
@@ -401,12 +401,12 @@ impl PoolShared {
         self.lock().state.server()
     }
 
-    /// The eras that the server speaks, or spoke last.
+    /// The eras that the server speaks, or the last known ones.
     fn last_era(&self) -> Option<EraSupport> {
         self.lock().last_era()
     }
 
-    /// The result of [`Self::last_era`]; `None` for a retired pool.
+    /// The eras that the server speaks, or the last known ones; `None` for a retired pool.
     fn served_era(&self) -> Option<EraSupport> {
         let inner = self.lock();
         (!inner.state.is_retired())
@@ -448,7 +448,7 @@ impl PoolShared {
         self.lock().state.has_ended(key)
     }
 
-    /// State of the copy of the server that this key leads to.
+    /// State of the copy of the server that serves this key.
     fn copy(&self, key: &ConnectionKey, era: Era) -> ServerCopy {
         self.lock().state.copy(key, era)
     }
@@ -468,7 +468,7 @@ impl PoolShared {
             .any(|process| process.router().tasks().owns(principal, task))
     }
 
-    /// Returns true if a session's state is lost, with the backend that had it.
+    /// Returns true if a session's state is lost with the connection that had it.
     fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.lock().state.has_lost(tag)
     }
@@ -497,7 +497,7 @@ impl PoolShared {
         self.apply(PoolEvent::Revive);
     }
 
-    /// State that the next pool of this server inherits.
+    /// Lasting requests that the next pool of this server inherits.
     fn lasting(&self) -> Vec<InheritedSlot> {
         self.lock().state.lasting()
     }
@@ -510,7 +510,7 @@ impl PoolShared {
     /// Waits until the pool and all its processes have ended.
     async fn over(&self) {
         let mut over = self.over.subscribe();
-        // The sender is `self`.
+        // The sender is in `self`, so the wait ends only with the value.
         let _ = over.wait_for(|over| *over).await;
     }
 
@@ -527,10 +527,10 @@ impl PoolShared {
         self.presence.subscribe()
     }
 
-    /// Waits until the first process serves, has failed, or turns out to take long.
+    /// Waits until the pool has left the state `starting`: a process serves, has failed, or its package is being installed.
     async fn settled(&self) {
         let mut word = self.word.subscribe();
-        // The sender is `self`.
+        // The sender is in `self`, so the wait ends only with another state.
         let _ = word.wait_for(|word| *word != "starting").await;
     }
 

@@ -1,8 +1,8 @@
 //! An opened process of a server: its link, the server's description of itself, and the routing of its messages. A session of a
-//! remote server is a process here, too: [`super::launch`] tells the two apart.
+//! remote server is a process here, too: only [`super::launch`] tells the two apart.
 //!
-//! `keep` is the task that owns the process from its spawn to the end of its last descendant; all other code uses it only to
-//! communicate.
+//! `keep` is the task that owns the process from its spawn to the end of its last descendant; all other code only communicates
+//! with the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,36 +35,37 @@ pub(crate) use router::{InboundRouter, ListenerGuard, ProcessListener};
 /// How a process was opened, with the server's description of itself.
 #[derive(Debug, Clone)]
 pub(crate) enum ProcessOpening {
-    /// By `initialize`.
+    /// Opened by `initialize`, with this result.
     Legacy(InitializeReply),
-    /// Without a handshake: each request is complete in itself. The result of `server/discover`, unchanged.
+    /// Opened without a handshake: each request is complete in itself. Holds the result of `server/discover`, unchanged.
     Modern(Bytes),
 }
 
-/// An opened process.
+/// An opened process, or an opened session of a remote server.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Option<u32>,
-    /// The backend of a server that is reached over HTTP.
+    /// The backend of a remote server's session.
     backend: Option<BackendId>,
     link: Arc<Link>,
     opened: ProcessOpening,
-    /// The client as the process was told about it.
+    /// The client as it was described to the process.
     identity: Arc<ClientIdentity>,
     router: Arc<InboundRouter>,
     /// The personal values that the process was opened with.
     personal: Option<PersonalUse>,
-    /// Notified when a request waited for a response in vain.
+    /// Notified when a request was given up without a response.
     suspected: Notify,
     born: Instant,
-    /// Milliseconds after `born` since which requests wait in vain; 0 while requests are answered.
+    /// Milliseconds from `born` to the first request of those that were given up since the last response; 0 while requests are
+    /// answered.
     silent_since: AtomicU64,
     /// True once the pool knows that the process takes no more requests.
     over: watch::Sender<bool>,
 }
 
 impl ProcessOpening {
-    /// The era of the opening.
+    /// The era in which the process was opened.
     pub(crate) fn era(&self) -> Era {
         match self {
             Self::Legacy(_) => Era::Legacy,
@@ -104,12 +105,12 @@ impl Process {
         }
     }
 
-    /// The pid of the command, for a process of this machine.
+    /// The pid of the command; `None` for a session of a remote server.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
     }
 
-    /// The connection to the process.
+    /// The link to the process.
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
     }
@@ -119,7 +120,7 @@ impl Process {
         &self.opened
     }
 
-    /// The backend of a server that is reached over HTTP.
+    /// The backend of a remote server's session.
     pub(super) fn backend(&self) -> Option<&BackendId> {
         self.backend.as_ref()
     }
@@ -129,7 +130,7 @@ impl Process {
         self.personal.as_ref()
     }
 
-    /// The routing of messages that belong to no call.
+    /// The router for messages that belong to no call.
     pub(crate) fn router(&self) -> &Arc<InboundRouter> {
         &self.router
     }
@@ -144,19 +145,19 @@ impl Process {
         self.router.leave();
     }
 
-    /// Notes that a request waited in vain: the process is pinged.
+    /// Has the keeper ping the process, because a request was given up without a response.
     pub(super) fn suspect(&self) {
         self.suspected.notify_one();
     }
 
-    /// Notes that the process responded to a request.
+    /// Records that the process responded to a request.
     pub(super) fn answered(&self) {
         if self.silent_since.load(Ordering::Relaxed) != 0 {
             self.silent_since.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a request that began at `since` was given up; returns the time without any response. If calls have short
+    /// Records that a request that began at `since` was given up; returns the time without any response. If calls have short
     /// timeouts, a single one of them proves nothing about the process, but all of them together do.
     pub(super) fn waited_in_vain(&self, since: Instant) -> Duration {
         let millis = |time: Instant| {
@@ -171,13 +172,14 @@ impl Process {
         Duration::from_millis(millis(Instant::now()).saturating_sub(since))
     }
 
-    /// Waits until the pool knows that the process takes no more requests, at most for `patience`.
+    /// Waits until the pool knows that the process takes no more requests, at most for `patience`. Returns false after
+    /// `patience`.
     pub(super) async fn is_over_within(&self, patience: Duration) -> bool {
         let mut over = self.over.subscribe();
         timeout(patience, over.wait_for(|over| *over)).await.is_ok()
     }
 
-    /// Parameters of a request of the gateway: `fields`, and the metadata of the era.
+    /// Parameters of a request of the gateway: `fields`, with the metadata that a modern request needs.
     fn own_params(&self, mut fields: serde_json::Value) -> Box<RawValue> {
         if self.opened.era() == Era::Modern {
             fields["_meta"] = serde_json::json!({

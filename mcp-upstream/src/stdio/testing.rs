@@ -1,4 +1,4 @@
-//! A server on pipes that a test plays line by line.
+//! A server on pipes whose lines a test reads and writes.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -28,12 +28,12 @@ pub(super) struct ServerEnd {
     pub(super) output: pipe::Sender,
 }
 
-/// Handler that keeps messages without a call.
+/// Handler that collects messages that belong to no call.
 pub(super) struct House {
     pub(super) said: mpsc::Sender<String>,
     pub(super) asked: mpsc::Sender<ServerRequest>,
     pub(super) odd: Mutex<Vec<ProtocolViolation>>,
-    /// Calls that were given up or settled, and tasks that began.
+    /// Notes about calls that were given up or settled, and about tasks that began.
     pub(super) noted: Mutex<Vec<String>>,
 }
 
@@ -59,7 +59,7 @@ impl Inbound for House {
     }
 
     fn request(&self, request: ServerRequest) {
-        // A request without room is dropped, and so answered.
+        // A request beyond the channel's bound is dropped, and so answered.
         let _ = self.asked.try_send(request);
     }
 
@@ -81,7 +81,7 @@ impl Inbound for House {
     }
 }
 
-/// Sink that keeps a call's messages, as whole messages and as parameters.
+/// Sink that collects a call's messages, as whole messages and as parameters.
 pub(super) struct Heard(pub(super) mpsc::Sender<(String, String)>);
 
 impl NotificationSink for Heard {
@@ -153,7 +153,7 @@ impl Scene {
         (call, id)
     }
 
-    /// Makes a call and answers it, so that all earlier lines of the server have been read.
+    /// Makes a call and answers it, after which all earlier lines of the server have been read.
     pub(super) async fn settle(&mut self) {
         let (call, id) = self.begin("ping").await;
         self.peer
@@ -198,7 +198,7 @@ pub(super) fn raw(text: &str) -> &RawValue {
     serde_json::from_str(text).expect("JSON")
 }
 
-/// A client's request.
+/// Parses a client's request.
 pub(crate) fn request(text: &str) -> Request {
     let Ok(Message::Request { members, .. }) = jsonrpc::message(text) else {
         panic!("no request: {text}");
@@ -207,7 +207,7 @@ pub(crate) fn request(text: &str) -> Request {
     members.to_request(Bytes::copy_from_slice(text.as_bytes()))
 }
 
-/// A response.
+/// Parses a response.
 pub(crate) fn response(text: &str) -> Response {
     let Ok(Message::Response { id, outcome, .. }) = jsonrpc::message(text) else {
         panic!("no response: {text}");

@@ -1,8 +1,8 @@
 //! Limit of concurrent starts of servers, over all pools of the gateway.
 //!
-//! Every start takes a turn and gives it back when its process serves or has failed; while no turn is free, starts wait in order.
-//! A start that a request waits for goes before others: the first processes of new servers, spares. This is decided when a turn
-//! becomes free, so a start in the queue moves up as soon as a request needs it.
+//! Every start takes a turn and gives it back when its process serves or has failed; while no turn is free, starts wait in
+//! order. A start that a request waits for goes before the others (first processes of new servers, spares). The order is
+//! decided when a turn becomes free, so a start in the queue moves up as soon as a request needs it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use std::thread::available_parallelism;
 
 use tokio::sync::oneshot;
 
-/// Concurrent starts per core. More would only slow all of them down.
+/// Concurrent starts per core. More would only slow down all of them.
 const PER_CORE: usize = 2;
 
-/// The turns of one kind.
+/// A fixed number of turns, either to start or to install.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Plain data; no awaits under the lock, and no turn is dropped under it.
+    /// Plain data. No awaits under the lock, and no turn is dropped under it.
     queue: Mutex<TurnQueue>,
 }
 
@@ -36,13 +36,13 @@ struct WaitingStart {
 /// Number of requests that wait for a process of a server.
 pub(crate) type Requests = Arc<AtomicUsize>;
 
-/// The right to start; dropping it gives it to the next start.
+/// The right to start a process or an installation; dropping it passes it on to the next start.
 #[derive(Debug)]
 pub(crate) struct StartTurn {
     turns: Arc<Turns>,
 }
 
-/// The turns of a gateway.
+/// The turns of the gateway, of which starts and installations have separate ones.
 #[derive(Debug, Clone)]
 pub(crate) struct StartTurns {
     /// Turns to start a process.
@@ -52,7 +52,7 @@ pub(crate) struct StartTurns {
 }
 
 impl StartTurns {
-    /// Numbers of turns that suit the machine's cores.
+    /// As many turns as suit the machine's cores.
     pub(crate) fn of_machine() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -72,7 +72,7 @@ impl Turns {
         })
     }
 
-    /// Takes a turn. `requests`: the number of requests that wait for the start; `None` if none ever will.
+    /// Waits for a turn. `requests`: the number of requests that wait for the start; `None` if none ever will.
     pub(crate) async fn take(self: &Arc<Self>, requests: Option<Requests>) -> StartTurn {
         loop {
             let given = {
@@ -86,7 +86,7 @@ impl Turns {
                 queue.waiting.push_back(WaitingStart { requests, give });
                 given
             };
-            // `self` holds the queue, so it always answers.
+            // The sender is in `self`'s queue, so a turn always comes.
             if let Ok(turn) = given.await {
                 return turn;
             }
@@ -111,7 +111,7 @@ impl Turns {
             let turn = StartTurn {
                 turns: Arc::clone(self),
             };
-            // A start that has just left drops the turn, which passes it on again.
+            // A start that has just been dropped drops the turn, which passes it on again.
             let _ = next.give.send(turn);
         }
     }

@@ -1,8 +1,8 @@
-//! Lines over two pipes, bounded both ways: the lines that wait to be written, the length of a line, and the part that is read of
+//! Lines over two pipes, within bounds: the lines that wait to be written, the length of a line, and the prefix that is read of
 //! an unusable line.
 //!
-//! This module knows that a line ends with a newline, and where the id is in a line that is too long to keep; nothing else of a
-//! message.
+//! This module knows that a line ends with a newline, and how to find the id in a line that is too long to keep; it knows
+//! nothing else about messages.
 
 mod outbox;
 mod read;
@@ -17,8 +17,8 @@ pub(crate) use scan::IdScan;
 /// The gateway's ends of a server's pipes.
 #[derive(Debug)]
 pub(crate) struct Pipes {
-    /// The server's standard input.
+    /// The end that writes to the server's standard input.
     pub(crate) stdin: OwnedFd,
-    /// The server's standard output.
+    /// The end that reads from the server's standard output.
     pub(crate) stdout: OwnedFd,
 }

@@ -241,12 +241,12 @@ fn is_foreign(home: Option<ReplicaId>, own: Option<ReplicaId>) -> bool {
     home.is_some() && home != own
 }
 
-/// Converts an error of SQLite.
+/// Converts an error of SQLite to an error of the store.
 fn failed(error: rusqlite::Error) -> StoreError {
     StoreError(error.to_string())
 }
 
-/// Seconds since 1970.
+/// The current time, in seconds since 1970.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs().try_into().unwrap_or(i64::MAX))

@@ -142,7 +142,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when it does not.
+    /// [`StoreError`] when Redis does not answer.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let ping = self.link.run(|mut connection| async move {
             redis::cmd("PING").exec_async(&mut connection).await

@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventLogConfig {
-    /// The most events of one stream.
+    /// Maximum number of kept events of one stream.
     pub events: usize,
-    /// The most bytes of one stream.
+    /// Maximum memory of the kept events of one stream, in bytes.
     pub bytes: ByteSize,
     /// The age after which events are dropped.
     #[serde(with = "humantime_serde")]
     pub age: Duration,
-    /// The most bytes of all streams that keep their events together; streams that keep none (`/sse`, listen, answers without a
-    /// session) may hold as much once more.
+    /// Maximum memory of all streams that keep their events, in bytes. Streams that keep none (`/sse`, listen, answers without a
+    /// session) may hold the same amount once more.
     pub total: ByteSize,
 }
 

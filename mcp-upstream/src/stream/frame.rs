@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The comment of an idle stream.
+/// Keep-alive comment, written to an idle stream.
 pub(crate) const PING: &[u8] = b": ping\n\n";
 
-/// How long a client waits before it reconnects, unless told otherwise.
+/// Time that a client waits before it reconnects, unless the stream names another.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// The id of an event: the number of its stream in the session, and its position among all events of the process.
@@ -22,7 +22,7 @@ pub(crate) const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct EventId {
     /// The stream's number in its session.
     pub(crate) stream: u32,
-    /// Increases within the process.
+    /// Position of the event; increases within the process.
     pub(crate) sequence: u64,
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn message(id: Option<EventId>, message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// An event with another name, such as `endpoint`. Name and data must come from the gateway: a line break in the name would be
-/// another field.
+/// An event with a name other than `message`, such as `endpoint`. Name and data must come from the gateway: a line break in the
+/// name would begin another field.
 pub(crate) fn named(name: &'static str, data: &str) -> Bytes {
     let mut frame = begin(None, data.len() + name.len());
     frame.put_slice(b"event: ");
@@ -69,7 +69,7 @@ pub(crate) fn named(name: &'static str, data: &str) -> Bytes {
     frame.freeze()
 }
 
-/// The event before the first message: an id to resume from, and how long to wait before that.
+/// The event before the first message: an id to resume from, and the retry time ([`RETRY`]).
 pub(crate) fn priming(id: EventId) -> Bytes {
     let mut frame = begin(Some(id), 0);
     frame.put_slice(format!("retry: {}\n", RETRY.as_millis()).as_bytes());
@@ -77,7 +77,7 @@ pub(crate) fn priming(id: EventId) -> Bytes {
     frame.freeze()
 }
 
-/// Tells the client when to reconnect, before its stream is ended.
+/// The retry time, sent before a stream is ended: the client reconnects after it.
 pub(crate) fn retry(after: Duration) -> Bytes {
     Bytes::from(format!("retry: {}\n\n", after.as_millis()))
 }

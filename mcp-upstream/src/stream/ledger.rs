@@ -4,10 +4,9 @@
 //! sequence of an event no newer than the stream's oldest, and moves an outdated entry to its proper place when it meets one. So
 //! appending to a stream that holds events touches two atomics here, and neither bound ever walks the streams.
 //!
-//! When the total is reached, the principal that holds the most gives way: its oldest event goes, even if another principal
-//! appended. A principal that holds less than its equal part of the total therefore loses nothing to the others. Within a
-//! principal one session may hold a 64th of the total, and at least the bound of one stream; the log enforces that when it
-//! appends.
+//! When the total is reached, the principal that holds the most loses its oldest event, even if another principal appended. A
+//! principal that holds less than its equal part of the total therefore loses no events to other principals. Within a principal
+//! one session may hold a 64th of the total, and at least the bound of one stream; the log enforces that when it appends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,12 +23,13 @@ mod share;
 
 pub(super) use share::Share;
 
-/// The most entries that one sweep checks, and the least number that it checks of each share.
+/// Maximum number of entries that one sweep checks.
 const SWEEP_MAX: usize = 100_000;
+/// Minimum number of entries that one sweep checks of each share.
 const SWEEP_SHARE_MIN: usize = 1000;
 
-/// The bound for all sessions' streams together, as a multiple of the bound for one session's streams. A session may always hold
-/// as much as one stream may.
+/// Ratio of the total for the streams of all sessions to the bound for the streams of one session. A session may always hold as
+/// much as one stream may.
 const SESSIONS_MIN: usize = 64;
 
 type Principal = Option<Arc<str>>;
@@ -42,10 +42,10 @@ pub(super) struct Ledger {
     bytes: AtomicUsize,
     limits: EventLogConfig,
     bounds: Bounds,
-    /// The most bytes that the streams of one session may hold.
+    /// Maximum memory that the streams of one session may hold together, in bytes.
     session_max: usize,
-    /// The shares of principals that have streams, and for a while of those that had. Locked before a share's entries; never
-    /// together with a stream's lock.
+    /// Shares of the principals that have streams, and until the next sweep of principals that had some. Locked before a share's
+    /// entries; never together with a stream's lock.
     shares: Mutex<HashMap<Principal, Weak<Share>>>,
     pub(super) metrics: Arc<StreamMetrics>,
 }
@@ -71,7 +71,7 @@ impl Ledger {
         self.bounds
     }
 
-    /// The most bytes that the streams of one session may hold together.
+    /// Maximum memory that the streams of one session may hold together, in bytes.
     pub(super) fn session_max(&self) -> usize {
         self.session_max
     }
@@ -80,8 +80,8 @@ impl Ledger {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A sequence for an event of a stream behind `newest`. A stream that another process held is ahead of this process: its
-    /// sequences are its own, so that they do not depend on other sessions of the process.
+    /// The sequence for an event behind `newest` of its stream. A stream that another process held may be ahead of this process:
+    /// its sequences then count on from `newest`, so that they do not depend on other sessions of the process.
     pub(super) fn next_after(&self, newest: u64) -> u64 {
         self.next_sequence().max(newest.saturating_add(1))
     }
@@ -106,7 +106,8 @@ impl Ledger {
         })
     }
 
-    /// Removes events until all fit their total, each time the oldest event of the principal that then holds the most.
+    /// Removes events until the kept streams fit their total, each time the oldest event of the principal that then holds the
+    /// most memory.
     pub(super) fn enforce_total(&self) {
         let total = in_memory(self.limits.total);
         while self.bytes() > total {
@@ -135,15 +136,15 @@ impl Ledger {
         }
     }
 
-    /// The share of the principal that holds the most. There are few principals, and this is called only when the total is
-    /// reached.
+    /// The share of the principal that holds the most memory; walks all shares. There are few principals, and this is called only
+    /// when the total is reached.
     fn fullest(&self) -> Option<Arc<Share>> {
         let shares = self.shares();
         let shares = shares.values().filter_map(Weak::upgrade);
         shares.max_by_key(|share| share.bytes())
     }
 
-    /// The number of entries.
+    /// The number of entries of all shares.
     #[cfg(test)]
     pub(super) fn listed(&self) -> usize {
         let shares = self.shares();

@@ -14,21 +14,21 @@ pub struct StreamLimiter {
     per_principal: StreamUsage,
 }
 
-/// A number of streams, and the bytes that they hold beside their events.
+/// A number of streams, and the memory that they hold beside their events, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamUsage {
     streams: usize,
     bytes: usize,
 }
 
-/// A place for one stream; dropping it gives the place back.
+/// Permit for one open stream of a principal; dropping it returns the permit.
 pub struct StreamGuard {
     limiter: StreamLimiter,
     principal: Arc<str>,
     bytes: usize,
 }
 
-/// The principal holds the maximum number of streams, or the maximum memory in them.
+/// Error: the principal holds the maximum number of streams, or the maximum memory in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many open streams")]
 pub struct Full;
@@ -45,12 +45,12 @@ impl StreamLimiter {
         }
     }
 
-    /// Takes a place for a stream of this principal. `bytes` is the memory that the stream holds beside its events. Callers
+    /// Takes a permit for a stream of this principal. `bytes` is the memory that the stream holds beside its events. Callers
     /// without a principal share the empty name.
     ///
     /// # Errors
     ///
-    /// [`Full`], if there is no place; it does not say when there will be.
+    /// [`Full`], if the principal is at a bound; the error does not say when a permit will be free.
     pub fn enter(&self, principal: Option<&Arc<str>>, bytes: usize) -> Result<StreamGuard, Full> {
         let principal = principal.map_or_else(|| Arc::from(""), Arc::clone);
         let mut open = self.open.entry(Arc::clone(&principal)).or_default();

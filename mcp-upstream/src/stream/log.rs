@@ -1,5 +1,5 @@
-//! Event log of a session's streams, from which a client that lost a stream resumes it. The events live in the streams, the
-//! streams in their session; every event of a session is added to its stream here.
+//! Event log of a session's streams, from which a client that lost a stream resumes it. The streams hold the events, and the
+//! session holds the streams; every event of a session is added to its stream here.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,10 +20,10 @@ use crate::seal::SessionId;
 
 mod restore;
 
-/// The number of sessions that a broadcast serves before it yields.
+/// Number of sessions to which a broadcast appends before it yields to the runtime.
 const BROADCAST_STEP: usize = 256;
-/// Concurrent writes of a broadcast to the store. All replicas broadcast a change at the same time, and no operation of
-/// the store may wait for the others longer than 50 ms: those of 50 replicas are the work of 22 ms (docs/scaling.md).
+/// Maximum number of concurrent writes of one broadcast to the store. All replicas broadcast a change at the same time, and no
+/// operation of the store may wait for others longer than 50 ms: the writes of 50 replicas take it 22 ms (docs/scaling.md).
 const WRITES: usize = 16;
 
 /// The use of a session's stream.
@@ -33,7 +33,7 @@ pub enum StreamKind {
     General,
     /// The messages of one request, in the answer to its POST.
     Request,
-    /// The only stream of an HTTP+SSE session. It has no ids and keeps nothing: that transport cannot resume.
+    /// The only stream of an HTTP+SSE session. Its events have no ids and are not kept: that transport cannot resume.
     Sse,
 }
 
@@ -54,7 +54,7 @@ pub struct EventLog {
 impl EventLog {
     /// A log within these bounds, whose streams use this pulse.
     ///
-    /// Streams that do not keep their events have a total of the same size, beside that of the log.
+    /// The total of [`EventLogConfig`] also bounds the passing streams of the pulse, separately from the kept streams.
     pub fn new(limits: EventLogConfig, pulse: Arc<Pulse>, metrics: Arc<StreamMetrics>) -> Self {
         pulse.bound_passing(in_memory(limits.total));
         Self {
@@ -113,7 +113,7 @@ impl EventLog {
         self.ledger.enforce_total();
     }
 
-    /// Stores an event.
+    /// Stores the event of `staged`.
     async fn keep(
         &self,
         store: &dyn EventStore,
@@ -131,8 +131,8 @@ impl EventLog {
         }
     }
 
-    /// The outcome of an append. A failing store takes nothing from connected clients; a line is logged when it begins to fail,
-    /// and when it works again.
+    /// Logs when the store begins to fail and when it works again. Returns the outcome of the append, `None` if the store failed:
+    /// connected clients get the event all the same.
     fn noted(&self, stored: Result<AppendOutcome, StoreError>) -> Option<AppendOutcome> {
         let fails = stored.is_err();
         if self.fails.load(Ordering::Relaxed) != fails
@@ -150,7 +150,7 @@ impl EventLog {
     }
 }
 
-/// A message with one sequence, framed once per stream number.
+/// A message for the general streams of many sessions, with one sequence, framed once per stream number.
 struct Broadcast<'a> {
     message: &'a [u8],
     sequence: u64,
@@ -187,7 +187,7 @@ pub enum ResumeError {
     /// The id is malformed.
     #[error("malformed event id")]
     Malformed,
-    /// The session never had such an event.
+    /// The session never had an event with that id.
     #[error("unknown event id")]
     Unknown,
     /// The log cannot be read.
@@ -244,8 +244,8 @@ impl EventLog {
         self.store.is_some()
     }
 
-    /// Adds a message to exactly one general stream of the session: the newest with a reader, else the newest, for its client to
-    /// fetch. Returns true if there was one.
+    /// Adds a message to exactly one general stream of the session: the newest with a reader, else the newest, whose client may
+    /// resume it later. Returns false if the session has no general stream.
     pub async fn append_general(&self, session: &dyn StreamOwner, message: &[u8]) -> bool {
         let Some(stream) = session.streams().general() else {
             return false;
@@ -336,12 +336,12 @@ impl EventLog {
     }
 
     /// Resumes a stream after an event. A reader that is still attached loses the stream. Events older than the log are left out;
-    /// if the stream is no longer kept, a general one continues empty and a request's is over. A request's stream of another process
-    /// is unknown if nothing of it was stored.
+    /// if the stream is no longer kept, a general stream continues empty and a request's stream is over.
     ///
     /// # Errors
     ///
-    /// [`ResumeError`].
+    /// [`ResumeError::Malformed`] or [`ResumeError::Unknown`] for an id that names no event of the session, also for a request's
+    /// stream of another process of which no event was stored; [`ResumeError::Store`], if the store cannot be read.
     pub async fn resume(
         &self,
         session: &dyn StreamOwner,
@@ -351,9 +351,9 @@ impl EventLog {
         let found = match session.streams().find(id.stream) {
             StreamLookup::Earlier(kind) => match self.take_over(session, id.stream, kind).await? {
                 Some(stream) => StreamLookup::Kept(stream),
-                // The process that may have opened it has stored nothing of it, so nothing says how its request ended.
+                // The process that may have opened the stream has stored none of its events, so the request's outcome is unknown.
                 None if kind == StreamKind::Request => return Err(ResumeError::Unknown),
-                // Its sequences come from another process.
+                // Another process numbered the events of the stream.
                 None => StreamLookup::Earlier(kind),
             },
             found => found,

@@ -12,10 +12,10 @@ use tooldock_workers::names::NamespaceName;
 
 use super::Stream;
 
-/// The use of an open stream.
+/// Use of an open stream without a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpenKind {
-    /// The changes that a client listens to.
+    /// Notifications about changes, for the `subscriptions/listen` of a client.
     Listen,
     /// The answer to one request, while its call runs.
     Answer,
@@ -33,7 +33,7 @@ impl OpenKind {
     }
 }
 
-/// An open stream.
+/// Entry of an open stream without a session, for operators.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenStream {
     pub(crate) kind: OpenKind,
@@ -42,7 +42,7 @@ pub(crate) struct OpenStream {
     pub(crate) since: Instant,
 }
 
-/// The list of open streams. Clones share it.
+/// List of the open streams without a session. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct OpenStreams {
     /// Plain data; the lock is never held across an await. Bounded by connections: each entry belongs to an answer that is being
@@ -96,7 +96,7 @@ impl OpenStreams {
             .collect()
     }
 
-    /// Ends a stream. Returns `false` if there is no such stream any more.
+    /// Ends a stream. Returns `false` if the stream is not in the list any more.
     pub(crate) fn end(&self, number: u64) -> bool {
         let stream = {
             let open = self.lock();

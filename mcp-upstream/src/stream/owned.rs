@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::{Stream, StreamKind};
 use crate::seal::SessionId;
 
-/// The most streams without a reader, of each kind, that are kept for their client to come back to.
+/// Maximum number of streams without a reader, of each kind, that are kept for their client to resume.
 const KEPT_MAX: usize = 32;
 
-/// Streams of requests that a process may open without a record of it, because the store fails. A process that takes the owner up
-/// leaves as many numbers free: a client that resumes a stream by its number must not meet another one.
+/// Maximum number of request streams that a process opens without a record of them while the store fails. A process that
+/// takes the owner up leaves as many numbers free: a client that resumes a stream by its number must not get another stream.
 pub(crate) const UNRECORDED_MAX: u32 = 1 << 12;
 
 /// Owner of streams: a session, from the point of view of the event log.
@@ -30,19 +30,19 @@ pub trait StreamOwner: Send + Sync {
     /// The principal that the streams are accounted to.
     fn principal(&self) -> Option<&Arc<str>>;
 
-    /// The owner as the observer of readers. Weak: a stream must not keep its owner alive.
+    /// The owner as the observer of its streams' readers. Weak: a stream must not keep its owner alive.
     fn readers(&self) -> Weak<dyn StreamReaders>;
 }
 
 /// The owner from the point of view of one of its streams, which reports readers that come or leave.
 pub trait StreamReaders: Send + Sync {
-    /// The list that the stream belongs to.
+    /// The streams of the owner.
     fn streams(&self) -> &OwnedStreams;
 
-    /// A stream got a reader.
+    /// Reports that a stream got a reader.
     fn reader_came(&self);
 
-    /// A stream lost its reader.
+    /// Reports that a stream lost its reader.
     fn reader_left(&self, now: Instant);
 }
 
@@ -55,17 +55,18 @@ pub struct OwnedStreams {
     read: AtomicU32,
 }
 
+/// Streams of one owner, in the order in which they were opened.
 #[derive(Debug, Default)]
 struct List {
     closed: bool,
     counts: StreamCounts,
-    /// The part of them that another process opened.
+    /// The counts of the streams that another process opened.
     earlier: StreamCounts,
     /// The streams in the order in which they were opened.
     streams: Vec<Arc<Stream>>,
 }
 
-/// The number of opened streams of each kind. General streams have even numbers and the others odd ones, so that the first
+/// The number of opened streams of each kind. General streams have even numbers and request streams odd ones, so that the first
 /// general stream, the only one in most sessions, has the same number everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StreamCounts {
@@ -99,7 +100,7 @@ impl StreamCounts {
         *count = (*count).max(which);
     }
 
-    /// The kind of an opened stream.
+    /// The kind of the stream with this number, if it was opened.
     fn kind(self, number: u32) -> Option<StreamKind> {
         match (number % 2, number.div_ceil(2)) {
             (_, 0) => None,
@@ -108,7 +109,7 @@ impl StreamCounts {
         }
     }
 
-    /// The number of a request's stream behind all that the process before this one may have opened.
+    /// The number of a request's stream behind all streams that the earlier process may have opened without a record.
     pub(crate) fn behind_unrecorded(self) -> u32 {
         let last = self.requests.saturating_add(UNRECORDED_MAX);
         last.saturating_mul(2).saturating_sub(1)
@@ -134,7 +135,7 @@ pub(crate) enum StreamLookup {
 }
 
 impl OwnedStreams {
-    /// The streams of an owner that had these numbers in another process.
+    /// Creates the list of an owner whose streams another process numbered up to these counts.
     pub(crate) fn after(counts: StreamCounts) -> Self {
         let list = List {
             counts,
@@ -236,7 +237,7 @@ impl OwnedStreams {
         drop(removed);
     }
 
-    /// Frees memory, the oldest stream first, until all hold at most `max` bytes: finished streams without a reader are
+    /// Frees memory, the oldest stream first, until the streams hold at most `max` bytes: finished streams without a reader are
     /// forgotten, then other streams without a reader lose their events. `but` and streams with a reader stay unchanged.
     pub(crate) fn shrink(&self, max: usize, but: &Arc<Stream>) {
         let mut list = self.lock();
@@ -277,8 +278,7 @@ impl OwnedStreams {
         }
     }
 
-    /// Ends the streams that would not end by themselves, each with the time after which its client comes back. Streams of
-    /// requests go on.
+    /// Ends the long streams, each with the time after which its client reconnects. Streams of requests continue.
     pub(crate) fn end_long(&self) {
         for stream in self.lock().streams.clone() {
             if let Some(waker) = stream.end() {
@@ -301,7 +301,7 @@ impl OwnedStreams {
         self.read.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns true if it was the last reader.
+    /// Notes that a stream has lost its reader. Returns true if no stream has a reader any more.
     pub(crate) fn reader_left(&self) -> bool {
         self.read.fetch_sub(1, Ordering::SeqCst) == 1
     }
@@ -312,8 +312,8 @@ impl OwnedStreams {
 }
 
 impl List {
-    /// Removes the oldest of the streams without a reader, beyond [`KEPT_MAX`]. They are returned, to be dropped without the
-    /// lock.
+    /// Removes the oldest streams without a reader beyond [`KEPT_MAX`]. They are returned, so that the caller drops them without
+    /// the lock.
     fn prune(&mut self, kind: StreamKind) -> Vec<Arc<Stream>> {
         if self.streams.len() <= KEPT_MAX {
             return Vec::new();

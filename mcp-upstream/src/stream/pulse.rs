@@ -18,14 +18,14 @@ use super::config::EventLogConfig;
 use super::ledger::in_memory;
 use super::{Stream, StreamMetrics, frame};
 
-/// The number of groups of streams that are due together. Many small groups: comments that are due at once are written at once,
-/// and calls wait for that (with 16, the p99 of calls beside 19,000 idle streams doubled).
+/// Number of groups of streams whose comments are due together. Many small groups: comments that are due at once are written at
+/// once, and calls wait for that (with 16, the p99 of calls beside 19,000 idle streams doubled).
 const SLOTS: u32 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 7;
 /// The step between the retry times of successive slots, so that the clients of a shutdown come back at different times.
 const RETRY_STEP: Duration = Duration::from_millis(30);
 
-/// The shared timer of all streams.
+/// Timer of the keep-alive comments of all streams, the switch that ends the streams, and the account of passing streams.
 pub struct Pulse {
     tick_every: Duration,
     tick: AtomicU32,
@@ -35,7 +35,7 @@ pub struct Pulse {
     metrics: Arc<StreamMetrics>,
     /// The bytes that passing streams hold unread.
     passing: AtomicUsize,
-    /// The most bytes that they may hold together.
+    /// Maximum memory of the unread events of all passing streams together, in bytes.
     passing_max: AtomicUsize,
 }
 
@@ -72,7 +72,7 @@ impl Pulse {
         })
     }
 
-    /// Sets the most bytes that passing streams may hold together.
+    /// Sets the maximum memory of all passing streams together, in bytes.
     pub(super) fn bound_passing(&self, bytes: usize) {
         self.passing_max.store(bytes, Ordering::Relaxed);
     }
@@ -96,7 +96,7 @@ impl Pulse {
         self.passing.load(Ordering::Relaxed)
     }
 
-    /// Ticks until it is dropped. A single task of the process runs it.
+    /// Ticks until the future is dropped. A single task of the process runs it.
     pub async fn run(&self) {
         let mut ticks = interval(self.tick_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

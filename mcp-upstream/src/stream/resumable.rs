@@ -18,8 +18,8 @@ use super::{
 
 /// The state of a stream after events were removed from it.
 pub(super) struct RemainingEvents {
-    /// The oldest event and its time, by which the share lists the stream from now on; `None` without events, and then it is not
-    /// listed.
+    /// Sequence and time of the oldest event, under which the share lists the stream from now on; `None` without events: the
+    /// stream is then not listed.
     pub(super) oldest: Option<(u64, Instant)>,
     /// True when nothing can ever be read from the stream again.
     pub(super) useless: bool,
@@ -94,7 +94,7 @@ impl Stream {
         self.lock().window.skip(sequence);
     }
 
-    /// Returns true if events stay after they were read.
+    /// Returns true if the stream keeps events after they were read.
     pub(super) fn is_kept(&self) -> bool {
         self.share.is_some()
     }
@@ -103,7 +103,7 @@ impl Stream {
         self.number
     }
 
-    /// The newest event there was, including an event to resume from; 0 if there was none.
+    /// Sequence of the newest event that the stream ever had, or of the event to resume from; 0 if there was none.
     pub(super) fn newest(&self) -> u64 {
         self.lock().window.newest()
     }
@@ -123,13 +123,13 @@ impl Stream {
         !state.attached && (state.phase != StreamPhase::Open || state.role == Role::General)
     }
 
-    /// Returns true if the stream is kept only for a client that may come back, and has had its last event.
+    /// Returns true if the stream is kept only for a client that may come back, and gets no further events.
     pub(crate) fn is_left(&self) -> bool {
         let state = self.lock();
         !state.attached && state.phase != StreamPhase::Open
     }
 
-    /// The stream's part of the total, in bytes.
+    /// The memory of the stream's window, as counted in the total of kept streams, in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.lock().window.cost()
     }
@@ -208,8 +208,8 @@ impl Stream {
         }
     }
 
-    /// Attaches a reader after an event, and returns true with it if events in between are gone. `None` if there never was such
-    /// an event.
+    /// Attaches a reader after the event with that sequence. Returns true with the reader if later events were dropped before it
+    /// could read them. `None` if the stream has not reached that sequence.
     pub(super) fn read_after(self: &Arc<Self>, sequence: u64) -> Option<(Subscription, bool)> {
         let mut slots = self.pulse.slots();
         let mut state = self.lock();
@@ -262,7 +262,7 @@ impl Stream {
         RemainingEvents { oldest, useless }
     }
 
-    /// Ends the stream with its session: nothing more can be read.
+    /// Ends the stream with its session: its events are dropped, and its reader ends.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.phase = StreamPhase::Closed;
@@ -295,7 +295,7 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends a stream that would not end by itself. Called by the pulse.
+    /// Ends a long stream after its present events and the farewell; other streams stay. Returns the waker of the reader.
     pub(super) fn end(&self) -> Option<Waker> {
         let mut state = self.lock();
         if !state.role.is_long() || state.ending != Ending::No {
@@ -306,7 +306,7 @@ impl Stream {
     }
 
     /// Ends a stream for an operator: a long stream as the pulse does, so that its client comes back in order; any other stream
-    /// at its current position.
+    /// by finishing it.
     pub(super) fn end_for_operator(&self) {
         match self.end() {
             Some(waker) => wake(Some(waker)),

@@ -1,5 +1,5 @@
-//! Events that are being stored: they are shown once they are stored, and in their order, in whatever order the store answers. As
-//! many wait as there are writers.
+//! Events that are being stored: an event is shown once it is stored, in the order of sequences, in whatever order the store
+//! answers. The queue has an entry for each concurrent writer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::store::StreamRef;
 use super::{Stream, StreamPhase, frame};
 use crate::seal::SessionId;
 
-/// The events of a stream that are not shown yet. Allocated only while there are any.
+/// Queue of a stream's events that are not shown yet. Allocated only while it has entries.
 #[derive(Debug, Default)]
 pub(super) struct StagedEvents(Option<Box<Waiters>>);
 
-/// Boxed as a whole, since most streams have none.
+/// The events in the queue. Boxed as a whole, since most streams have no event there.
 #[derive(Debug, Default)]
 struct Waiters {
     events: VecDeque<StagedEntry>,
@@ -27,7 +27,7 @@ struct StagedEntry {
     settled: bool,
 }
 
-/// An event that is being stored. It is shown when this is dropped, even if storing it failed: a connected client gets its answer
+/// An event that is being stored. Dropping it shows the event, even if storing failed: a connected client gets its answer
 /// without the store, too.
 pub(super) struct StagingGuard {
     stream: Arc<Stream>,
@@ -35,7 +35,7 @@ pub(super) struct StagingGuard {
 }
 
 impl StagedEvents {
-    /// The newest event in the queue.
+    /// Sequence of the newest event in the queue.
     fn newest(&self) -> Option<u64> {
         let waiting = self.0.as_ref()?.events.back()?;
         Some(waiting.sequence)
@@ -77,7 +77,7 @@ impl StagedEvents {
         }
     }
 
-    /// Drops the events without showing them.
+    /// Drops the queued events without showing them.
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }

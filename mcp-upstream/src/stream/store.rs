@@ -1,6 +1,6 @@
 //! Port to a store of events outside of this process. Without a store only the windows of the streams hold events.
 //!
-//! A stream is read back as a whole, into a window. A client that resumes the stream is then served by the code for any window.
+//! A stream is read back as a whole, into a window, from which a client that resumes the stream is served as from any window.
 //! The opening of a stream is stored as an event, too: a client may resume right after it.
 
 use std::fmt;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::seal::SessionId;
 
-/// A stream of a session that keeps its events.
+/// Identity of a kept stream in the store.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
-    /// The session.
+    /// The id of the stream's session.
     pub session: &'a SessionId,
     /// The stream's number in the session.
     pub number: u32,
@@ -22,7 +22,7 @@ pub struct StreamRef<'a> {
 /// A stored event of a stream.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredEvent {
-    /// Increases within a stream. 0 for an opening without an event to resume from.
+    /// Sequence of the event; increases within a stream. 0 for an opening without an event to resume from.
     pub sequence: u64,
     /// The kind of the event, with its content.
     pub kind: EventKind,
@@ -46,11 +46,11 @@ pub enum EventKind {
 pub struct Replay {
     /// The events in their order.
     pub events: Vec<StoredEvent>,
-    /// The newest event that was left out; 0 if there is none.
+    /// Sequence of the newest event that was left out; 0 if no event was.
     pub dropped: u64,
 }
 
-/// The answer of a store to an event.
+/// Outcome of storing an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendOutcome {
     /// The event was stored.
@@ -63,7 +63,7 @@ pub enum AppendOutcome {
 /// stream's oldest messages.
 #[async_trait]
 pub trait EventStore: Send + Sync {
-    /// Stores one more event.
+    /// Appends an event to a stream.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ pub trait EventStore: Send + Sync {
         event: &StoredEvent,
     ) -> Result<AppendOutcome, StoreError>;
 
-    /// The opening and the newest messages of a stream, at most `max`. Empty if the stream is unknown.
+    /// Reads the opening and the newest messages of a stream, at most `max`. Empty if the stream is unknown.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ pub trait EventStore: Send + Sync {
     async fn forget(&self, session: &SessionId) -> Result<(), StoreError>;
 }
 
-/// The store failed. The text is for the log, not for clients.
+/// Failure of the store. The text is for the log, not for clients.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("session store: {0}")]
 pub struct StoreError(pub String);

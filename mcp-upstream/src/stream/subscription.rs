@@ -28,7 +28,7 @@ impl Subscription {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Returns true if the stream was broken off: a client that waits for more should come back.
+    /// Returns true if the stream was broken off: a client that waits for further events should reconnect.
     pub fn is_broken(&self) -> bool {
         self.stream.lock().broken
     }

@@ -1,7 +1,7 @@
 //! Events of one stream that are still held, and the position of its reader.
 //!
-//! Plain data without a lock, a clock or a task: the stream around it has those. Events are removed at the front only, so a
-//! window always holds the newest events without a gap.
+//! Plain data without a lock, a clock or a task: the stream that holds the window has those. Events are removed at the front
+//! only, so a window always holds the newest events without a gap.
 
 use std::collections::VecDeque;
 
@@ -14,9 +14,9 @@ const EVENT_OVERHEAD: usize = 64;
 /// Bounds of one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The most events.
+    /// Maximum number of events.
     pub(crate) events: usize,
-    /// The most bytes of their frames.
+    /// Maximum length of the events' frames together, in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct Window {
     bytes: usize,
     /// The number of events at the front that the reader has read.
     read: usize,
-    /// The newest event that was removed; 0 if there is none.
+    /// Sequence of the newest event that was removed; 0 if none was.
     evicted: u64,
-    /// The newest event there ever was.
+    /// Sequence of the newest event that was ever added.
     newest: u64,
 }
 
@@ -48,12 +48,12 @@ struct WindowEvent {
     at: Instant,
 }
 
-/// The result of trimming.
+/// Result of trimming a window to its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TrimOutcome {
     /// The window is within its bounds, or only its newest unread event exceeds them.
     Within,
-    /// The reader has left more unread than the bounds allow; events that it had not read are gone.
+    /// The reader has left more unread than the bounds allow: unread events were removed.
     ReaderTooSlow,
 }
 
@@ -66,7 +66,7 @@ impl Window {
         }
     }
 
-    /// An empty window whose events up to `sequence`, if there were any, are gone.
+    /// An empty window that has lost its events up to `sequence`.
     pub(crate) fn after_gap(sequence: u64) -> Self {
         Self {
             evicted: sequence,
@@ -80,12 +80,12 @@ impl Window {
         self.newest = self.newest.max(sequence);
     }
 
-    /// The newest event there ever was.
+    /// Sequence of the newest event that was ever added, or skipped.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// The oldest event that is held.
+    /// Sequence and time of the oldest event that is held.
     pub(crate) fn oldest(&self) -> Option<(u64, Instant)> {
         self.events.front().map(|event| (event.sequence, event.at))
     }
@@ -125,7 +125,7 @@ impl Window {
         self.evict().map(|(frame, _)| frame)
     }
 
-    /// Moves the reader after an event. Returns true if events between that one and the oldest are gone.
+    /// Moves the reader behind the event with that sequence. Returns true if later events were removed from the window.
     pub(crate) fn seek(&mut self, sequence: u64) -> bool {
         self.read = self
             .events

@@ -1,4 +1,4 @@
-//! Outgoing lines to the client: bounded in number and in bytes, written by one task.
+//! Outgoing lines to a client: bounded in number and in bytes, written by one task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use tokio::time::timeout;
 
 use crate::jsonrpc::splice;
 
-/// The most lines that wait to be written.
+/// Maximum number of lines that wait to be written.
 const LINES_MAX: usize = 256;
-/// The most bytes of these lines. A single line may be longer.
+/// Maximum size of the waiting lines, in bytes. A single line may be longer.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Sends lines to the client. Cheap to clone; the writer ends when the last clone is dropped.
+/// Sender of lines to the client. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Outbox {
     lines: mpsc::Sender<Outgoing>,
     room: Arc<Semaphore>,
 }
 
-/// A line with its newline, and its share of the room, which is given back when the line is written.
+/// A line with its newline and its share of the bytes' limit, which is freed when the line is written.
 pub(super) struct Outgoing {
     line: Vec<u8>,
     _room: OwnedSemaphorePermit,
@@ -36,7 +36,7 @@ impl Outbox {
         (Self { lines, room }, receiver)
     }
 
-    /// Adds a message, as soon as there is room for it. Drops the message if the writer has ended.
+    /// Queues a message, after waiting until the limits allow it. Drops the message if the writer has ended.
     pub(super) async fn send(&self, message: Bytes) {
         let mut line = Vec::with_capacity(message.len() + 1);
         line.extend_from_slice(&message);
@@ -56,8 +56,8 @@ impl Outbox {
     }
 }
 
-/// Writes the lines until the last sender or the client is gone, or until one line took longer than `patience`. Each line is a
-/// write of its own: some clients lose a progress notification that they read together with the response after it.
+/// Writes the lines until the last sender or the client is gone, or until one line took longer than `patience`. Each line is
+/// written separately: some clients lose a progress notification that they read together with the response after it.
 pub(super) async fn write(
     mut lines: mpsc::Receiver<Outgoing>,
     mut output: impl AsyncWrite + Unpin,

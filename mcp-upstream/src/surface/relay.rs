@@ -7,9 +7,9 @@
 //!                                                       progress of calls ───────────────────────────────┘
 //! ```
 //!
-//! A frame is one JSON-RPC message on one line, and its methods are the relay's own: `oubliette_tools` and `oubliette_call_tool`.
-//! There is no session. Each frame carries its key, which is looked up when the frame is read, so that a revoked key is refused
-//! with the next frame on any connection (SEC-18).
+//! A frame is one JSON-RPC message on one line, and its methods are the relay's own: `oubliette_tools` and
+//! `oubliette_call_tool`. There is no session. Each frame carries its key, which is looked up when the frame is read, so that a
+//! revoked key is refused at the next frame on any connection (SEC-18).
 //!
 //! | file | holds |
 //! |---|---|
@@ -18,13 +18,13 @@
 //! | `relay/connection.rs` | one connection, its running requests and its end |
 //! | `relay/call.rs` | a frame's key, its caller, and the call |
 //! | `relay/tokens.rs` | tools for keys, in every relay |
-//! | `relay/room.rs` | the connections, and the choice of the one that gives way |
+//! | `relay/room.rs` | the connections, and the choice of the one that is ended for another |
 //! | `relay/memory.rs` | memory for long frames, and the choice of the one that loses it |
 //! | `relay/whole_lines.rs` | a reader that ends at incomplete frames, and reserves memory for long ones |
 //! | `relay/warnings.rs` | bounds the refusals that are logged as warnings |
 //!
-//! Bounds: connections, in total and of one key, the size of a frame, the memory of long frames together, the time for an
-//! incomplete frame, concurrent calls, bytes on their way to the client, and the time in which the client has to read one line.
+//! Limits: connections, in total and per key; the size of a frame; the memory of all long frames; the time for an incomplete
+//! frame; concurrent calls; bytes that wait for the client; and the time that the client has to read one line.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,24 +64,24 @@ pub struct Relay {
     frames: FrameLimits,
     room: Arc<Room>,
     warnings: Warnings,
-    /// Wrong keys by the user of the client's process; `None` if they are not delayed.
+    /// Counts of wrong keys by the user of the client's process; `None` if wrong keys are not delayed.
     failures: Option<FailureTable>,
     started: Instant,
     request_ids: Arc<dyn Fn() -> Arc<str> + Send + Sync>,
 }
 
-/// The largest frames, in bytes.
+/// Limits of frames' sizes, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameLimits {
-    /// The most bytes of one frame.
+    /// Maximum size of one frame, in bytes.
     pub each: usize,
-    /// The most bytes of all long frames in memory; clients with and without valid keys have separate parts.
+    /// Maximum size of all long frames in memory, in bytes. Clients with and clients without a valid key have separate shares.
     pub total: usize,
 }
 
 impl Relay {
-    /// The relay of a namespace, whose callers have these keys. `request_ids` makes an id for each frame, for the log and the
-    /// audit log.
+    /// The relay of a namespace, whose clients have keys of this store. `request_ids` makes an id for each frame, for the log
+    /// and the audit log.
     pub fn new(
         namespace: NamespaceName,
         keys: Arc<KeyStore>,
@@ -104,14 +104,14 @@ impl Relay {
         }
     }
 
-    /// Delays wrong keys when one user sends many.
+    /// Delays the answers to wrong keys if a user sends many.
     #[must_use]
     pub fn slowing_failures(mut self, limits: Option<FailureLimits>) -> Self {
         self.failures = limits.map(FailureTable::new);
         self
     }
 
-    /// Counts a wrong key of a user. Returns the remaining delay if the key came within one.
+    /// Counts a wrong key of a user. Returns the remaining delay if the user's answers are delayed at present.
     fn key_failed(&self, uid: u32) -> Option<Duration> {
         let outcome = self.failures.as_ref()?.note(uid, self.started.elapsed());
         match outcome {
@@ -127,7 +127,7 @@ impl Relay {
         }
     }
 
-    /// A place for a newly connected client of this user. `None` if too many connections are on their way out.
+    /// Seats a newly connected client of this user. `None` if too many connections are leaving.
     pub fn enter(&self, uid: u32) -> Option<Guest> {
         let guest = self.room.enter(uid);
         if guest.is_none() {
@@ -138,7 +138,7 @@ impl Relay {
         guest
     }
 
-    /// Waits while so many connections are on their way out that the next would be turned away.
+    /// Waits while so many connections are leaving that the next client would be turned away.
     pub async fn way_out(&self) {
         self.room.way_out().await;
     }
@@ -148,7 +148,7 @@ impl Relay {
         self.room.taken()
     }
 
-    /// Logs why a client was refused.
+    /// Logs the reason why a client was refused.
     fn note_refused(&self, what: fmt::Arguments<'_>) {
         match self.warnings.admit() {
             true => tracing::warn!("{what}"),
@@ -157,8 +157,8 @@ impl Relay {
     }
 }
 
-/// Judges keys that connections have shown: a key is valid while the current table has it unchanged, it has not expired, and it
-/// opens the relay's namespace.
+/// Checks keys that connections have shown: a key is valid while the current table contains it unchanged, it has not expired,
+/// and it opens the relay's namespace.
 fn counts(namespace: &NamespaceName, keys: KeyTables) -> Counts {
     let namespace = namespace.clone();
     Arc::new(move |key: &Arc<ApiKey>| {

@@ -1,4 +1,4 @@
-//! Running requests of a client: bounded, and found by their ids for cancellation.
+//! Running requests of a client: limited in number and bytes, and found by their ids for cancellation.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -8,16 +8,16 @@ use tokio::task::{self, AbortHandle, JoinSet};
 use super::outbox::Outbox;
 use crate::jsonrpc::RequestError;
 
-/// The bounds on running requests.
+/// Limits of a client's running requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// The most requests.
+    /// Maximum number of a client's requests.
     pub(super) requests: usize,
-    /// The most bytes of their lines together. A single line may be longer.
+    /// Maximum size of the requests' lines together, in bytes. A single line may be longer.
     pub(super) bytes: usize,
 }
 
-/// The running requests. Dropping it ends them.
+/// The running requests of a client. Dropping the value ends them.
 pub(super) struct Requests {
     room: Room,
     tasks: JoinSet<()>,
@@ -27,9 +27,9 @@ pub(super) struct Requests {
 }
 
 struct RequestEntry {
-    /// The id, raw JSON; `None` for a batch, which has no single id.
+    /// The id as raw JSON; `None` for a batch, which has no single id.
     id: Option<Box<str>>,
-    /// The position among all requests of the client.
+    /// Position of the request among all requests of the client.
     number: u64,
     listens: bool,
     bytes: usize,
@@ -37,7 +37,7 @@ struct RequestEntry {
 }
 
 impl Requests {
-    /// Starts without requests, and never runs more than `room` allows.
+    /// Starts without requests. `room`: the limits.
     pub(super) fn within(room: Room) -> Self {
         Self {
             room,
@@ -48,7 +48,7 @@ impl Requests {
         }
     }
 
-    /// Returns true if another request may be begun.
+    /// Returns true if another request of this size may begin.
     pub(super) fn have_room_for(&self, bytes: usize) -> bool {
         let count = self.running.len();
         let fits = self.bytes + bytes <= self.room.bytes;
@@ -59,7 +59,7 @@ impl Requests {
         self.running.is_empty()
     }
 
-    /// Begins a request, which then runs by itself: when this returns, the request has run up to its first wait.
+    /// Begins a request in a separate task. When this returns, the request has run up to its first wait.
     pub(super) async fn begin(
         &mut self,
         id: Option<Box<str>>,
@@ -84,7 +84,7 @@ impl Requests {
         self.running.insert(handle.id(), running);
     }
 
-    /// Ends the newest request with this id, which is then not answered. Unknown ids are no error: the answer may have been
+    /// Ends the newest request with this id, which then gets no answer. An unknown id is no error: the answer may have been
     /// faster.
     pub(super) fn cancel(&mut self, id: &str) {
         let named = self
@@ -96,15 +96,15 @@ impl Requests {
         }
     }
 
-    /// Ends the requests whose answers do not end by themselves.
+    /// Ends the requests whose responses do not end by themselves.
     pub(super) fn end_listening(&mut self) {
         for running in self.running.values().filter(|it| it.listens) {
             running.handle.abort();
         }
     }
 
-    /// Waits until a request ends; for ever if there is none. If a request panicked, it is answered here. Cancel safe except for
-    /// that answer.
+    /// Waits until a request ends; for ever if there is none. If a request panicked, it is answered here. Cancel safe except
+    /// while it answers.
     pub(super) async fn settle_one(&mut self, outbox: &Outbox) {
         let (id, panicked) = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, false),
@@ -121,7 +121,7 @@ impl Requests {
         }
     }
 
-    /// Ends all requests.
+    /// Ends all running requests, without answers.
     pub(super) async fn end(&mut self) {
         self.tasks.shutdown().await;
         self.running.clear();

@@ -6,19 +6,19 @@
 //!                        the session's general stream, mcp::get ────────────────┘
 //! ```
 //!
-//! Each message is handled like a POST on `/mcp`, so both eras, sessions, cancellation, questions to the client and limits are
-//! those of HTTP. This module has only the differences of a pipe:
+//! Each message is handled like a POST on `/mcp`, so the code for both eras, sessions, cancellation, questions to the client
+//! and limits is that of HTTP. This module has only the differences of a pipe:
 //!
-//! - There is at most one session of the legacy era, and its id is not on the wire. Requests of 2026-07-28 need none, and may
+//! - There is at most one session of the legacy era, and its id is not sent. Requests of 2026-07-28 need no session, and may
 //!   come beside it.
-//! - An event of a stream in HTTP is a line here. If a reader of a stream was too slow, the stream is resumed from the event log,
-//!   as any client would do, and the answer on it is not lost.
+//! - An event of an HTTP stream is a line here. If a reader of a stream was too slow, the stream is resumed from the event log,
+//!   as any client would do, and its answer is not lost.
 //! - `notifications/cancelled` ends requests of both eras, and a cancelled request is not answered.
 //! - Answers are written in the order in which they are ready. A request is begun before the next line is parsed, so that a
 //!   cancellation finds the request before it.
 //!
-//! If the client does not read, memory is bounded by the outbox ([`outbox`]), then by the running requests ([`Requests`]); beyond
-//! that, reading stops.
+//! If the client does not read, memory is limited by the outbox ([`outbox`]), then by the running requests ([`Requests`]);
+//! beyond both, reading stops.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -44,32 +44,33 @@ mod incoming;
 use conversation::Conversation;
 use incoming::LineKind;
 
-/// The longest message of the client, in bytes. A longer one is answered with an error and skipped.
+/// Maximum size of a message of the client, in bytes. A longer one is answered with an error and skipped.
 const LINE_MAX: usize = 16 * 1024 * 1024;
-/// The most concurrent requests. Their namespace bounds how many of them are running calls.
+/// Limits of concurrent requests: their number, and the bytes of their lines. The namespace limits how many of them are running
+/// calls.
 const ROOM: Room = Room {
     requests: 1024,
     bytes: 32 * 1024 * 1024,
 };
-/// A line longer than this is not read any further: its writer is not an MCP client.
+/// Line length in bytes at which reading is given up: the writer is no MCP client.
 const ENDLESS: u64 = 64 * LINE_MAX as u64;
-/// How long requests may run after the client has closed its end: a script that pipes its requests in expects the answers.
+/// Time that requests may run after the client has closed its input: a script that pipes its requests in expects the answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
-/// How long the client may take to read the last lines.
+/// Time limit of the client for reading the last lines.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// The reason why a conversation over pipes ended.
+/// Reason why a conversation over pipes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationEnd {
-    /// The client closed its end, and has the answers to its requests.
+    /// The client closed its end, and got the answers to its requests.
     InputClosed,
     /// The client stopped reading.
     OutputClosed,
-    /// The conversation was told to end.
+    /// The gateway ended the conversation.
     Stopped,
 }
 
-/// Serves one client until its end, or until `stop` resolves. By then the session, if there was one, has ended.
+/// Serves one client until its end, or until `stop` resolves. When this returns, the session, if there was one, has ended.
 pub(crate) async fn serve(
     core: Arc<Core>,
     caller: Caller,
@@ -88,12 +89,12 @@ pub(crate) async fn serve(
     let ended = connection.run(reading.lines, stop).await;
     reading.task.abort();
     connection.end().await;
-    // All senders are gone, so the writer ends.
+    // The last sender was dropped, so the writer ends.
     let _ = timeout(LAST_LINES, writer).await;
     ended
 }
 
-/// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
+/// The client's lines, read by a separate task: skipping a line that is too long must not be interrupted half way.
 struct ClientLines {
     lines: mpsc::Receiver<ServerLine>,
     task: JoinHandle<()>,
@@ -112,11 +113,11 @@ fn read(input: impl AsyncRead + Send + Unpin + 'static) -> ClientLines {
     ClientLines { lines, task }
 }
 
-/// A client with its running requests.
+/// A connected client with its running requests.
 struct PipeConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
-    /// Passes on server notifications outside of answers, in the session of the legacy era.
+    /// The task that writes the general stream of the legacy session, once there is one.
     general: Option<JoinHandle<()>>,
 }
 
@@ -129,9 +130,9 @@ impl PipeConnection {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
-            // - told to end
+            // - the conversation is told to end
             // - the client has stopped reading
-            // - a request has ended, with its answer written
+            // - a request has ended, and its answer is written
             // - the client's next message
             let line = tokio::select! {
                 biased;
@@ -141,7 +142,7 @@ impl PipeConnection {
                 line = lines.recv() => line,
             };
             let Some(line) = line else { break };
-            // A full outbox stops reading here, and with it the client.
+            // A full outbox blocks reading here, which slows the client down.
             tokio::select! {
                 biased;
                 () = &mut stop => return ConversationEnd::Stopped,
@@ -158,7 +159,7 @@ impl PipeConnection {
         }
     }
 
-    /// Waits for the answers that are still due.
+    /// Waits for the answers to running requests, within a time limit.
     async fn last_answers(&mut self, outbox: &Outbox) {
         let settled = async {
             while !self.requests.is_empty() {
@@ -188,7 +189,7 @@ impl PipeConnection {
         match LineKind::of(&line) {
             LineKind::Initialize(id) => self.conversation.initialize(&id, line).await,
             LineKind::Cancelled(id) => {
-                // The calls of the session get the client's own message before they are dropped.
+                // The session's calls get the client's own cancellation before they are dropped.
                 self.conversation.notice(line).await;
                 self.requests.cancel(&id);
             }
@@ -210,7 +211,7 @@ impl PipeConnection {
         }
     }
 
-    /// Begins a request. When this returns, its call has begun, unless it has to wait.
+    /// Begins a request. When this returns, the call runs, unless it has to wait.
     async fn begin(
         &mut self,
         id: Option<Box<str>>,
@@ -237,7 +238,7 @@ impl PipeConnection {
         self.requests.begin(id, listens, size, work).await;
     }
 
-    /// Passes on server notifications outside of answers, once there is a session for them.
+    /// Starts the task for the general stream, once there is a session.
     async fn listen(&mut self) {
         if self.general.is_none()
             && let Some(session) = self.conversation.session()
@@ -251,7 +252,7 @@ impl PipeConnection {
         }
     }
 
-    /// Ends the tasks that would run for as long as the client is connected.
+    /// Ends the tasks and requests that would run as long as the client is connected.
     fn stop_listening(&mut self) {
         if let Some(general) = self.general.take() {
             general.abort();

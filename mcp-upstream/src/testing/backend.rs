@@ -1,4 +1,4 @@
-//! A scripted backend.
+//! A scripted worker backend.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,18 +14,18 @@ use super::script;
 use crate::engine::Work;
 use crate::upstream::worker::{WorkerPort, reply_of};
 
-/// Runs tools by their names: `echo` returns its arguments, `value` the argument of that name, `image` a content block, `hang`
-/// waits until `release` has a permit, `talk` follows the [`script`] in its arguments, the name of an error code fails with that
-/// code, any other name says hello. The prompt `talk` and the resource `test://talk` follow a script, too: a single question `k`.
-/// Other prompts and resources return a result that names them; unknown ones fail.
+/// Worker port that runs tools by their names: `echo` returns its arguments, `value` the argument of that name, `image` a
+/// content block, `hang` waits until `release` has a permit, `talk` follows the [`script`] in its arguments, the name of an
+/// error code fails with that code, any other name says hello. The prompt `talk` and the resource `test://talk` follow a
+/// script, too: a single question `k`. Other prompts and resources return a result that names them; unknown ones fail.
 pub(crate) struct FakeBackend {
     pub(crate) started: AtomicUsize,
     pub(crate) dropped: AtomicUsize,
     pub(crate) finished: AtomicUsize,
     pub(crate) release: Semaphore,
-    /// The number of calls that could send messages before their answer.
+    /// Number of calls that could send messages before their answer.
     pub(crate) sinks: AtomicUsize,
-    /// The facts about their callers that functions were told, in order.
+    /// The facts about callers that functions got, in order.
     pub(crate) callers: Mutex<Vec<Value>>,
 }
 
@@ -102,7 +102,7 @@ impl FakeBackend {
                     _ => return Err(CallError::new(CallErrorCode::ResourceNotFound, "no such")),
                 };
                 let contents = json!({ "contents": [{ "uri": *uri, "text": text }] }).to_string();
-                // In the form in which workers write results that may be cached.
+                // In the form of workers' results that may be cached.
                 let kept = &*uri == "test://item/7";
                 Ok(plain(if kept {
                     contents.replacen('{', "{\"ttlMs\":1500,", 1)

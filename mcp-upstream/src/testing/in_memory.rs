@@ -1,5 +1,5 @@
-//! An upstream of another kind, without processes: it shows that surfaces and the engine need only [`Upstream`] of a new kind.
-//! How the registry learns of such namespaces is not part of it.
+//! An upstream of another kind, without processes: it shows that surfaces and the engine need only an [`Upstream`] of a new
+//! kind. The registry's part in a new kind is left out.
 //!
 //! It serves the namespaces named `memory`. Its tool `echo` returns its arguments, `talk` follows the script in its arguments,
 //! `broken` fails; it has the resource `memory://text`, the prompt `greet` and completion, announces changes of its tools, and
@@ -30,20 +30,20 @@ use crate::upstream::{
 
 const TOOLS: &str = r#"{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"talk","inputSchema":{"type":"object"}},{"name":"broken","inputSchema":{"type":"object"}}]}"#;
 
-/// The upstream that the module describes.
+/// The upstream of the namespaces named `memory`; see the module.
 #[derive(Default)]
 pub(crate) struct InMemory {
-    /// Notifications of clients, in their order.
+    /// Notifications of clients, in order.
     pub(crate) notified: Mutex<Vec<String>>,
-    /// The number of live listeners for changes.
+    /// Number of live listeners for changes.
     pub(crate) listeners: Arc<AtomicUsize>,
-    /// The number of streams that sessions opened.
+    /// Number of streams that sessions opened.
     pub(crate) streams: AtomicUsize,
-    /// The messages that cancelled calls.
+    /// Messages by which calls were cancelled.
     pub(crate) cancelled: Arc<Mutex<Vec<String>>>,
 }
 
-/// A listener's place; dropping it gives the place back.
+/// Guard that counts a listener until it is dropped.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {

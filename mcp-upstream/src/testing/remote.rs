@@ -1,4 +1,4 @@
-//! A remote server in memory: backends that keep sessions and answer as a test decides.
+//! A remote server in memory: backends that keep sessions, and answer as a test decides.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::upstream::http::port::{
     ResponseBody, SendError, SendErrorKind,
 };
 
-/// The number of backends that a server of the tests may have; a pool has the first of them.
+/// Number of backends that a server of the tests may have; a pool has the first of them.
 const BACKENDS: usize = 8;
 
 fn backend_url(number: usize) -> String {
@@ -76,7 +76,7 @@ pub(crate) fn remote(name: &str, change: impl FnOnce(&mut RemoteSpec)) -> Namesp
 
 type Act = Box<dyn Fn(&BackendRequest) -> Option<Result<BackendResponse, SendError>> + Send + Sync>;
 
-/// A backend. Requests that a test does not decide are answered by an MCP server that keeps sessions.
+/// A backend of the tests. Requests that a test does not decide are answered by an MCP server that keeps sessions.
 pub(crate) struct FakeRemote {
     id: BackendId,
     act: Mutex<Option<Act>>,
@@ -84,7 +84,7 @@ pub(crate) struct FakeRemote {
     capabilities: Mutex<Value>,
     opened: AtomicUsize,
     pub(crate) healthy: AtomicBool,
-    /// The requests that it received.
+    /// The requests that the backend received.
     seen: Mutex<Vec<BackendRequest>>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct FakeRemote {
 pub(crate) struct FakePool {
     pub(crate) backends: Vec<Arc<FakeRemote>>,
     next: AtomicUsize,
-    /// The hashes by which backends were picked.
+    /// The hashes for which backends were picked.
     pub(crate) hashes: Mutex<Vec<u64>>,
 }
 
@@ -116,7 +116,7 @@ impl FakePool {
         })
     }
 
-    /// The number of messages with this method at all backends.
+    /// Number of messages with this method at all backends.
     pub(crate) fn sent(&self, method: &str) -> usize {
         let seen = self.backends.iter().map(|it| it.messages(method).len());
         seen.sum()
@@ -172,7 +172,7 @@ impl FakeRemote {
         of.lock().expect("not poisoned")
     }
 
-    /// Sets the answers from now on; `None` leaves a request to the MCP server.
+    /// Sets the function that answers requests from now on; `None` leaves a request to the MCP server.
     pub(crate) fn act(
         &self,
         act: impl Fn(&BackendRequest) -> Option<Result<BackendResponse, SendError>>
@@ -193,7 +193,7 @@ impl FakeRemote {
         *Self::lock(&self.capabilities) = capabilities;
     }
 
-    /// The ids of the sessions that it was asked to end.
+    /// The ids of the sessions that the backend was asked to end.
     pub(crate) fn ended(&self) -> Vec<String> {
         let seen = self.seen().into_iter();
         let ends = seen.filter(|it| it.method == Method::DELETE);
@@ -201,12 +201,12 @@ impl FakeRemote {
         ends.filter_map(|it| id(it).ok()).collect()
     }
 
-    /// Forgets all sessions.
+    /// Drops all sessions of the backend.
     pub(crate) fn forgets(&self) {
         Self::lock(&self.sessions).clear();
     }
 
-    /// The requests that it received.
+    /// The requests that the backend received.
     pub(crate) fn seen(&self) -> Vec<BackendRequest> {
         Self::lock(&self.seen).clone()
     }
@@ -314,11 +314,11 @@ pub(crate) fn response(
     in_pieces(status, headers, pieces.into_iter().collect(), Then::Ends)
 }
 
-/// The behaviour of a body after its pieces.
+/// Behaviour of a body after its pieces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     Ends,
-    /// Ends with its connection, without an announced length.
+    /// The body ends with its connection, without an announced length.
     Closes,
     Waits,
 }

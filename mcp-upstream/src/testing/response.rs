@@ -22,7 +22,7 @@ impl IntoResponse for Reply {
                 body,
                 session,
             } => {
-                // A response does not report if it was written.
+                // Reported here: a response does not report if it was written.
                 session.delivered();
                 let length = body.len();
                 (head, Body::from(body), Some(length))

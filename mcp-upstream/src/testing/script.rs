@@ -45,7 +45,7 @@ struct Asked {
     params: Option<Box<RawValue>>,
 }
 
-/// The answers to one `ask`, as they arrive.
+/// The answers to one `ask`, collected as they arrive.
 #[derive(Default)]
 struct Given {
     answers: Mutex<BTreeMap<String, Value>>,

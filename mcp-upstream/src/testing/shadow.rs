@@ -21,12 +21,12 @@ use crate::stream::{EventStore, StoreError};
 #[derive(Default)]
 pub(crate) struct Shadow {
     sessions: Mutex<HashMap<String, String>>,
-    /// The events by session and stream.
+    /// Stored events by session and stream.
     events: Mutex<BTreeMap<(String, u32), Vec<String>>>,
-    /// The number of times that sessions were taken up.
+    /// Number of claims of sessions.
     claims: AtomicUsize,
     patches: AtomicUsize,
-    /// The number of next operations that fail.
+    /// Number of next operations that fail.
     failing: AtomicUsize,
 }
 
@@ -36,7 +36,7 @@ thread_local! {
 }
 
 /// Runs a test as if the process ended before each request in a session without running calls and readers: the session is
-/// forgotten, and the request takes it up from the store. Sessions over HTTP+SSE are only recorded.
+/// dropped, and the request adopts it from the store. Sessions over HTTP+SSE are only recorded.
 pub(crate) fn adopting(test: fn()) {
     let shadow = Arc::new(Shadow::default());
     SHADOW.set(Some(Arc::clone(&shadow)));
@@ -46,7 +46,7 @@ pub(crate) fn adopting(test: fn()) {
     assert!(used, "no session was taken up, or changed");
 }
 
-/// Builds with a store, and returns the store, too. Sessions are lost only if the test says so.
+/// Builds a harness with a store, and returns the store, too. Sessions are dropped only if the test does so.
 pub(crate) fn recorded(build: impl FnOnce() -> Harness) -> (Harness, Arc<Shadow>) {
     let shadow = Arc::new(Shadow::default());
     SHADOW.set(Some(Arc::clone(&shadow)));
@@ -82,7 +82,7 @@ impl Shadow {
         }
     }
 
-    /// The number of times that sessions were taken up.
+    /// Number of claims of sessions.
     pub(crate) fn claims(&self) -> usize {
         self.claims.load(Ordering::Relaxed)
     }
@@ -93,7 +93,7 @@ impl Shadow {
         sessions.get(id).map(|text| read(text))
     }
 
-    /// The number of streams with stored events.
+    /// Number of streams with stored events.
     pub(crate) fn streams(&self) -> usize {
         self.events.lock().expect("not poisoned").len()
     }
@@ -214,7 +214,7 @@ impl EventStore for Shadow {
             return Ok(Replay::default());
         };
         let mut events: Vec<StoredEvent> = events.iter().map(|text| read(text)).collect();
-        // Writes may overtake each other before they get here.
+        // Writes may overtake each other before they arrive here.
         events.sort_by_key(|event| event.sequence);
         let is_message = |event: &StoredEvent| matches!(event.kind, EventKind::Message(_));
         let messages = events.iter().filter(|event| is_message(event)).count();

@@ -1,4 +1,4 @@
-//! The difference of two texts, line by line.
+//! The difference between two texts, line by line.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 pub(super) fn lines(before: &str, after: &str) -> String {
     let before: Vec<_> = before.lines().collect();
     let after: Vec<_> = after.lines().collect();
-    // The most lines that two ends have in common.
+    // Maximum number of lines that the ends from each pair of positions have in common.
     let mut common = vec![vec![0_u32; after.len() + 1]; before.len() + 1];
     for i in (0..before.len()).rev() {
         for j in (0..after.len()).rev() {

@@ -1,14 +1,14 @@
-//! Names in transcripts for text that differs from run to run.
+//! Names that replace text in transcripts that differs from run to run.
 //!
-//! No other module does this. Names work both ways: a script says `<session-1>`, and the request contains the text behind the
-//! name.
+//! No other module does this. Names work both ways: a script contains `<session-1>`, and the request is sent with the text that
+//! the name replaces.
 
-/// The names given so far, with the texts they stand for.
+/// The names assigned so far, with the texts that they replace.
 #[derive(Default)]
 pub(super) struct Mask(Vec<(String, String)>);
 
 impl Mask {
-    /// Gives a varying text the next name of its kind, unless it has one.
+    /// Assigns the next name of this kind to a varying text, unless the text has a name.
     pub(super) fn learn(&mut self, kind: &str, text: &str) {
         if text.is_empty() || self.0.iter().any(|(_, known)| known == text) {
             return;
@@ -19,12 +19,12 @@ impl Mask {
         self.0.push((name, text.to_owned()));
     }
 
-    /// Learns the sealed state in a message to a client.
+    /// Assigns a name to the sealed state in a message to a client.
     pub(super) fn learn_message(&mut self, text: &str) {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(text) else {
             return;
         };
-        // The server's own states, which are short, are compared by spelling.
+        // The server's own states, which are short, are compared as they are.
         let state = message["result"]["requestState"].as_str();
         if let Some(state) = state.filter(|state| state.len() > 20) {
             self.learn("state", state);
@@ -40,7 +40,7 @@ impl Mask {
         text.replace(env!("CARGO_PKG_VERSION"), "<version>")
     }
 
-    /// The text with names replaced by the texts they stand for.
+    /// The text with names replaced by the varying texts.
     pub(super) fn reveal(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (name, known) in &self.0 {

@@ -11,7 +11,7 @@ async fn scene(cell: Cell, title: &str) -> Scene {
     scene
 }
 
-/// Requests with a single answer: title, method, parameters behind their metadata, the server's answer.
+/// Requests with a single answer: title, method, parameters after their metadata, the server's answer.
 const SIMPLE: &[(&str, &str, &str, &str)] = &[
     (
         "a call: a result with members nobody knows",
@@ -111,7 +111,7 @@ const SIMPLE: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Ids in spellings that a reader would not write.
+/// Ids in spellings that no JSON writer would choose.
 const IDS: &[&str] = &[
     "9007199254740993",
     "-0",
@@ -352,7 +352,7 @@ async fn opening(cell: Cell) -> String {
     text + &scene.end().await
 }
 
-/// Messages that never reach a server.
+/// Messages that do not reach a server.
 async fn refused(cell: Cell) -> String {
     let mut text = String::new();
     for (title, message) in [
@@ -388,7 +388,7 @@ async fn refused(cell: Cell) -> String {
     text
 }
 
-/// The member of a modern request's metadata that asks for log messages.
+/// The key of a modern request's metadata that asks for log messages.
 fn level(cell: Cell) -> &'static str {
     match cell.client {
         Asker::Modern => r#","io.modelcontextprotocol/logLevel":"warning""#,
@@ -425,7 +425,7 @@ async fn speaking(cell: Cell) -> String {
     let asked = scene.send(&call(&format!(r#""progressToken":1{}"#, level(cell))));
     scene.up().await;
     if cell.client == Asker::Modern && cell.server == Answerer::Legacy {
-        // The level of the process goes up before the call.
+        // The process is asked for its log level before the call.
         scene.result("{}").await;
         scene.up().await;
     }
@@ -562,7 +562,7 @@ async fn unasked(cell: Cell) -> String {
     scene.end().await
 }
 
-/// Gives the call up, as the client, in the way of its era.
+/// Cancels the call, as a client of this era does.
 async fn give_up(scene: &mut Scene, asked: Exchange) {
     if scene.cell.client == Asker::Legacy {
         scene

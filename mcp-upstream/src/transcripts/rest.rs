@@ -4,7 +4,7 @@ use http::Method;
 
 use super::scene::{Answerer, Cell, Scene};
 
-/// Requests without a call.
+/// Requests that need no call.
 async fn lists(cell: Cell, tool: &str) -> String {
     let mut text = String::new();
     let schema = format!("/tools/{tool}/schema");

@@ -1,5 +1,5 @@
-//! A scene of a transcript: a service of its own, one client, one server, and the messages of each, in the order in which the
-//! test plays them.
+//! A scene of a transcript: its own service, one client, one server, and the messages of each, in the order in which the test
+//! plays them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -25,25 +25,25 @@ use crate::reply::Reply;
 use crate::service::{AdmittedRequest, Service};
 use crate::testing::{Wanted, asked, caller, full, namespace};
 
-/// The time limit of each step.
+/// Time limit of each step.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The kind of client.
+/// Kind of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A session of 2025-11-25.
+    /// A client in a session of 2025-11-25.
     Legacy,
-    /// 2026-07-28.
+    /// A client of 2026-07-28.
     Modern,
     Rest,
 }
 
-/// The kind of server.
+/// Kind of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answerer {
     Legacy,
     Modern,
-    /// Functions in Python.
+    /// Functions in Python, run by a worker.
     Worker,
 }
 
@@ -82,16 +82,16 @@ struct Subject {
 
 pub(super) struct Scene {
     pub(super) cell: Cell,
-    /// The text of the transcript.
+    /// The text of the transcript so far.
     text: String,
     mask: Mask,
     service: Service,
     server: Arc<Server>,
     events: mpsc::Receiver<Event>,
     worker: Arc<Worker>,
-    /// The request that the server is answering: its id, and its line.
+    /// The request that the server answers at present: its id, and its line.
     current: Option<(String, Line)>,
-    /// The id of the session; legacy clients have one.
+    /// The id of the session; `None` for clients without one.
     session: Option<String>,
     /// True while lines are recorded. Opening a session is recorded in one scene only.
     records: bool,
@@ -113,7 +113,7 @@ impl Scene {
         Self::with(cell, title, false)
     }
 
-    /// With `plays_lists`, the gateway's own `tools/list` is recorded, and answered by the test.
+    /// Starts a scene. With `plays_lists`, the gateway's own `tools/list` is recorded, and answered by the test.
     pub(super) fn with(cell: Cell, title: &str, plays_lists: bool) -> Self {
         let speaks = match cell.server {
             Answerer::Modern => EraSupport::Modern,
@@ -148,27 +148,27 @@ impl Scene {
         }
     }
 
-    /// Makes the client unable to answer questions.
+    /// Makes the client declare no capabilities, so that it cannot be asked.
     pub(super) fn declares_nothing(&mut self) {
         self.capabilities = "{}";
     }
 
-    /// The request that the server is answering, for [`Self::go_on`].
+    /// The request that the server answers at present, for [`Self::go_on`].
     pub(super) fn work(&mut self) -> Option<(String, Line)> {
         self.current.clone()
     }
 
-    /// Resumes a request from [`Self::work`].
+    /// Makes a request from [`Self::work`] the present one again.
     pub(super) fn go_on(&mut self, work: Option<(String, Line)>) {
         self.current = work;
     }
 
-    /// The id of the last question to the client: raw JSON.
+    /// The id of the last question to the client, as raw JSON.
     pub(super) fn question_id(&self) -> String {
         self.question.clone()
     }
 
-    /// The key of the question in a result.
+    /// The key of the last question in a result.
     pub(super) fn question_key(&self) -> String {
         self.key.clone()
     }
@@ -184,7 +184,7 @@ impl Scene {
         self.record("", "");
     }
 
-    /// Waits until the worker has no calls.
+    /// Waits until the worker has no running calls.
     pub(super) async fn worker_is_done(&mut self) {
         let over = async {
             loop {
@@ -293,7 +293,7 @@ impl Scene {
         }))
     }
 
-    /// Takes the next line that goes up as the server's current request.
+    /// Takes the next line that arrives at the server as its current request.
     pub(super) async fn up(&mut self) {
         let event = timeout(LIMIT, self.events.recv()).await;
         let line = match event {
@@ -337,7 +337,7 @@ impl Scene {
         .await;
     }
 
-    /// Reads the rest of an answer.
+    /// Reads the remaining answer.
     pub(super) async fn answer(&mut self, exchange: Exchange) {
         let mut exchange = Some(exchange);
         while let Some(now) = exchange.take() {
@@ -345,7 +345,7 @@ impl Scene {
         }
     }
 
-    /// Reads the answer, from the gateway or from the server, which then refuses.
+    /// Reads the answer, which the gateway gives, or the server by a refusal.
     pub(super) async fn settle(&mut self, exchange: Exchange) {
         let Exchange::Asked(mut reply) = exchange else {
             panic!("nothing of the answer was read");
@@ -378,7 +378,7 @@ impl Scene {
         }
     }
 
-    /// A step of reading an answer. If `asks` is set, an event with a question leaves `?` behind.
+    /// Takes a step of reading an answer. If `asks` is set, an event with a question leaves `?` as the text.
     async fn part(&mut self, exchange: Exchange, asks: bool) -> Option<Exchange> {
         match exchange {
             Exchange::Asked(reply) => {
@@ -394,7 +394,7 @@ impl Scene {
                         self.mask.learn("session", value);
                         self.session = Some(value.to_owned());
                     }
-                    // Left out: the body's length differs with the masked texts.
+                    // Left out, because the body's length differs with the masked texts.
                     if name != "content-length" {
                         write!(lines, "\n{name}: {value}").expect("into memory");
                     }
@@ -444,7 +444,7 @@ impl Scene {
         }
     }
 
-    /// Leaves, as the client, without reading its answer.
+    /// Closes the connection, as the client, without reading the answer.
     pub(super) fn leave(&mut self, exchange: Exchange) {
         self.record("client", "(closes the connection)");
         match exchange {
@@ -477,7 +477,7 @@ impl Scene {
         self.answer(told).await;
     }
 
-    /// The whole text, including lines that went up in the end.
+    /// The whole transcript, including lines that arrived at the server in the end.
     pub(super) async fn end(mut self) -> String {
         let mut open = self.server.finish();
         while open > 0 {
@@ -493,7 +493,7 @@ impl Scene {
     }
 }
 
-/// Replaces `$ERA` by a modern request's metadata, with a comma if more members follow.
+/// Replaces `$ERA` by a modern request's metadata, with a comma if more keys follow.
 fn with_era(message: &str, capabilities: Option<&str>) -> String {
     let Some((before, behind)) = message.split_once("$ERA") else {
         return message.to_owned();

@@ -29,14 +29,14 @@ use crate::upstream::client::connector::{
 };
 use crate::upstream::health::ServerHealth;
 
-/// The list of tools that the gateway reads for itself, also the answer to `tools/list`.
+/// The list of tools that the gateway reads for itself, and the answer to `tools/list`.
 pub(super) const TOOLS: &str = r#"{$DONE"tools":[{"name":"echo","description":"Says \u00e9","inputSchema":{"type":"object","n":1.50},"x":2.0},{"name":"secret_tool","inputSchema":{"type":"object"}},{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]},"outputSchema":{"type":"object"}},{"name":"count","inputSchema":{"type":"object"},"outputSchema":{"type":"integer"}}],"y":null}"#;
 
 /// An event at the server.
 pub(super) enum Event {
     /// A line arrived.
     Line(Line),
-    /// The input of a process was closed.
+    /// The input of a process was closed by the gateway.
     End,
 }
 
@@ -45,11 +45,11 @@ pub(super) enum Event {
 pub(super) struct Line {
     pub(super) text: String,
     pub(super) to: Writer,
-    /// The opening of the process, with the first line to a shared one.
+    /// The opening of the process, with the first line to a shared process.
     pub(super) opened: Option<String>,
 }
 
-/// The members of a message that tell where it belongs. The rest may hold numbers that no value can.
+/// The members of a message by which it is assigned. The others may contain numbers that no value can represent.
 #[derive(Default, Deserialize)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow, default)]
@@ -67,7 +67,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The server's output. The pipe has room for everything, so writing never waits.
+/// The server's output. The pipe's buffer suffices for everything, so writing never waits.
 #[derive(Clone)]
 pub(super) struct Writer(Arc<Mutex<PipeWriter>>);
 
@@ -83,11 +83,11 @@ impl Writer {
 /// The server of the namespace `shared`.
 pub(super) struct Server {
     speaks: EraSupport,
-    /// True when the test answers the list of tools.
+    /// True if the test answers the list of tools.
     plays_lists: bool,
     events: mpsc::Sender<Event>,
     processes: Mutex<Vec<(ConnectionKey, Arc<Process>)>>,
-    /// The openings of processes that were not reported yet.
+    /// Openings of processes that were not reported yet.
     opened: Mutex<Vec<String>>,
 }
 
@@ -96,11 +96,11 @@ struct Process {
     info: ServerInfo,
     listener: Arc<Listener>,
     tasks: Tasks,
-    /// The level that its only client asked for.
+    /// The log level that the process's only client asked for.
     level: Mutex<Option<LogLevel>>,
 }
 
-/// Takes messages that belong to no call.
+/// Handler for messages that belong to no call.
 struct Listener(Mutex<Option<Arc<dyn Inbound>>>, bool);
 
 impl Listener {
@@ -142,7 +142,7 @@ impl Server {
         (Arc::new(server), happened)
     }
 
-    /// The openings of processes since the last call.
+    /// The openings of processes since the last call of this function.
     pub(super) fn opened(&self) -> Vec<String> {
         std::mem::take(&mut *self.opened.lock().expect("not poisoned"))
     }
@@ -242,7 +242,7 @@ pub(super) fn done(text: &str, modern: bool) -> String {
     text.replace("$DONE", if modern { kind } else { "" })
 }
 
-/// Reads the lines that go up, and answers the gateway's own requests for the tools.
+/// Reads the lines that arrive at the server, and answers the gateway's own requests for the tools.
 async fn read(
     input: pipe::Receiver,
     to: Writer,
@@ -275,7 +275,7 @@ async fn read(
     }
 }
 
-/// The connector that the upstream gets.
+/// The connector for the upstream.
 pub(super) struct Leases(pub(super) Arc<Server>);
 
 #[async_trait]

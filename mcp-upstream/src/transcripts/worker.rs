@@ -1,4 +1,4 @@
-//! A Python worker at its seam to the engine: the call and its answer are recorded.
+//! A Python worker at its interface to the engine: the call and its answer are recorded.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ pub(super) struct Worker {
     passed: Mutex<Vec<(&'static str, String)>>,
 }
 
-/// The ports that the engine gets.
+/// The worker ports for the engine.
 pub(super) struct Workers(pub(super) Arc<Worker>);
 
 impl WorkerPorts for Workers {
@@ -28,12 +28,12 @@ impl WorkerPorts for Workers {
 }
 
 impl Worker {
-    /// The records since the last call.
+    /// The records since the last call of this function.
     pub(super) fn passed(&self) -> Vec<(&'static str, String)> {
         std::mem::take(&mut *self.passed.lock().expect("not poisoned"))
     }
 
-    /// The numbers of calls that began, were given up, and have ended.
+    /// Numbers of calls that began, were given up, and have ended.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         self.backend.counts()
     }
@@ -44,7 +44,7 @@ impl Worker {
     }
 }
 
-/// Records that a call was given up.
+/// Guard that records that a call was given up.
 struct Dropped<'a>(&'a Worker, bool);
 
 impl Drop for Dropped<'_> {

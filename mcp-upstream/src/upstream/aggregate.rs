@@ -8,10 +8,10 @@
 //!                                                                                                call of the member
 //! ```
 //!
-//! Members are namespaces of any kind. Their offers are read once and kept ([`member`]); each request finds the current catalogue
-//! ([`live`], [`catalogue`]). [`toolsets`] tells which entries are active for a client, [`visible`] which entries the client may
-//! know of. Results, errors, progress, questions and cancellations pass between client and member unchanged, except for names and
-//! URIs, also in results where URIs are references ([`references`]).
+//! Members are namespaces of any kind. Their offers are read once and kept ([`member`]); each request finds the current
+//! catalogue ([`live`], [`catalogue`]). [`toolsets`] finds the active entries of a client, [`visible`] the entries that the
+//! client may know of. Results, errors, progress, questions and cancellations pass between client and member unchanged, except
+//! for names and URIs, also in results where URIs are references ([`references`]).
 //!
 //! An aggregate that is a member of another one ([`nested`]) gives all its entries to the outer one, which alone decides which
 //! are active. At most [`DEPTH_MAX`] aggregates are nested.
@@ -75,17 +75,17 @@ use catalogue::EntryKind;
 use live::RunningAggregate;
 use member::{Home, MemberSlot};
 
-/// Most nested aggregates. The configuration allows no more; deeper nesting that it cannot see, such as a member that has become
-/// an aggregate since, ends here.
+/// Maximum number of nested aggregates. The configuration allows no more; deeper nesting that it cannot see, such as a member
+/// that has become an aggregate since, is cut off here.
 const DEPTH_MAX: u8 = tooldock_workers::aggregate::DEPTH_MAX as u8;
-/// An aggregate's instructions at the beginning of a conversation.
+/// Instructions that an aggregate gives at the beginning of a conversation.
 const INSTRUCTIONS: &str = "Tools and resources of several servers. Only active ones can be used: turn on what you need, and off what you do not, with toolman_activate, whose description lists all of them.";
 
-/// The kinds of upstreams that members may have, beside aggregates.
+/// Upstreams of members that are no aggregates.
 pub(super) struct Kinds {
-    /// Servers that speak MCP.
+    /// The upstream of servers that speak MCP.
     servers: Arc<dyn Upstream>,
-    /// Functions, and all other kinds.
+    /// The upstream of functions, and of all other kinds.
     workers: Arc<dyn Upstream>,
 }
 
@@ -109,9 +109,9 @@ struct AggregatesState {
     changes: SessionChanges,
     key: SessionKey,
     metrics: ToolmanMetrics,
-    /// Aggregates by namespace. Plain data, without awaits under the lock.
+    /// Running aggregates by namespace. No awaits under the lock.
     live: Mutex<HashMap<NamespaceName, Arc<RunningAggregate>>>,
-    /// True at the end of the gateway: no aggregate starts any more.
+    /// True once the gateway ends: no aggregate is started any more.
     stopped: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ struct AggregatesState {
 #[derive(Clone)]
 pub(crate) struct AggregateUpstream(Arc<AggregatesState>);
 
-/// The upstream of a member.
+/// The upstream of a member, which may be an aggregate itself.
 enum Runner<'a> {
     Plain(&'a dyn Upstream),
     Nested(AggregateUpstream),
@@ -135,7 +135,7 @@ impl Runner<'_> {
 }
 
 impl AggregateUpstream {
-    /// Aggregates over members of these kinds. Their tasks run on `control`.
+    /// Creates the upstream of all aggregates, over members of these kinds. Its tasks run on `control`.
     pub(crate) fn new(
         registry: Arc<Registry>,
         (servers, workers): (Arc<dyn Upstream>, Arc<dyn Upstream>),
@@ -161,7 +161,7 @@ impl AggregateUpstream {
         });
         let mut published = shared.home.registry.subscribe();
         let followed = Arc::downgrade(&shared);
-        // The task ends with the registry or with the service.
+        // The task ends when the registry or the service is dropped.
         shared.home.control.spawn(async move {
             loop {
                 let snapshot = Arc::clone(&published.borrow_and_update());
@@ -193,7 +193,7 @@ impl AggregatesState {
             let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             all.extract_if(|name, _| !is_served(name)).collect()
         };
-        // Outside of the lock: this ends the tasks of their members.
+        // Dropped outside of the lock: this ends the tasks of the removed aggregates' members.
         drop(gone);
     }
 
@@ -203,7 +203,7 @@ impl AggregatesState {
         all.get(name).cloned()
     }
 
-    /// The running aggregate of a namespace; unchanged members go on.
+    /// The running aggregate of a namespace, started or updated if needed; unchanged members go on.
     fn of(&self, namespace: &Namespace) -> Option<Arc<RunningAggregate>> {
         let UpstreamKind::Aggregate(aggregate) = &namespace.upstream else {
             return None;
@@ -215,7 +215,7 @@ impl AggregatesState {
         {
             return Some(Arc::clone(live));
         }
-        // Checked under the lock, which is also held when all are removed.
+        // Checked under the lock, which is also held when all aggregates are removed.
         if self.stopped.load(Ordering::Relaxed) {
             return None;
         }
@@ -242,7 +242,7 @@ impl AggregatesState {
         let live = Arc::new(live);
         let before = all.insert(namespace.name.clone(), Arc::clone(&live));
         drop(all);
-        // Outside of the lock: this ends the tasks of removed members.
+        // Dropped outside of the lock: this ends the tasks of removed members.
         drop(before);
         Some(live)
     }
@@ -410,7 +410,7 @@ impl Upstream for AggregateUpstream {
             .is_ok_and(|asked| asked.member_of_task(task).is_some())
     }
 
-    /// All tools, active or not.
+    /// All tools of the members, active or not.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -436,8 +436,8 @@ impl Upstream for AggregateUpstream {
         Some(self.0.of(namespace)?.tool_list())
     }
 
-    /// The tools that are active for a client without a session, by the handle in its address if there is one, and open to the
-    /// caller at their members.
+    /// The tools that are active for a client without a session (by the handle in its address, if there is one), and that the
+    /// caller may use at their members.
     fn listed<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -489,7 +489,7 @@ impl Upstream for AggregateUpstream {
             self.0.stopped.store(true, Ordering::Relaxed);
             std::mem::take(&mut *all)
         };
-        // Outside of the lock: this ends the tasks of their members.
+        // Dropped outside of the lock: this ends the tasks of all members.
         drop(all);
     }
 
@@ -501,7 +501,8 @@ impl Upstream for AggregateUpstream {
     }
 }
 
-/// The refusal of a request that is not MCP: an invalid handle is the caller's fault, all other refusals are the server's state.
+/// The error of a surface other than MCP for a refusal: an invalid handle is the caller's fault, all other refusals are the
+/// server's state.
 fn as_call_error(refused: RequestError) -> CallError {
     let reason = refused.message().into_owned();
     match refused {
@@ -532,7 +533,7 @@ fn describe(answer: &mut ResultWriter<'_>, with_tasks: bool) {
         br#"{"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}"#,
     );
     if with_tasks {
-        // `tasks/list` is left out: each member has its own.
+        // No `tasks/list`: each member has a list of its own.
         out.extend_from_slice(br#","tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}"#);
     }
     out.push(b'}');

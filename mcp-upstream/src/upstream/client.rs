@@ -1,4 +1,4 @@
-//! Upstream of namespaces whose server speaks MCP itself: requests go up and responses come down with their bytes unchanged.
+//! The upstream of namespaces whose server speaks MCP itself: requests and responses pass with their bytes unchanged.
 //!
 //! ```text
 //!   prepare ──▶ ServerCall ──▶ engine ──▶ start ──▶ connection ──▶ server
@@ -9,8 +9,8 @@
 //! The gateway itself answers `initialize`, `server/discover`, `subscriptions/listen`, and, if a process is not the session's
 //! own, log levels and resource subscriptions. `crate::bridge` translates between clients and servers of different eras.
 //!
-//! The meaning of a message is decided here, by a few of its keys; the server reads all of them again. So a message that the
-//! server could read differently is refused: one with a repeated key, or with a key that differs from a known one only in case
+//! The gateway decides by a few keys of a message; the server reads all keys again. So a message that the server could read
+//! differently is refused: one with a repeated key, or with a key that differs from a known one only in case
 //! ([`Members::unambiguous`]). A task is known only to the principal that began it (`tasks`).
 
 use std::borrow::Cow;
@@ -73,14 +73,14 @@ use isolation::ConnectionTarget;
 pub(crate) use requester::Requester;
 use task_names::TaskNames;
 
-/// State of external servers beside their processes.
+/// State of external servers besides their processes.
 pub(crate) struct ExternalServers {
     processes: Arc<dyn Connector>,
     registry: Arc<Registry>,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
     notices: notifications::NotificationQuota,
-    /// Seals state that a server expects back from a client of another era.
+    /// Key that seals state which a server expects back from a client of another era.
     key: SessionKey,
     changes: SessionChanges,
 }
@@ -89,7 +89,7 @@ pub(crate) struct ExternalServers {
 #[derive(Clone)]
 pub(crate) struct ClientUpstream(pub(crate) Arc<ExternalServers>);
 
-/// The right to use a process, and the handler for its messages, for as long as a request needs them.
+/// The right to use a connection, with the handler for its messages, for as long as a request needs them.
 pub(crate) struct ConnectionLease {
     pub(crate) process: Arc<dyn ServerConnection>,
     /// Handler for server messages; `None` for shared connections.
@@ -117,7 +117,7 @@ impl ExternalServers {
         })
     }
 
-    /// Decides which process a request goes to.
+    /// Decides which connection a request uses.
     async fn place(
         &self,
         namespace: &Namespace,
@@ -126,7 +126,7 @@ impl ExternalServers {
         method: &str,
     ) -> Result<ConnectionTarget, CallError> {
         let principal = requester.principal.as_ref();
-        // Checked before a process is started or asked.
+        // Checked before a process is started or gets a request.
         self.processes
             .check_credentials(namespace, principal.map(|it| &**it))?;
         let isolation = self.processes.isolation(namespace);
@@ -135,7 +135,7 @@ impl ExternalServers {
         let speaks = match self.processes.known_to_speak(namespace, era) {
             Some(speaks) => speaks,
             None => {
-                // Without a shared connection, the first client's connection is used for the probe.
+                // Without a shared connection, the first client's connection is used for the probe of the eras.
                 let own = matches!(isolation, Isolation::Session | Isolation::Principal);
                 let headers = own.then(|| requester.opener()).flatten();
                 let opener = match (principal, headers) {
@@ -153,7 +153,7 @@ impl ExternalServers {
         ))
     }
 
-    /// The place of a client's tool calls, as far as known without a request to the server.
+    /// The connection for a client's tool calls, as far as it is known without a request to the server.
     fn known_place(&self, cx: &CallContext<'_>) -> Option<ConnectionTarget> {
         let isolation = self.processes.isolation(&cx.namespace)?;
         let era = cx.client.own_era();
@@ -164,7 +164,7 @@ impl ExternalServers {
         ))
     }
 
-    /// State of the copy of a server that this client's requests go to.
+    /// State of the copy of the server that gets this client's requests.
     fn copy(&self, cx: &CallContext<'_>) -> ServerCopy {
         self.known_place(cx).map_or(ServerCopy::Idle, |place| {
             let (key, era) = (&place.key, place.open.era);
@@ -184,7 +184,7 @@ impl ExternalServers {
         self.lease_at(namespace, client, place).await
     }
 
-    /// Leases the process of a known place.
+    /// Leases the connection for a known target.
     async fn lease_at(
         self: &Arc<Self>,
         namespace: &Namespace,
@@ -217,7 +217,7 @@ impl ExternalServers {
         })
     }
 
-    /// Leases the process of a place, with this handler.
+    /// Leases the connection for a target, with this handler.
     async fn at(
         &self,
         namespace: &Namespace,
@@ -231,7 +231,7 @@ impl ExternalServers {
         self.processes.lease(namespace, &place.key, open).await
     }
 
-    /// The handler for messages of a process that is not shared.
+    /// The handler for messages of a connection that is not shared.
     fn handler(
         self: &Arc<Self>,
         namespace: &Namespace,
@@ -250,7 +250,8 @@ impl ExternalServers {
     }
 
     fn new_handler(&self, namespace: &Namespace, scope: ProcessOwner) -> Arc<InboundHandler> {
-        // Messages within a call pass through `Peer`, which hides the secrets of the call.
+        // Secrets to hide in messages outside of calls; messages within a call pass through `Peer`, which hides the secrets of
+        // the call.
         let hidden = match &scope {
             ProcessOwner::Session(session) => session.upgrade().map(|session| {
                 let principal = session.binding().principal.as_deref();
@@ -269,11 +270,11 @@ impl ExternalServers {
         )
     }
 
-    /// Asks a process for log messages from this level on. A shared process logs at the lowest level of its clients; each
-    /// client's messages are filtered.
+    /// Requests log messages from this level on. A shared process logs at the lowest level of its clients; each client's
+    /// messages are filtered.
     async fn want_level(&self, leased: &ConnectionLease, level: LogLevel) {
         if server_info::declares(leased.process.opening(), &["logging"]) {
-            // A server that refuses the level logs as before.
+            // A server that refuses the level logs as before, which is no failure.
             let _ = leased.process.set_log_level(level).await;
         }
     }
@@ -417,7 +418,7 @@ impl Upstream for ClientUpstream {
             Ok(catalogue) => catalogue,
             Err(error) => return Soon::Now(Err(error)),
         };
-        // This is the usual case.
+        // In the usual case, the list is current and needs no wait.
         if let Some(current) = catalogue.current() {
             return Soon::Now(Ok(current));
         }
@@ -475,7 +476,8 @@ impl Upstream for ClientUpstream {
     }
 }
 
-/// Returns true if the gateway answers a request itself, unless the process is the client's own.
+/// Returns true if the gateway answers a request itself on a shared connection; on the client's own connection the request goes
+/// to the server.
 ///
 /// # Errors
 ///
@@ -487,15 +489,15 @@ fn kept_here(
     }: IncomingRequest<'_>,
 ) -> Result<bool, RequestError> {
     members.unambiguous()?;
-    // The token is kept for as long as the call, and with a task for longer.
+    // Bounds the progress token, which is kept as long as the call, and with a task for longer.
     members.progress_token()?;
-    // A server that looks only at the method would read it as the notification, about the request of any client.
+    // A server that looks only at the method would read such a request as a notification, about the request of any client.
     if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let of_sessions = subscriptions::lasts(method);
-    // Methods that 2026-07-28 removed, and methods that are no requests on their own: a server of both eras might read them as
-    // the beginning of the other era.
+    // Methods that 2026-07-28 removed, and methods that only the modern era has: a server of both eras might read them as the
+    // beginning of the other era.
     let of_other_era = match cx.client.is_modern() {
         true => of_sessions || matches!(method, "initialize" | "ping"),
         false => matches!(method, "server/discover" | "subscriptions/listen"),
@@ -530,7 +532,7 @@ fn call_of(
     Ok(PreparedRequest::Call(call))
 }
 
-/// Puts the server's own form of the cursor into a request for a further page.
+/// Puts the server's own cursor into a request for a further page.
 fn with_server_cursor(method: &str, request: Request) -> Request {
     if ListKind::of(method).is_none() {
         return request;
@@ -548,14 +550,14 @@ fn with_server_cursor(method: &str, request: Request) -> Request {
 /// The parts of a request that the policy, the limits and the audit log use.
 #[derive(Default)]
 pub(crate) struct RequestSubject<'a> {
-    /// The tool, the prompt or the URI.
+    /// The name of the tool or prompt, or the URI.
     pub(crate) subject: Cow<'a, str>,
-    /// Raw JSON.
+    /// The arguments as raw JSON.
     pub(crate) arguments: Option<&'a str>,
 }
 
 impl<'a> RequestSubject<'a> {
-    /// Reads the parts.
+    /// Reads the subject and the arguments of a request.
     ///
     /// # Errors
     ///
@@ -611,7 +613,7 @@ fn up(
             (false, true) => Talks::Tells,
             (false, false) => Talks::No,
         },
-        // The token is part of the request.
+        // Not set apart here: the token is part of the request that is sent.
         progress_token: None,
         asks_singly: true,
     };

@@ -1,4 +1,4 @@
-//! The context of a request: its caller, its namespace, and all that an upstream knows beside the message.
+//! The context of a message: its caller, its namespace, and everything else that an upstream needs besides the message.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use crate::format::{ModernFormat, ResultFormat};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
-/// Context of a message. Lives as long as the message.
+/// Context of a message, which lives as long as the message is handled.
 pub(crate) struct CallContext<'a> {
     pub(crate) caller: &'a Caller,
-    /// The bytes that the message's spans point into.
+    /// The message's bytes, which its spans point into.
     pub(crate) body: &'a Bytes,
-    /// The namespace, from the snapshot that the request began with.
+    /// The namespace, from the snapshot that was current when the request began.
     pub(crate) namespace: Arc<Namespace>,
     /// The upstream that runs the namespace.
     pub(crate) upstream: &'a dyn Upstream,
     pub(crate) client: Client,
-    /// True if the client takes events with its response. Otherwise it cannot be sent notifications or questions before the
+    /// True if the client accepts events before its response. Otherwise no notification or question can be sent before the
     /// response.
     pub(crate) streams: bool,
     /// Number of aggregates that the request came through.
@@ -33,7 +33,7 @@ pub(crate) struct CallContext<'a> {
 }
 
 impl<'a> CallContext<'a> {
-    /// The context of a caller that does not speak MCP.
+    /// The context of a call whose caller does not speak MCP.
     pub(crate) fn plain(
         caller: &'a Caller,
         body: &'a Bytes,
@@ -52,7 +52,7 @@ impl<'a> CallContext<'a> {
     }
 }
 
-/// The client that makes a request, as far as an upstream may know it.
+/// The client that makes a request, as far as an upstream needs to know it.
 #[derive(Debug, Clone)]
 pub(crate) enum Client {
     /// A client in a session, which `initialize` opened.
@@ -61,22 +61,22 @@ pub(crate) enum Client {
     Legacy(ProtocolVersion),
     /// A client of 2026-07-28, with the metadata of its request.
     Modern(RequestMeta),
-    /// A caller that does not speak MCP: REST.
+    /// A REST caller, which does not speak MCP.
     Plain,
 }
 
-/// The metadata of a 2026-07-28 request in `params._meta`. The spans are views into its body.
+/// The metadata of a 2026-07-28 request in `params._meta`. The spans are views into the request's body.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMeta {
-    /// The client's capabilities: a JSON object.
+    /// The client's capabilities as a JSON object.
     pub(crate) capabilities: Bytes,
-    /// The client's description of itself: a JSON object.
+    /// The client's description of itself as a JSON object.
     pub(crate) client_info: Option<Bytes>,
     /// Lowest severity of the log messages that the client wants; `None`: no log messages.
     pub(crate) log_level: Option<LogLevel>,
-    /// The token for progress notifications: a JSON string or number.
+    /// The token for progress notifications, as raw JSON: a string or number.
     pub(crate) progress_token: Option<Bytes>,
-    /// Answers sent along with a first call: a JSON object of objects.
+    /// Answers to questions that were sent along with a first call: a JSON object of objects.
     pub(crate) inputs: Option<Bytes>,
 }
 
@@ -142,7 +142,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// The version in force, as it is written on the wire.
+    /// The protocol version of the request, as it is written on the wire; `None` for REST and the relay.
     pub(crate) fn wire_version(&self) -> Option<&'static str> {
         match &self.client {
             _ if self.caller.relay.is_some() => None,
@@ -152,8 +152,8 @@ impl CallContext<'_> {
         }
     }
 
-    /// Makes an owned copy of a span: a view into the body if the span is most of it, else a copy, since a view keeps the whole
-    /// body alive in queues that count only their own bytes.
+    /// Makes owned bytes of a span: a view into the body if the span is at least half of it, else a copy. A view keeps the
+    /// whole body alive in queues that count only their own bytes.
     pub(crate) fn own(&self, span: &[u8]) -> Bytes {
         if span.len() * 2 < self.body.len() {
             Bytes::copy_from_slice(span)
@@ -162,7 +162,7 @@ impl CallContext<'_> {
         }
     }
 
-    /// An owned copy of an object; `{}` if it is absent.
+    /// Owned bytes of an object; `{}` if it is absent.
     pub(crate) fn own_object(&self, span: Option<&RawValue>) -> Bytes {
         span.map_or_else(
             || Bytes::from_static(b"{}"),

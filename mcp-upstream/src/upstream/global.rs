@@ -1,13 +1,13 @@
-//! All namespaces at once: the tools of all namespaces that the caller may use, each under a unique name.
+//! The endpoint of all namespaces at once: the tools of all namespaces that the caller may use, each under a unique name.
 //!
 //! ```text
 //!   tools/list ──▶ view::GlobalTools ──▶ the definitions, under their published names
 //!   tools/call ──▶ view::find ──▶ (namespace, own name) ──▶ that namespace's own Upstream ──▶ its call
 //! ```
 //!
-//! It is the upstream of a namespace that is in no snapshot ([`NamespaceName::global`]). A call is made as a call of the
-//! namespace that has the tool: policy, limits, clock, metrics and audit are that namespace's. Only tools are published here: the
-//! namespace of a URI or a prompt cannot be told from its name.
+//! The upstream runs a namespace that is in no snapshot ([`NamespaceName::global`]). A call is made as a call of the namespace
+//! that has the tool: policy, limits, time limit, metrics and audit are that namespace's. Only tools are published here: a URI
+//! or a prompt name does not tell its namespace.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,21 +42,21 @@ mod view;
 
 pub(crate) use view::{GlobalTools, find, members};
 
-/// Time that clients of 2026-07-28 may keep the list: any namespace may change it.
+/// Milliseconds for which clients of 2026-07-28 may keep the list: any namespace may change it.
 const TTL_MS: u64 = 1_000;
 /// The endpoint's instructions at the beginning of a conversation.
 const INSTRUCTIONS: &str = "The tools of all namespaces. Where several namespaces have a tool of the same name, the later ones show theirs as <namespace>_<tool>.";
 
-/// The upstream for all namespaces at once; see the module.
+/// The upstream of the endpoint of all namespaces at once; see the module.
 pub(crate) struct GlobalUpstream {
     registry: Arc<Registry>,
-    /// The upstreams of the namespaces.
+    /// The upstreams that run the namespaces.
     kinds: Upstreams,
     changes: SessionChanges,
 }
 
 impl GlobalUpstream {
-    /// The upstream for all namespaces of a registry, which `kinds` run.
+    /// Creates the upstream for all namespaces of a registry, which `kinds` run.
     pub(crate) fn new(registry: Arc<Registry>, kinds: Upstreams, changes: SessionChanges) -> Self {
         registry.set_global(Arc::new(namespace()));
         Self {
@@ -66,7 +66,7 @@ impl GlobalUpstream {
         }
     }
 
-    /// Writes the only page of the list.
+    /// Writes the list of tools, which has a single page.
     async fn list(&self, cx: &CallContext<'_>, id: &str) -> Result<Vec<u8>, RequestError> {
         let snapshot = self.registry.snapshot();
         let tools = GlobalTools::of(&self.kinds, &snapshot, cx.caller).await;
@@ -110,7 +110,7 @@ impl GlobalUpstream {
             let cx = child(cx, cx.body, namespace, upstream);
             return upstream.prepare(&cx, request).get().await;
         }
-        // The request for that namespace differs only in the name.
+        // The request to that namespace differs only in the tool's name.
         let params = members.params().map_or("{}", RawValue::get);
         let own = Value::from(&*own).to_string();
         let params = spans::edit(params, &[MemberEdit::Set("name", own.into())]);
@@ -135,7 +135,7 @@ impl GlobalUpstream {
         upstream.prepare(&cx, request).get().await
     }
 
-    /// `logging/setLevel`: the session remembers the level, which functions apply.
+    /// Answers `logging/setLevel`: the session remembers the level, which functions apply.
     async fn set_level(
         &self,
         cx: &CallContext<'_>,
@@ -155,7 +155,7 @@ impl GlobalUpstream {
     }
 }
 
-/// The namespace that represents all namespaces. It limits no call: the namespaces do that.
+/// The namespace of the endpoint. It limits no call: the tools' own namespaces do that.
 fn namespace() -> Namespace {
     let limits = Limits::default();
     Namespace {
@@ -184,7 +184,7 @@ fn namespace() -> Namespace {
     }
 }
 
-/// The context of a request to one of the namespaces.
+/// The context of a request to the namespace that has the tool.
 fn child<'c>(
     cx: &'c CallContext<'_>,
     body: &'c Bytes,
@@ -215,7 +215,7 @@ fn define(out: &mut Vec<u8>, name: &str, entry: &ToolEntry, format: &ResultForma
     }
 }
 
-/// A call of a tool that no namespace has: it is recorded like any other, and fails.
+/// A call of a tool that no namespace has: it is recorded like any other call, and fails.
 fn unknown(cx: &CallContext<'_>, name: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
     Arc::new(UnknownCall(CallFacts {
         namespace: Arc::clone(&cx.namespace),
@@ -251,7 +251,7 @@ impl UpstreamCall for UnknownCall {
     }
 }
 
-/// Refuses a cursor: there is never a second page.
+/// Refuses a request with a cursor: the list has a single page.
 fn one_page(request: IncomingRequest<'_>) -> Result<(), RequestError> {
     match request.members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
@@ -273,7 +273,7 @@ impl Upstream for GlobalUpstream {
         namespace.name.is_global()
     }
 
-    /// Some servers of the namespaces speak MCP.
+    /// True: some of the namespaces have servers that speak MCP.
     fn speaks_mcp(&self) -> bool {
         true
     }
@@ -301,7 +301,7 @@ impl Upstream for GlobalUpstream {
         }))
     }
 
-    /// REST finds the namespace of a tool first ([`find`]) and calls the tool there.
+    /// Returns a call that fails: REST finds the namespace of a tool first ([`find`]) and calls the tool there.
     fn call_tool(
         &self,
         cx: &CallContext<'_>,
@@ -356,7 +356,7 @@ impl Upstream for GlobalUpstream {
         }))
     }
 
-    /// No tools of its own: the namespaces are asked for theirs, with their caller.
+    /// An empty list: the endpoint has no tools of its own, and the namespaces are asked for theirs with the caller.
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,

@@ -7,16 +7,16 @@ use tooldock_workers::registry::Namespace;
 
 use crate::catalogue::MendReport;
 
-/// A member of an aggregate.
+/// A member of an aggregate, for `/ready`.
 #[derive(Debug)]
 pub(crate) struct MemberHealth {
     /// The prefix of the member, or the name of its namespace.
     pub(crate) name: Arc<str>,
-    /// Namespace of the member, if that is served.
+    /// Namespace of the member, if the namespace is served.
     pub(crate) namespace: Option<Arc<Namespace>>,
-    /// True if clients can reach it otherwise.
+    /// True if clients can also reach the member directly.
     pub(crate) is_served: bool,
-    /// State of its offer.
+    /// State of the member's offer.
     pub(crate) offer: MemberOffer,
 }
 
@@ -33,56 +33,57 @@ pub(crate) enum MemberOffer {
     Gone(&'static str),
 }
 
-/// State of a server, for `/ready`.
+/// State of a server, for `/ready` and metrics.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ServerHealth {
-    /// `ready`, `installing`, `starting`, `idle` or `failed`.
+    /// State as a word: `ready`, `installing`, `starting`, `idle` or `failed`.
     #[serde(skip)]
     pub(crate) state: &'static str,
-    /// The code of the error that keeps it from starting.
+    /// The code of the error that keeps the server from starting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<&'static str>,
     /// Reason why no process serves: the log message, with the server's last output and without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// The eras that it speaks, once known.
+    /// The eras that the server speaks, once known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) era: Option<&'static str>,
-    /// `closed`, `half_open` or `open`. `None` for a remote server, whose backends are left out one by one.
+    /// State of the circuit breaker: `closed`, `half_open` or `open`. `None` for a remote server, whose backends are excluded
+    /// singly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) breaker: Option<&'static str>,
-    /// Requests that wait for a process.
+    /// Number of requests that wait for a process.
     pub(crate) waiting: usize,
-    /// The last process that replaced one that had ended.
+    /// The last replacement of a process that had ended unasked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_restart: Option<LastRestart>,
-    /// Numbers of the processes.
+    /// Number of processes by state.
     pub(crate) processes: ProcessCounts,
-    /// The faults that were mended in the server's lists.
+    /// Faults that were mended in the server's lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) lists: Vec<MendReport>,
 }
 
-/// The last process that replaced one that had ended unasked.
+/// The last replacement of a process that had ended unasked.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LastRestart {
-    /// How the former process had ended: a label value of `tooldock_server_restarts_total`.
+    /// How the former process had ended: a value of the label `reason` of `tooldock_server_restarts_total`.
     pub(crate) reason: &'static str,
-    /// Seconds since the replacement.
+    /// Seconds since the replacement was started.
     pub(crate) seconds_ago: u64,
 }
 
-/// Numbers of a server's processes.
+/// Number of a server's processes by state.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct ProcessCounts {
-    /// Processes that take requests.
+    /// Number of processes that take requests.
     pub(crate) serving: usize,
-    /// Processes that are starting.
+    /// Number of processes that are starting.
     pub(crate) starting: usize,
-    /// Processes that wait for the installation of their package.
+    /// Number of processes that wait for the installation of their package.
     pub(crate) installing: usize,
-    /// Processes kept for the next request.
+    /// Number of processes that are kept for the next request.
     pub(crate) spare: usize,
-    /// Processes that are ending.
+    /// Number of processes that are ending.
     pub(crate) stopping: usize,
 }

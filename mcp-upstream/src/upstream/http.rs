@@ -1,8 +1,8 @@
 //! MCP servers that are reached over HTTP.
 //!
-//! The proxy's HTTP client implements the port below: it knows pools, health and connections, and nothing of MCP. Above it a
-//! session at a backend is a connection like a child process (`crate::stdio`), so that pools, handshake, router and bridge are
-//! those of stdio servers:
+//! The proxy's HTTP client implements the port below ([`port`]), with pools, health and connections; it knows nothing about
+//! MCP. Above the port, a session at a backend is a connection like a child process (`crate::stdio`), so that stdio and remote
+//! servers have their pools, handshake, router and bridge in common:
 //!
 //! ```text
 //! Pools ─▶ launch: picks a backend ─▶ session: POST for each message, over the port
@@ -13,13 +13,13 @@
 //! ```
 //!
 //! A reload that changes the address of a server, but not the identity that the gateway uses there, keeps the sessions:
-//! `reached` holds their version of the server.
+//! `reached` holds the version of the server that sessions use.
 //!
-//! Used in both modes: `passed` selects the client's headers that go up, `retry` decides if a message goes to another backend,
-//! `hash` makes a number of a client.
+//! Client mode and pass-through mode share some modules: `passed` selects the client's headers that are passed on, `retry`
+//! decides if a message goes to another backend, `hash` computes a client's number for choosing a backend.
 //!
 //! Connections that all clients share exist at each backend, and the pool spreads requests over them. A client's own session
-//! stays at its backend until that is gone; then it is opened at another, and gets its lasting requests again.
+//! stays at its backend until the backend is gone; then it is opened at another, and its lasting requests are sent again.
 
 mod answer;
 mod events;

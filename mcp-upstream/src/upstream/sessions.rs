@@ -1,4 +1,4 @@
-//! Changes of sessions by clients' messages: the write path that surfaces and upstreams share.
+//! Changes of session records by clients' messages: the write path that surfaces and upstreams share.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ impl SessionChanges {
         Self { table, metrics }
     }
 
-    /// Changes the record of a session. Returns true if the record differs now. The change may evict other sessions of the
-    /// principal.
+    /// Changes the record of a session. Returns true if the change made a difference. The change may evict other sessions of
+    /// the principal.
     ///
     /// # Errors
     ///
-    /// A limit that the change would exceed.
+    /// When the change would exceed a limit, or the store fails.
     pub(crate) async fn commit(
         &self,
         session: &Session,
@@ -59,19 +59,19 @@ impl From<PatchRefused> for RequestError {
     }
 }
 
-/// The error for clients when the session store failed; the log has the details.
+/// The error for clients when the session store failed; the details are logged.
 pub(crate) fn store_failure(error: &StoreError) -> RequestError {
     tracing::error!(%error, "the session store failed");
     RequestError::Internal
 }
 
-/// The error for clients when a session cannot be looked up in its store; the log has the details.
+/// The error for clients when a session cannot be looked up in its store; the details are logged.
 pub(crate) fn store_away(error: &StoreError) -> RequestError {
     tracing::error!(%error, "a session cannot be looked up");
     RequestError::StoreAway
 }
 
-/// A count as a gauge's value.
+/// A number of items as the value of a gauge.
 pub(crate) fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

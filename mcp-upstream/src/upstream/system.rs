@@ -1,4 +1,4 @@
-//! The management tools: the namespace `_system`, whose functions are this program's own.
+//! The management tools: the functions of the namespace `_system`, which this program itself runs.
 //!
 //! ```text
 //!   listener with the profile `manager` ──▶ the surfaces of every namespace ──▶ FunctionCall ──▶ SystemPort
@@ -8,8 +8,8 @@
 //!                              Workspace (folders, files, environments) ◀── Management ──▶ CoreLink (reload, test)
 //! ```
 //!
-//! The tools are declared like a worker's, in the [`Namespace`]. So lists, sessions, eras, limits, audit and metrics are those of
-//! `WorkerUpstream`, and this module has no transport code.
+//! The tools are declared like a worker's, in the [`Namespace`]. So the code for lists, sessions, eras, limits, audit and
+//! metrics is that of `WorkerUpstream`, and this module has no transport code.
 //!
 //! A tool runs in the control runtime, which owns the child processes. Dropping its call ends the tool, and with it the child
 //! processes that the tool waits for. A change of files that has begun is finished.
@@ -59,30 +59,30 @@ const INSTRUCTIONS: &str = "Management of this ToolDock server: namespaces, tool
     reload_core, test_tool; read_output shows what it printed. To run a server that others wrote: add_server, reload_core. \
     An API key for a client of some namespaces: token_create; explain says what a key may do. Secret values never pass through these tools.";
 
-/// State that the management tools work on.
+/// State that the management tools use.
 pub struct Management {
     /// The folders of the namespaces, and the operations on them.
     pub workspace: Arc<Workspace>,
     secrets: ManagedSecrets,
-    /// Reads repositories and packages of others.
+    /// Analyser of other authors' repositories and packages, in a child process.
     pub builder: Builder,
     core: Arc<dyn CoreLink>,
     /// Facts from the configuration; the lock is held to copy a pointer.
     facts: Mutex<Arc<ServerFacts>>,
-    /// Time limit of an installer.
+    /// Time limit of an installer, such as pip.
     install: Duration,
     control: Handle,
     started: Instant,
 }
 
-/// The secrets as management knows them: names, the way for people to set values, and the API keys.
+/// The secrets as management uses them: names and statuses, the container for setting values, and the API keys.
 #[derive(Debug, Clone)]
 pub struct ManagedSecrets {
-    /// Names and statuses.
+    /// The secrets store without access to values.
     pub names: SecretNames,
-    /// The container in which people run `app.cli.secrets`.
+    /// The container in which operators run `app.cli.secrets` to set values.
     pub container: String,
-    /// The API keys.
+    /// The store of API keys.
     pub keys: Arc<KeyStore>,
 }
 
@@ -115,8 +115,8 @@ impl Management {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
     }
 
-    /// Runs work that may start child processes on the control runtime. `None`: it was interrupted. Dropping the future ends the
-    /// work.
+    /// Runs work that may start child processes on the control runtime. `None`: the work panicked or the runtime ended.
+    /// Dropping the future ends the work.
     pub(crate) async fn on_control<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -140,10 +140,10 @@ impl Management {
         Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The effects of each tool, in the order of lists.
+    /// The effects of each tool, in the order in which lists show them.
     pub(crate) const EFFECTS: ToolEffects = ToolEffects::new(tools::EFFECTS);
 
-    /// The names of the tools with their effects.
+    /// The names of all tools with their effects.
     #[cfg(test)]
     pub(crate) const fn effects() -> &'static [(&'static str, &'static [Effect])] {
         tools::EFFECTS
@@ -151,7 +151,7 @@ impl Management {
 
     /// The namespace of the tools, for the registry.
     pub(crate) fn namespace(&self) -> Namespace {
-        // The longest time that a tool may wait.
+        // The time limit of the namespace is the longest of its tools.
         Self::namespace_within(self.install.max(self.builder.timeout()))
     }
 
@@ -206,7 +206,7 @@ impl fmt::Debug for Management {
     }
 }
 
-/// Runs the calls of the management tools.
+/// The worker port that runs the calls of the management tools.
 pub(crate) struct SystemPort {
     management: Arc<Management>,
     entries: Vec<ManagementToolEntry>,
@@ -233,7 +233,7 @@ impl WorkerPort for SystemPort {
             let management = Arc::clone(&self.management);
             let progress = Progress::new(sink, call.maker);
             let run = (entry.run)(management, arguments, progress);
-            // A set with a single task: dropping the call ends the task.
+            // A task set with a single task, so that dropping the call aborts the task.
             let mut task = JoinSet::new();
             task.spawn_on(run, &self.management.control);
             let value = match task.join_next().await {

@@ -1,5 +1,5 @@
-//! Namespaces of functions: tools, resources and prompts that Python workers declare. The declarations are part of the snapshot,
-//! so lists and unknown names are answered here; other requests become a [`FunctionCall`].
+//! The upstream of functions: tools, resources and prompts that Python workers declare. The declarations are part of the
+//! snapshot, so lists and unknown names are answered here; other requests become a [`FunctionCall`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) use lists::describe;
 #[cfg(test)]
 pub(crate) use call::{FunctionCall as PreparedCall, reply_of};
 
-/// The upstream of namespaces of functions, and of namespaces that are not up.
+/// The upstream of namespaces of functions, and of namespaces that could not be brought up.
 pub(crate) struct WorkerUpstream {
     ports: Arc<dyn WorkerPorts>,
     changes: SessionChanges,
@@ -216,7 +216,7 @@ impl Upstream for WorkerUpstream {
     }
 }
 
-/// The capabilities of a namespace: tools always (there may be some after the next reload), others only if it has any.
+/// The capabilities of a namespace: tools always, since the next reload may add some; others only if the namespace has any.
 fn capabilities(namespace: &Namespace) -> Value {
     let mut declared = json!({ "tools": { "listChanged": true } });
     if !namespace.resources.is_empty() || !namespace.resource_templates.is_empty() {
@@ -242,14 +242,14 @@ fn instructions(answer: &mut ResultWriter<'_>, namespace: &Namespace) {
     }
 }
 
-/// The methods, by the part that answers them.
+/// A method by the component that answers it.
 #[derive(Debug, Clone, Copy)]
 enum Method {
-    /// The snapshot.
+    /// The method is answered from the snapshot.
     Answered(SnapshotMethod),
-    /// The client's session, which the method changes.
+    /// The method changes the client's session.
     Kept(SessionMethod),
-    /// A function.
+    /// The method runs a function.
     Called(FunctionMethod),
 }
 
@@ -276,7 +276,8 @@ enum FunctionMethod {
     Completion,
 }
 
-/// Finds the method with this name, if the era has it and the namespace supports it: undeclared capabilities are not there.
+/// Finds the method with this name, if the era has it and the namespace supports it: a method of an undeclared capability is
+/// unknown.
 fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     let namespace = &*cx.namespace;
     let has_resources = || has_resources(namespace);
@@ -312,7 +313,7 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     if there {
         return Ok(found);
     }
-    // While the namespace is down, its capabilities are unknown.
+    // The capabilities of a namespace that is down are unknown, so the error says that it is down.
     is_up(namespace).map_err(RequestError::Upstream)?;
     Err(RequestError::MethodNotFound(method.to_owned()))
 }
@@ -337,7 +338,7 @@ fn has_resources(namespace: &Namespace) -> bool {
     !namespace.resources.is_empty() || !namespace.resource_templates.is_empty()
 }
 
-/// Reads a member of `params` that must be a string.
+/// Reads a value of `params` that must be a string; `what` names it in the error.
 fn string_member<'a>(
     raw: Option<&'a RawValue>,
     what: &'static str,

@@ -1,4 +1,4 @@
-//! `/api/activity`: the audit log, newest records first, and as a stream.
+//! `/api/activity`: the audit log as a list, newest records first, and as a stream.
 //!
 //! The files are read in place. A record is identified by the day of its file and the position of its line, which stays valid for
 //! as long as the file exists.
@@ -21,16 +21,16 @@ use super::streams;
 use crate::caller::Caller;
 use crate::mcp::Core;
 
-/// The most bytes of the log that are read for one page.
+/// Maximum size of the log that is read for one page, in bytes.
 const LOOK_MAX: u64 = 64 * 1024 * 1024;
-/// The size of one read, and of the longest line.
+/// Size of one read, and maximum size of a line, in bytes.
 const CHUNK: u64 = 256 * 1024;
-/// How often the log is checked for new records.
+/// Interval of checks for new records.
 const EVERY: Duration = Duration::from_secs(1);
-/// The most records that a stream sends per second.
+/// Maximum number of records that a stream sends per second.
 const EVENTS_MAX: usize = 200;
 
-/// The filter on records.
+/// Filter of records by the query's parameters.
 #[derive(Debug, Default, Clone)]
 struct Filter {
     namespace: Option<String>,
@@ -120,7 +120,7 @@ impl std::fmt::Display for LogPosition {
     }
 }
 
-/// The day of a text such as `2026-11-23`; `None` for any other spelling.
+/// Reads a day such as `2026-11-23`; `None` for any other spelling.
 fn day_of(text: &str) -> Option<Date> {
     let mut parts = text.splitn(3, '-');
     let year = parts.next()?.parse().ok()?;
@@ -141,7 +141,7 @@ fn folder(core: &Core) -> Result<PathBuf, WebFailure> {
     Ok(facts.logs.clone())
 }
 
-/// Reads files on a thread where blocking is allowed.
+/// Reads files on a thread that may block.
 async fn reading<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, WebFailure> {
@@ -171,7 +171,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     json_of(&body)
 }
 
-/// The records before a position, newest first, and the position of the next page.
+/// The records before a position, newest first, with the position of the next page.
 fn page(
     folder: &Path,
     before: Option<LogPosition>,
@@ -200,11 +200,11 @@ fn page(
             let begin = end.saturating_sub(CHUNK);
             let chunk = bytes(&mut file, begin, end - begin)?;
             looked += chunk.len() as u64;
-            // Bytes before the first line break belong to a line that begins before the chunk.
+            // Bytes before the first line break belong to a line that begins in the chunk before.
             let first = match (begin, memchr::memchr(b'\n', &chunk)) {
                 (0, _) => 0,
                 (_, Some(at)) if at + 1 < chunk.len() => at + 1,
-                // Longer than a line can be: skipped.
+                // Skipped, because a line cannot be as long as a chunk.
                 _ => {
                     end = begin;
                     continue;
@@ -230,7 +230,7 @@ fn page(
     Ok((found, None))
 }
 
-/// Returns true if there is no file, or a file that cannot be a log: tool code can put any file there.
+/// Returns true if there is no log file, or a file of another kind in its place: tool code can put any file there.
 fn is_no_log(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -245,7 +245,7 @@ fn bytes(file: &mut File, begin: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(held)
 }
 
-/// The days that have files, newest first.
+/// The days that have log files, newest first.
 fn days(folder: &Path) -> io::Result<Vec<Date>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -276,7 +276,7 @@ pub(super) async fn one(core: &Arc<Core>, id: &str) -> Answer {
             Err(error) if is_no_log(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // With the line break before it: an offset inside of a line is not valid.
+        // Read with the line break before it: an offset within a line is not valid.
         let begin = place.offset.saturating_sub(1);
         let held = bytes(&mut file, begin, CHUNK)?;
         let line = match place.offset {
@@ -324,7 +324,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) ->
     })
 }
 
-/// The records since a position, and the new end of the log. Without a position there are no records yet.
+/// The records since a position, with the new end of the log. Without a position, no records and the present end.
 fn newer(folder: &Path, from: Option<LogPosition>) -> io::Result<(Vec<Value>, LogPosition)> {
     const AT_ONCE: u64 = 4 * 1024 * 1024;
     let today = OffsetDateTime::now_utc().date();
@@ -340,7 +340,7 @@ fn newer(folder: &Path, from: Option<LogPosition>) -> io::Result<(Vec<Value>, Lo
     };
     let mut records = Vec::new();
     if let Ok(mut file) = regular_file::open(&file_of(folder, place.day)) {
-        // A replaced file is read from its beginning.
+        // A file that became shorter was replaced, so it is read from its beginning.
         if file.metadata()?.len() < place.offset {
             place.offset = 0;
         }

@@ -12,12 +12,12 @@ use tooldock_workers::manage::NotDone;
 use crate::error;
 use crate::reply::{Head, Reply};
 
-/// The result of a handler.
+/// Result of an API handler.
 pub(super) type Answer = Result<Reply, WebFailure>;
 
-/// The reason why a request failed.
+/// Failure of an API request: status, code, message and details.
 ///
-/// Boxed: failures are rare, and every handler's result would be as large.
+/// Boxed: failures are rare, and every handler's result would otherwise be as large.
 #[derive(Debug)]
 pub(super) struct WebFailure(Box<FailureParts>);
 
@@ -41,7 +41,7 @@ impl WebFailure {
         }))
     }
 
-    /// 400 for a wrong field, parameter or name.
+    /// 400 with the name of a wrong field, parameter or name.
     pub(super) fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
             .with(json!({ "field": field }))
@@ -60,7 +60,7 @@ impl WebFailure {
         Self::new(StatusCode::CONFLICT, "exists", message)
     }
 
-    /// 403 for a request that the scopes of the caller's credential do not open.
+    /// 403 for a request that the scopes of the caller's credential do not cover.
     pub(super) fn out_of_scope(message: String) -> Self {
         let code = CallErrorCode::InsufficientScope.as_str();
         Self::new(StatusCode::FORBIDDEN, code, message)
@@ -77,7 +77,7 @@ impl WebFailure {
         failure
     }
 
-    /// The failed call of a management tool, as REST answers it.
+    /// The failure of a management tool, from its REST answer.
     pub(super) fn of_tool(status: StatusCode, body: &[u8], retry: Option<HeaderValue>) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = &body["error"];
@@ -107,7 +107,7 @@ impl WebFailure {
         failure
     }
 
-    /// 503 if this process manages nothing.
+    /// 503 if this process has no management tools.
     pub(super) fn without_management() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -126,7 +126,7 @@ impl WebFailure {
         &self.0.code
     }
 
-    /// The body in the form of an event.
+    /// The body of the failure, for a response or an event.
     pub(super) fn body(&self) -> Value {
         let FailureParts {
             code,
@@ -155,7 +155,7 @@ impl From<NotDone> for WebFailure {
     }
 }
 
-/// A text with its first letter in upper case, as a sentence.
+/// Writes the first letter of a text in upper case.
 pub(super) fn capitalised(mut text: String) -> String {
     if let Some(first) = text.get_mut(..1) {
         first.make_ascii_uppercase();
@@ -163,12 +163,12 @@ pub(super) fn capitalised(mut text: String) -> String {
     text
 }
 
-/// 200 with a JSON body.
+/// A reply with status 200 and a JSON body.
 pub(super) fn json_of(value: &impl Serialize) -> Answer {
     with_status(StatusCode::OK, value)
 }
 
-/// A JSON body with this status.
+/// A reply with this status and a JSON body.
 pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(value).map_err(|error| {
         WebFailure::new(
@@ -180,7 +180,7 @@ pub(super) fn with_status(status: StatusCode, value: &impl Serialize) -> Answer 
     Ok(Reply::json(status, body))
 }
 
-/// The reply with the headers of all API answers: it must not be cached, and its media type must not be guessed.
+/// Adds the headers of all API answers: an answer must not be cached, and its media type must not be guessed.
 pub(super) fn sealed(answer: Answer) -> Reply {
     let mut reply = answer.unwrap_or_else(WebFailure::reply);
     let add = |head: &mut Head| {

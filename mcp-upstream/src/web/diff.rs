@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use similar::TextDiff;
 
-/// The time after which a comparison is made coarser.
+/// Time after which a comparison gets coarser.
 const EFFORT: Duration = Duration::from_millis(500);
 
-/// The difference; empty if there is none. The texts have at most some MiB.
+/// The difference between two texts; empty if they are equal. Meant for texts of at most some MiB.
 pub(super) fn unified(from: &str, to: &str, names: (&str, &str)) -> String {
     if from == to {
         return String::new();

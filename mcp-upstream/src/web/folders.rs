@@ -1,4 +1,4 @@
-//! `/api/folders`: namespaces as folders of tool files (GUI-04).
+//! `/api/folders`: the folders of namespaces, which contain tool files (GUI-04).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::tools::{call, management, reload_soon};
 use crate::caller::Caller;
 use crate::mcp::Core;
 
-/// The most unserved folders whose files are inspected for one list.
+/// Maximum number of unserved folders whose files are inspected for one list.
 const LOOKS_MAX: usize = 50;
 
 pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
@@ -124,7 +124,7 @@ pub(super) async fn files_of(
     Ok(management(core)?.workspace.files(name).await?)
 }
 
-/// 404 unless the namespace has a folder.
+/// 404 if the namespace has no folder.
 pub(super) async fn exists(core: &Core, name: &NamespaceName) -> Result<(), WebFailure> {
     let found = management(core)?.workspace.exists(name).await;
     found.map_err(|error| {

@@ -43,7 +43,7 @@ fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, Web
     })
 }
 
-/// A namespace in the form of the overview.
+/// A namespace as the API shows it in lists.
 pub(super) fn shown(
     core: &Core,
     caller: &Caller,
@@ -109,10 +109,10 @@ fn issue(issue: &Issue) -> Value {
     json!({"code": issue.code, "subject": issue.subject, "message": issue.message, "hint": hint(issue.code)})
 }
 
-/// The code of an issue about a member of an aggregate that does not serve.
+/// Code of the issue that a member of an aggregate does not serve.
 const MEMBER_DOWN: &str = "member_down";
 
-/// Advice on a failure or an issue.
+/// Advice on a failure or an issue with this code.
 pub(super) fn hint(code: &str) -> &'static str {
     match code {
         "syntax_error" => {
@@ -199,7 +199,7 @@ pub(super) async fn tool(
     }
 }
 
-/// A tool, without undeclared members.
+/// A tool as the API shows it; absent values have no key.
 fn told(tool: &ToolEntry, schemas: bool) -> Value {
     let mut told = json!({
         "name": tool.name(),

@@ -17,9 +17,9 @@ use crate::mcp::Core;
 use crate::metrics::figures::{Figures, Rates};
 use crate::rest;
 
-/// How often a stream of the overview checks for changes.
+/// Interval of a stream's checks for changes.
 const EVERY: Duration = Duration::from_secs(1);
-/// The most namespaces in a stream of the overview.
+/// Maximum number of namespaces in a stream of the overview.
 const NAMESPACES_MAX: usize = 500;
 
 pub(super) fn me(core: &Core, caller: &Caller, request: &ApiRequest) -> Answer {
@@ -40,7 +40,7 @@ pub(super) fn dashboard(core: &Core, caller: &Caller) -> Answer {
     json_of(&dashboard)
 }
 
-/// The dashboard without the members that change every second.
+/// The dashboard without the values that change every second.
 fn figures_of(core: &Core, caller: &Caller) -> Value {
     let snapshot = core.registry.snapshot();
     let figures = core.figures.now(&core.metrics);
@@ -102,7 +102,7 @@ pub(super) fn events(core: &Arc<Core>, caller: &Caller) -> Answer {
     })
 }
 
-/// The state that a stream has sent.
+/// The state that a stream has sent to its client.
 #[derive(Default)]
 struct SentOverview {
     dashboard: Option<Value>,
@@ -110,7 +110,7 @@ struct SentOverview {
 }
 
 impl SentOverview {
-    /// The changes since the last event; `None` if there are none.
+    /// The changes since the last event; `None` if nothing changed.
     fn changes(&mut self, core: &Core, caller: &Caller) -> Option<Value> {
         let snapshot = core.registry.snapshot();
         let figures = core.figures.now(&core.metrics);

@@ -11,10 +11,10 @@ use super::WebRequest;
 use super::answer::{Answer, WebFailure, json_of};
 use crate::caller::Caller;
 
-/// The default number of entries on a page, and the maximum.
+/// Default number, and maximum number, of entries on a page.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 500;
-/// The most parameters of a query that are read.
+/// Maximum number of parameters of a query that are read.
 const PARAMETERS_MAX: usize = 32;
 
 /// An admitted request of the API.
@@ -26,7 +26,7 @@ pub(super) struct ApiRequest {
     pub(super) body: Bytes,
     pub(super) content_type: String,
     pub(super) wants_events: bool,
-    /// True when the request cannot be read on its way.
+    /// True if the request cannot be read between the client and the gateway.
     pub(super) is_private: bool,
 }
 
@@ -45,7 +45,7 @@ impl ApiRequest {
             WebFailure::invalid("query", format!("The query cannot be read: {error}"))
         })?;
         parameters.truncate(PARAMETERS_MAX);
-        // A proxy on this machine that forwards for others names the client, or the public address uses TLS.
+        // A proxy on this machine that forwards for other clients names them. The public address may use TLS, too.
         let speaks_for_itself = caller.client.is_loopback()
             || caller.client.is_unspecified()
             || caller.profile.public_url.starts_with("https://");
@@ -60,7 +60,7 @@ impl ApiRequest {
         })
     }
 
-    /// A parameter of the query; `None` if it is empty.
+    /// A parameter of the query; `None` if it is absent or empty.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         let mut found = self.parameters.iter().filter(|(key, _)| key == name);
         found
@@ -69,12 +69,12 @@ impl ApiRequest {
             .filter(|value| !value.is_empty())
     }
 
-    /// The text that filters a list, in lower case.
+    /// The text that filters a list, in lower case; empty without a filter.
     pub(super) fn wanted(&self) -> String {
         self.parameter("q").unwrap_or_default().to_lowercase()
     }
 
-    /// The number of entries on a page.
+    /// Maximum number of entries on a page, as the request sets it.
     pub(super) fn limit(&self) -> Result<usize, WebFailure> {
         let Some(text) = self.parameter("limit") else {
             return Ok(PAGE);
@@ -91,7 +91,8 @@ impl ApiRequest {
         })
     }
 
-    /// A page of a list as the member `name` of the answer, with the total and the next cursor. `rest` holds the other members.
+    /// Answers with a page of a list under the key `name`, with the total and the next cursor. `rest`: an object with further
+    /// keys.
     pub(super) fn page(&self, name: &str, all: Vec<Value>, rest: Value) -> Answer {
         let limit = self.limit()?;
         let from = match self.parameter("cursor") {
@@ -115,7 +116,7 @@ impl ApiRequest {
         json_of(&body)
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, WebFailure> {
         let kind = self
             .content_type

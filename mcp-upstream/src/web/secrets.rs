@@ -1,4 +1,4 @@
-//! `/api/secrets`: lists secrets and the namespaces that use them, and takes values. Values are never shown.
+//! `/api/secrets`: lists secrets with the namespaces that use them, and stores values. Values are never shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::trail;
 use crate::caller::Caller;
 use crate::mcp::Core;
 
-/// Queries the store on a thread where blocking is allowed.
+/// Runs `ask` on the store, on a thread that may block.
 async fn ask<T: Send + 'static>(
     core: &Core,
     ask: impl FnOnce(&SecretNames) -> Result<T, SecretsError> + Send + 'static,
@@ -36,7 +36,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
         Status::Set => "set",
         Status::Placeholder => "placeholder",
     };
-    // By scope and key: the status, and the namespaces that use the secret.
+    // Status of each secret, and the namespaces that use it, by scope and key.
     let mut all: BTreeMap<(String, String), (&str, Vec<String>)> = entries
         .into_iter()
         .map(|it| ((it.scope, it.key), (word(it.status), Vec::new())))
@@ -54,7 +54,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
             entry.1.push(folder.name.to_string());
         }
     }
-    // Servers name their variables by `${NAME}`.
+    // Servers name secrets in their variables by `${NAME}`.
     for server in management(core)?.workspace.servers().await? {
         let env = server.config["env"]
             .as_object()
@@ -65,7 +65,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
             let Some(name) = name else { continue };
             let own = (server.name.to_string(), name.to_owned());
             let shared = (global.clone(), name.to_owned());
-            // A name in neither scope may be a variable of the gateway.
+            // A name that is no secret of either scope may be a variable of the gateway.
             let place = [own, shared].into_iter().find(|it| all.contains_key(it));
             if let Some(entry) = place.and_then(|place| all.get_mut(&place)) {
                 entry.1.push(server.name.to_string());
@@ -81,7 +81,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     request.page("secrets", shown.collect(), json!({}))
 }
 
-/// A new value. Its `Debug` shows nothing.
+/// A request to store a value. Its `Debug` shows none of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct New {
@@ -113,7 +113,7 @@ pub(super) async fn set(core: &Arc<Core>, caller: &Caller, request: &ApiRequest)
             "A value may be sent over TLS or from this machine only: use https, or `tooldock secrets set` on the server.",
         ));
     }
-    // The error of an unreadable body is not passed on, since it would quote the body.
+    // The parser's error is not passed on, since it would quote the body.
     let New { key, scope: whose, value } = serde_json::from_slice(&request.body).map_err(|_| {
         WebFailure::invalid("body", r#"The body has to be JSON with the texts "key", "scope" and "value", and nothing else"#)
     })?;

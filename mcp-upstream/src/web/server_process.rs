@@ -1,4 +1,4 @@
-//! `/api/servers/{id}/stderr` and `/restart`: the output of a server's processes, and their restart.
+//! `/api/servers/{id}/stderr` and `/restart`: the output of a server's processes, and the restart of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::rest::output::line;
 
-/// The default number of lines in an answer.
+/// Default number of lines in an answer.
 const LINES: usize = 100;
-/// How long a stream gathers lines before it sends them, so that a server that prints much causes few wake-ups.
+/// Time for which a stream gathers lines before it sends them, so that a server that prints much causes few wake-ups.
 const GATHERING: Duration = Duration::from_millis(100);
 
-/// The server with this name, if it is served.
+/// The served server with this name.
 async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
     let name = server_id(id)?;
     let found = core.registry.namespace(name.as_str());
@@ -56,7 +56,7 @@ async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, WebFailure> {
     })
 }
 
-/// A number in the query; `None` if absent.
+/// A number in the query; `None` if the parameter is absent.
 fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     let Some(text) = request.parameter(name) else {
         return Ok(None);
@@ -65,7 +65,7 @@ fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     number.map_err(|_| WebFailure::invalid(name, format!("{name} must be the number of a line")))
 }
 
-/// The last lines, oldest first.
+/// Answers with the last lines, oldest first.
 pub(super) async fn stderr(core: &Arc<Core>, request: &ApiRequest, id: &str) -> Answer {
     let limit = match request.parameter("limit") {
         None => LINES,
@@ -80,7 +80,7 @@ pub(super) async fn stderr(core: &Arc<Core>, request: &ApiRequest, id: &str) -> 
     }))
 }
 
-/// Lines as they arrive. With `after`, first the kept lines after that number.
+/// Answers with a stream of lines as they arrive. With `after`, the kept lines behind that number come first.
 pub(super) async fn events(
     core: &Arc<Core>,
     caller: &Caller,
@@ -108,7 +108,7 @@ pub(super) async fn events(
     })
 }
 
-/// Ends the server's processes, so that new ones are started. Calls that run there fail.
+/// Restarts the server's processes. Calls that run there fail.
 pub(super) async fn restart(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     let restarted = restarted(core, id).await;
     trail::note(core, caller, "restart_server", &restarted);

@@ -52,7 +52,7 @@ pub(super) async fn list(core: &Arc<Core>, caller: &Caller, request: &ApiRequest
     request.page("servers", all.map(|(_, shown)| shown).collect(), json!({}))
 }
 
-/// A server with its served state and its entry in the file, if it has them.
+/// A server as the API shows it, with its served state and its entry in the file, as far as it has them.
 fn shown(
     core: &Core,
     caller: &Caller,
@@ -109,7 +109,7 @@ fn refused(error: ServerRefused) -> WebFailure {
     }
 }
 
-/// The server after a change.
+/// A server as the API shows it after a change.
 pub(super) async fn one(
     core: &Arc<Core>,
     caller: &Caller,
@@ -163,7 +163,7 @@ struct Change {
     enabled: bool,
 }
 
-/// 400 for a served server that is configured elsewhere.
+/// Turns "not found" into 400 for a served server that the file does not contain: it is configured elsewhere.
 fn elsewhere(core: &Core, name: &NamespaceName, failure: WebFailure) -> WebFailure {
     let served = core.registry.namespace(name.as_str());
     match failure.code() == "server_not_found" && served.is_some_and(|it| it.is_server()) {

@@ -1,4 +1,4 @@
-//! `/api/sessions` and `/api/streams`: lists sessions, and open streams without a session, and ends them.
+//! `/api/sessions` and `/api/streams`: lists and ends sessions, and open streams without a session.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(super) async fn end(core: &Arc<Core>, caller: &Caller, id: &str) -> Answer {
     json_of(&json!({ "success": true }))
 }
 
-/// The open streams without a session.
+/// Answers with the open streams without a session.
 pub(super) fn streams(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let now = Instant::now();
     let all = core.open_streams.all().into_iter();

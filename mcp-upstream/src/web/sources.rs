@@ -40,7 +40,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest, name: &str) -> 
             .into_iter()
             .map(|it| (it.filename.clone(), it))
             .collect(),
-        // Without the contents, the list of names is still useful.
+        // The list of names is still useful without the contents.
         _ => HashMap::new(),
     };
     let listed = files.files.iter().map(|file| {
@@ -81,7 +81,7 @@ pub(super) async fn upload(
     write(core, caller, &name, &file(&filename)?, content).await
 }
 
-/// Writes a file with the management tool, which checks the code first.
+/// Writes a file by the management tool, which checks the code first.
 async fn write(
     core: &Arc<Core>,
     caller: &Caller,
@@ -119,7 +119,7 @@ async fn write(
     )
 }
 
-/// The line and column in a sentence: `line 3`, `column 5`.
+/// Reads line and column from a sentence with `line 3` and `column 5`.
 fn place(details: &str) -> (Option<u32>, Option<u32>) {
     let number = |word: &str| {
         let (_, rest) = details.split_once(word)?;
@@ -173,7 +173,7 @@ pub(super) async fn validate(core: &Arc<Core>, request: &ApiRequest, name: &str)
     json_of(&json!({"valid": true, "tools": tools}))
 }
 
-/// The contents of a file, now or in a version.
+/// The contents of a file, current or in an earlier version.
 async fn source(
     core: &Arc<Core>,
     name: &NamespaceName,
@@ -276,7 +276,7 @@ pub(super) async fn diff(
     let side = async |parameter: &str| {
         let said = request.parameter(parameter).unwrap_or(CURRENT);
         let text = match said {
-            // A deleted file has empty contents.
+            // A file that was deleted has empty contents.
             CURRENT => source(core, &name, &file, None).await?.unwrap_or_default(),
             said => {
                 let version = number(said)?;
@@ -366,7 +366,7 @@ pub(super) async fn install(
     .await
 }
 
-/// Runs an installer. The answer is its result, or a stream that ends with the result.
+/// Runs an installer. Answers with its result, or with a stream that ends with the result.
 async fn installed(
     core: &Arc<Core>,
     caller: &Caller,

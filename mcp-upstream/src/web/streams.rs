@@ -1,4 +1,5 @@
-//! Streams of the API: each is fed by a task, which ends with its reader; a reader that falls too far behind ends the stream.
+//! Event streams of the API. Each is fed by a task, which ends with the stream's reader; a reader that is too slow ends the
+//! stream.
 
 use std::sync::Arc;
 
@@ -13,17 +14,17 @@ use crate::mcp::{Core, stream_place};
 use crate::reply::{Guards, Reply};
 use crate::stream::{Stream, frame};
 
-/// Takes the events of a stream from its task.
+/// Handle by which a task sends the events of a stream.
 pub(super) struct StreamEvents(Arc<Stream>);
 
 impl StreamEvents {
-    /// Adds an event to the stream. Returns `false` if its reader is gone.
+    /// Adds an event to the stream. Returns false if the stream's reader is gone.
     pub(super) fn event(&self, name: &'static str, data: &Value) -> bool {
         self.0.push(frame::named(name, &data.to_string()))
     }
 }
 
-/// Aborts the task that feeds a stream when the stream ends.
+/// Guard that aborts the task that feeds a stream, when the stream ends.
 struct Feeding(JoinHandle<()>);
 
 impl Drop for Feeding {
@@ -32,7 +33,7 @@ impl Drop for Feeding {
     }
 }
 
-/// Opens a stream that `feed` writes. It takes one of its principal's places for long streams.
+/// Opens a stream that `feed` writes. It counts as one of the long streams that its principal may hold.
 pub(super) fn open<F: Future<Output = ()> + Send + 'static>(
     core: &Arc<Core>,
     caller: &Caller,

@@ -42,19 +42,19 @@ pub(super) async fn call(
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 
-/// The management of this process.
+/// The management of this process; 503 if it has none.
 pub(super) fn management(core: &Core) -> Result<&Arc<Management>, WebFailure> {
     core.management
         .as_ref()
         .ok_or_else(WebFailure::without_management)
 }
 
-/// Reloads, and answers with the report.
+/// Reloads the namespaces, and answers with the report.
 pub(super) async fn reload(core: &Core) -> Answer {
     Ok(rest::reload::reload(core).await)
 }
 
-/// Reloads in the background after a change: the overview shows the result; `POST /api/reload` returns it.
+/// Reloads the namespaces in the background after a change. The overview shows the result; `POST /api/reload` returns it.
 pub(super) fn reload_soon(core: &Arc<Core>) {
     let core = Arc::clone(core);
     tokio::spawn(async move { rest::reload::reload(&core).await });

@@ -1,4 +1,4 @@
-//! The audit line of a change that is not made by a management tool. Arguments are not written: some are secret.
+//! Audit lines of changes that no management tool makes. Arguments are not written: some are secret.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::mcp::Core;
 use crate::protocol::method::TOOLS_CALL;
 
-/// Records that a caller did something, or that it was refused.
+/// Records an operation of a caller, with its success or its refusal.
 pub(super) fn note<T>(
     core: &Core,
     caller: &Caller,

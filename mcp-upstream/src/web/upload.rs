@@ -1,4 +1,4 @@
-//! Reads the file that a request uploads: a JSON body with name and content, or the field `file` of a multipart form, which
+//! Reads the file of an upload request: a JSON body with name and content, or the field `file` of a multipart form, which
 //! browsers send.
 
 use futures_util::stream;
@@ -17,13 +17,13 @@ pub(super) struct Upload {
     pub(super) content: String,
 }
 
-/// Reads the upload.
+/// Reads the uploaded file of a request.
 pub(super) async fn read(request: &ApiRequest) -> Result<Upload, WebFailure> {
     let Ok(boundary) = multer::parse_boundary(&request.content_type) else {
         return request.json();
     };
     let body = stream::iter([Ok::<_, std::convert::Infallible>(request.body.clone())]);
-    // A byte more than allowed, so that a file that is too large is recognized by its size.
+    // One byte more than allowed, so that a file that is too large is recognized by its size.
     let limit = TOOL_FILE_BYTES_MAX as u64 + 1;
     let limits = SizeLimit::new().per_field(limit);
     let constraints = Constraints::new().size_limit(limits);

@@ -1,9 +1,9 @@
 //! Counts how much work it is to check a value against a schema, before the work is done.
 //!
-//! A schema of a few hundred bytes can ask for more steps than a machine has years: parts that refer to each other twice double
-//! the work with each level. So the steps are walked through first, in the plainest order and without judging anything, and the
-//! walk ends when there are too many. Finding all errors of nested alternatives costs more the deeper they are nested, and so
-//! does a step here.
+//! A schema of a few hundred bytes can require more steps than any machine can make: subschemas that refer to each other twice
+//! double the work with each level. So the steps are counted first, in the plainest order and without checking anything, and the
+//! count ends at a bound. Finding all errors of nested alternatives costs more the deeper they are nested, and so does a step
+//! here.
 
 use serde_json::{Map, Value};
 
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
         if nesting > NESTING_MAX {
             return None;
         }
-        // `unevaluated…` keywords evaluate the other parts a second time.
+        // `unevaluated…` keywords evaluate the other keywords a second time.
         let asks_again = keywords.keys().any(|key| key.starts_with("unevaluated"));
         for _ in 0..=u8::from(asks_again) {
             for (keyword, part) in keywords {
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
             .try_for_each(|it| self.visit(it, value, nesting))
     }
 
-    /// Finds the parts with this anchor. Which part a reference means depends on the path to it, so all of them count.
+    /// Finds the subschemas with this anchor. Which one a reference means depends on the path to it, so all of them count.
     fn anchored(&mut self, part: &'a Value, name: &str, found: &mut Vec<&'a Value>) -> Option<()> {
         self.spend(1)?;
         match part {

@@ -1,4 +1,4 @@
-//! Describes problems of arguments for the caller: places and rules, never values.
+//! Describes problems of arguments for the caller: the path to an argument and the violated rule, never values.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 use tooldock_workers::error::{CallError, CallErrorCode};
 
-/// The most problems that are listed.
+/// Maximum number of problems in the details of an error.
 pub(super) const PROBLEMS_MAX: usize = 100;
 /// The number of problems that the message repeats.
 const PROBLEMS_SHOWN: usize = 3;
@@ -31,7 +31,7 @@ pub(super) struct Problem {
     r#type: String,
 }
 
-/// The problems of a finding. A problem in a member names the member.
+/// The problems that an error of the validator reports. A missing or unexpected member is a problem of its own.
 pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     let at: Vec<Value> = (error.instance_path().segments())
         .map(|segment| match segment {
@@ -65,7 +65,7 @@ pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     }
 }
 
-/// The place and the violated rule of a problem in a result.
+/// Describes a problem of a result by its path and the violated rule.
 pub(super) fn fault(error: ValidationError<'_>) -> String {
     let missing = match error.kind() {
         ValidationErrorKind::Required { property } => property.as_str().map(ToOwned::to_owned),
@@ -96,7 +96,7 @@ pub(super) fn fault(error: ValidationError<'_>) -> String {
     }
 }
 
-/// Describes the violated rule. The value is left out.
+/// Describes the violated rule, without the value that violates it.
 fn described(error: &ValidationError<'_>) -> String {
     let alternatives = match error.kind() {
         ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
@@ -141,7 +141,7 @@ pub(super) fn refused(mut problems: Vec<Problem>) -> CallError {
     error
 }
 
-/// The place in the form `a.0.b`, or `arguments` for the arguments as a whole.
+/// The path to an argument in the form `a.0.b`, or `arguments` for the arguments as a whole.
 fn place(loc: &[Value]) -> String {
     let names: Vec<String> = (loc.iter())
         .map(|name| {

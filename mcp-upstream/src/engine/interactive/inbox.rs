@@ -1,5 +1,5 @@
-//! Takes the events and questions of a call from its upstream. Never waits: an event without room is dropped and counted, a
-//! question without room is refused.
+//! Takes the events and questions of a call from its upstream. Never waits: an event beyond the channel's bound is dropped and
+//! counted, a question beyond the bound is refused.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::broadcast::Audience;
 use crate::engine::{CallSecrets, PeerEvent};
 use crate::interaction::{CallInteractions, Interaction, QuestionSet, of_function};
 
-/// Receives a call's events and questions from the connection's reader. Never waits.
+/// Receives a call's events and questions from the reader of the upstream's connection. Never waits.
 pub(in crate::engine) struct CallInbox {
     pub(super) questions: Arc<CallInteractions>,
     pub(super) dropped: IntCounter,
-    /// Clients that are told of changes beyond this call.
+    /// The subscribers of the namespace, who are told of changes that the function announces.
     pub(super) audience: Arc<Audience>,
     /// The secrets that are hidden in messages.
     pub(super) secrets: Arc<CallSecrets>,
 }
 
 impl CallInbox {
-    /// Asks the client; questions that it cannot be asked fail at once.
+    /// Asks the client; questions that the client cannot be asked fail at once.
     pub(in crate::engine) fn ask(&self, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         self.questions.open(asked)
     }

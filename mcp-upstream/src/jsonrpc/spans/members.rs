@@ -9,9 +9,10 @@ use std::collections::HashSet;
 use memchr::memchr2;
 use smallvec::SmallVec;
 
-/// Up to this many keys are compared with each other. For more a table is made: a sender of many must not make that expensive.
+/// Maximum number of keys that are compared with each other. For more keys a table is made, so that a sender of many keys causes
+/// no quadratic work.
 pub(super) const FEW: usize = 12;
-/// Most strings are shorter than this, and short strings are scanned faster byte by byte.
+/// Number of bytes of a string that are scanned one by one, which is faster for short strings. Most strings are shorter.
 const SHORT: usize = 16;
 
 /// A decoded key, and its raw value.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::reply::{BodyError, Head, Reply};
 use crate::stream::Subscription;
 
-/// The head of every stream of events. Proxies are told to pass each event on at once and unchanged.
+/// The head of a response that is a stream of events. Its headers tell proxies to pass each event on at once and unchanged.
 pub(crate) fn events_head() -> Head {
     Head::new(StatusCode::OK)
         .with(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
@@ -23,7 +23,8 @@ pub(crate) fn events_head() -> Head {
         )
 }
 
-/// A stream that ends by itself, or at `until` so that its client comes back. `owned` is dropped with the body.
+/// A streamed response that ends with its events, or at `until` so that its client comes back. `owned` is dropped with the
+/// body.
 pub(crate) fn streamed<T: Send + 'static>(
     events: Subscription,
     until: Option<Instant>,
@@ -31,7 +32,7 @@ pub(crate) fn streamed<T: Send + 'static>(
 ) -> Reply {
     let body = stream::unfold((events, owned), move |(mut events, owned)| async move {
         let chunk = match until {
-            // Events that wait are sent even after the time is up: at least the event to resume from.
+            // Waiting events are sent even after `until`: at least the event to resume from.
             Some(until) => timeout_at(until, events.next()).await.ok()??,
             None => events.next().await?,
         };
@@ -43,7 +44,7 @@ pub(crate) fn streamed<T: Send + 'static>(
     }
 }
 
-/// A stream whose task is aborted when the stream is dropped; `owned` is dropped with it.
+/// A streamed response whose task is aborted when the response is dropped; `owned` is dropped with it.
 pub(super) fn tied<T: Send + 'static>(
     events: Subscription,
     task: JoinHandle<()>,
@@ -52,7 +53,7 @@ pub(super) fn tied<T: Send + 'static>(
     streamed(events, None, (TaskGuard(task), owned))
 }
 
-/// Aborts its task when dropped.
+/// Guard of a task, which is aborted when the guard is dropped.
 struct TaskGuard(JoinHandle<()>);
 
 impl Drop for TaskGuard {

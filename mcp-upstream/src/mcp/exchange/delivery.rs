@@ -1,5 +1,5 @@
-//! Turns the events of a call into messages for a client that takes a stream: in order, before the response. How messages travel
-//! is not decided here. Questions become requests to the client under ids of the session.
+//! Turns the events of a call into messages for a client that accepts a stream: in order, before the response. How the messages
+//! are sent is not decided here. Questions become requests to the client under ids of the session.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -16,27 +16,28 @@ use crate::mcp::{Core, call};
 use crate::session::{CancelNotice, InFlightCalls, Session};
 use crate::upstream::CallContext;
 
-/// A running call. In a session it can be cancelled by its id; dropping it cancels it in any case.
+/// A running call whose messages are taken one by one. In a session it can be cancelled by its id; dropping it cancels it in
+/// any case.
 pub(super) struct StreamedCall {
-    /// The driver, which ends with the response.
+    /// Drives the call and ends with its response.
     driver: CallDriver<Bytes>,
     session: Option<Arc<Session>>,
     progress_token: Option<String>,
-    /// Messages of the last event that were not taken yet: at most as many as it has questions.
+    /// Messages of the last event that were not taken yet: at most as many as the event has questions.
     messages: VecDeque<Vec<u8>>,
 }
 
 /// The next step of a call.
 pub(super) enum Step {
-    /// A message for its client, before the response.
+    /// A message for the client, before the response.
     Said(Vec<u8>),
     /// The response, after which no message follows.
     Over(Bytes),
 }
 
 impl StreamedCall {
-    /// The call of a request of this conversation, with its id as raw JSON. It runs in [`Self::step`]. `waits`: its response
-    /// waits for those of other calls, and its memory is counted meanwhile.
+    /// The call of a request of this conversation, with the request's id as raw JSON. It runs in [`Self::step`]. `waits`: its
+    /// response waits for those of other calls, and its memory is counted meanwhile.
     pub(super) fn new(
         core: &Arc<Core>,
         cx: &CallContext<'_>,
@@ -55,7 +56,7 @@ impl StreamedCall {
         }
     }
 
-    /// Runs the call to its next message for the client. Cancel safe; not to be called again after the response.
+    /// Runs the call to its next message for the client. Cancel safe; must not be called again after the response.
     pub(super) async fn step(&mut self) -> Step {
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -75,7 +76,7 @@ impl StreamedCall {
             self.messages.extend(asked);
             return;
         }
-        // Read each time: the client may change the level.
+        // Read for each event: the client may change the level.
         let session = self.session.as_ref();
         let wanted = session.map_or(LogLevel::Info, |session| session.log_level());
         let token = self.progress_token.as_deref();
@@ -83,7 +84,7 @@ impl StreamedCall {
             .extend(interaction::notification(event, token, Some(wanted)));
     }
 
-    /// The request that asks a question, with an id of the session.
+    /// The request that asks the client a question, with an id of the session; `None` if the client cannot be asked.
     fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         let session = self.session.as_ref();
         let declared = session.map(|session| session.client().capabilities.get());

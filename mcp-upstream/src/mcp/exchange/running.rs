@@ -1,4 +1,4 @@
-//! Running calls of a POST. Usually there is one, and then nothing else is allocated.
+//! The running calls of a POST. Usually there is a single call, and then nothing more is allocated.
 
 use std::pin::Pin;
 
@@ -6,7 +6,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::delivery::{Step, StreamedCall};
 
-/// The running calls.
+/// The running calls of a POST.
 #[derive(Default)]
 pub(super) enum RunningCalls {
     #[default]
@@ -16,7 +16,7 @@ pub(super) enum RunningCalls {
     Many(FuturesUnordered<RunningCall>),
 }
 
-/// A call of a batch, running to its next message.
+/// Future of a batch's call, which runs it to its next message.
 type RunningCall = Pin<Box<dyn Future<Output = (StreamedCall, Step)> + Send>>;
 
 impl RunningCalls {
@@ -31,7 +31,7 @@ impl RunningCalls {
         };
     }
 
-    /// The next message of any call; `None` when all are done. Cancel safe.
+    /// The next message of any call; `None` when all calls have ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Step> {
         match self {
             Self::None => None,

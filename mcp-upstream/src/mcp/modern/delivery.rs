@@ -1,4 +1,4 @@
-//! A call that may send messages and questions before its answer, independent of the requests that it goes on in.
+//! A call of a modern client that may send messages and questions before its outcome, and may go on in further requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// How long a server that asks by one request after the other may go on, before its client is asked all questions at once.
-/// Without it, three questions would take the client three rounds.
+/// Time during which a server that asks by one request after the other may go on, before its client is asked all questions at
+/// once. Without it, three questions would take the client three rounds.
 const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
-/// A call of the upstream that may still send messages and questions. Owns all it needs, so that it can outlive its request.
+/// A call of the upstream that may still send messages and questions. Owns all its data, so that it can outlive its request.
 pub(crate) struct ModernCall {
     driver: CallDriver<CallOutcome>,
-    /// Questions that are not answered yet. The engine bounds their number.
+    /// Questions that are not answered yet. The engine limits their number.
     questions: Vec<Arc<Interaction>>,
-    /// The moment until which further questions are asked together with these.
+    /// Time until which further questions are added to the present ones before the client is asked.
     gathering: Instant,
     call: Arc<dyn UpstreamCall>,
 }
 
-/// The client of the current request, with its wishes for messages of the call.
+/// The client of the current request, with its wishes for messages.
 pub(super) struct Recipient {
     pub(super) meta: RequestMeta,
-    /// True when the client takes events with its answer.
+    /// True if the client accepts events before its response.
     pub(super) streams: bool,
 }
 
 /// The next step of a call.
 pub(super) enum Step {
-    /// A message for its client, before the answer.
+    /// A message for the client, before the outcome.
     Said(Vec<u8>),
     /// The call waits for its client to answer questions.
     Asked(InputRequests),
@@ -44,7 +44,7 @@ pub(super) enum Step {
     Over(CallOutcome),
 }
 
-/// Questions that a client is asked together: at least one, each of a known kind.
+/// Questions that a client is asked in one response: at least one, each of a known kind.
 pub(super) struct InputRequests {
     pub(super) questions: Vec<Arc<Interaction>>,
     /// The latest deadline of the questions.
@@ -52,7 +52,7 @@ pub(super) struct InputRequests {
 }
 
 impl ModernCall {
-    /// A call that has not begun yet.
+    /// Begins a call, which runs in [`Self::step`].
     pub(super) fn begin(
         core: &Arc<Core>,
         cx: &CallContext<'_>,
@@ -71,7 +71,7 @@ impl ModernCall {
         }
     }
 
-    /// The call of the upstream.
+    /// The upstream's call.
     pub(super) fn call(&self) -> &Arc<dyn UpstreamCall> {
         &self.call
     }
@@ -82,11 +82,11 @@ impl ModernCall {
         known.filter(|it| it.is_open())
     }
 
-    /// Hands the client's answers to the call.
+    /// Passes the client's answers to the call.
     ///
     /// # Errors
     ///
-    /// `InvalidParams` if questions stay open and the answers that are kept until then are too large. The call is to be dropped
+    /// `InvalidParams` if questions stay open and the answers that are kept meanwhile are too large. The call must be dropped
     /// then.
     pub(super) fn answer(
         &mut self,
@@ -99,12 +99,12 @@ impl ModernCall {
             .map_err(|error| RequestError::InvalidParams(error.to_string().into()))
     }
 
-    /// Returns true if the call waits for its client.
+    /// Returns true if the call waits for the client's answers.
     fn asks(&self) -> bool {
         !self.driver.is_over() && self.asked().next().is_some()
     }
 
-    /// The questions that the client is to answer now; `None` if there are none.
+    /// The questions that the client must answer now; `None` without questions.
     fn input_requests(&self) -> Option<InputRequests> {
         let questions: Vec<_> = self.asked().map(Arc::clone).collect();
         let deadline = questions.iter().map(|it| it.deadline()).max()?;
@@ -114,7 +114,7 @@ impl ModernCall {
         })
     }
 
-    /// Runs the call to its next step for the client. Cancel safe.
+    /// Runs the call to its next step. Cancel safe.
     pub(super) async fn step(&mut self, client: &Recipient) -> Step {
         loop {
             let asks = self.asks();
@@ -125,7 +125,7 @@ impl ModernCall {
                 next = self.driver.next() => next,
                 () = sleep_until(self.gathering), if asks => match self.input_requests() {
                     Some(asked) => return Step::Asked(asked),
-                    // The server took its questions back meanwhile, which causes no event.
+                    // The server withdrew its questions meanwhile, which causes no event.
                     None => continue,
                 },
             };
@@ -143,9 +143,9 @@ impl ModernCall {
         }
     }
 
-    /// Keeps the questions that the client can be asked; the others have failed.
+    /// Keeps the questions that the client can be asked; the others fail at once.
     fn take_questions(&mut self, asked: Vec<Arc<Interaction>>, client: &Recipient) {
-        // A worker asks all its questions at once.
+        // A worker sends all its questions at once, so only servers get time for more.
         if self.call.facts().asks_singly {
             self.gathering = Instant::now() + ASKED_TOGETHER;
         }
@@ -163,7 +163,7 @@ impl Suspendable for ModernCall {
 }
 
 impl Recipient {
-    /// The notification of an event for this client, if the client wants it.
+    /// The notification for an event, if the client wants it.
     fn message(&self, event: PeerEvent) -> Option<Vec<u8>> {
         if !self.streams {
             return None;
@@ -179,8 +179,8 @@ impl Recipient {
     }
 }
 
-/// Puts progress under the token of the current request: a call that goes on with a retry reports under the token of the request
-/// that began it, which is over. A retry without a token gets no progress.
+/// Replaces the token of a progress notification: a call that goes on with a retry reports under the token of the request that
+/// began it, which is over. A retry without a token gets no progress.
 fn under_token(message: Vec<u8>, token: Option<&str>) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(&message).ok()?;
     let is_progress = matches!(

@@ -1,4 +1,4 @@
-//! Answers a modern call: as JSON, as a stream if it sends messages first, or with the questions to its client.
+//! Answers a modern call: as JSON, as a stream if the call sends messages first, or with its questions to the client.
 //!
 //! ```text
 //!             ┌── has its answer ───────────────▶ JSON
@@ -7,7 +7,8 @@
 //!             └── speaks ──▶ stream, call in a task: … then the answer, or `input_required`
 //! ```
 //!
-//! Dropping the answer cancels the call, unless it is suspended. There is no event log: a stream of this era cannot be resumed.
+//! Dropping the answer cancels the call, unless the call is suspended. There is no event log: a stream of the modern era cannot
+//! be resumed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,34 +32,34 @@ use crate::stream::open::OpenKind;
 use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// A request in which a call runs, or goes on.
+/// A request in which a call begins or goes on.
 struct Exchange {
     core: Arc<Core>,
     caller: Caller,
     namespace: Arc<Namespace>,
-    /// The request's id, raw JSON.
+    /// The request's id as raw JSON.
     id: String,
     method: String,
     format: ResultFormat,
     client: Recipient,
 }
 
-/// The parts of a request that decide how it is answered.
+/// The parts of a request that decide how the request is answered.
 #[derive(Clone, Copy)]
 pub(super) struct ModernRequest<'a> {
-    /// Raw JSON.
+    /// The request's id as raw JSON.
     pub(super) id: &'a str,
     pub(super) method: &'a str,
     pub(super) meta: &'a RequestMeta,
 }
 
-/// The answers in a request, each with its key and its raw object.
+/// The answers to questions in a request, each with its key and its raw object.
 pub(super) type Inputs<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
 
-/// The most answers in one request: as many as questions may be open in a session.
+/// Maximum number of answers in one request: as many as questions may be open in a session.
 const INPUTS_MAX: usize = 1000;
 
-/// Reads `inputResponses`.
+/// Reads the `inputResponses` of a request; empty if absent.
 ///
 /// # Errors
 ///
@@ -76,7 +77,7 @@ pub(super) fn inputs<'a>(members: &Members<'a>) -> Result<Inputs<'a>, RequestErr
         })
 }
 
-/// Runs a call from its beginning.
+/// Begins a call and runs it until this request is answered.
 pub(super) async fn begin(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -95,9 +96,9 @@ pub(super) async fn begin(
 
 /// A request with the answers to a suspended call.
 pub(super) struct Retry<'a> {
-    /// The tool, the prompt or the URI it names.
+    /// The name of the tool or prompt, or the URI, that the request repeats.
     pub(super) subject: Cow<'a, str>,
-    /// A JSON object.
+    /// The arguments that the request repeats, a JSON object.
     pub(super) arguments: &'a [u8],
     pub(super) state: &'a RawValue,
     pub(super) inputs: Inputs<'a>,
@@ -177,7 +178,7 @@ impl Exchange {
         streamed(events, None, listed)
     }
 
-    /// Runs the rest of the call and writes its stream. Ends, and cancels the call, when the reader leaves.
+    /// Runs the call to its end and writes its stream. Ends, and cancels the call, when the reader leaves.
     async fn deliver(self, first: Vec<u8>, mut driver: ModernCall, stream: Arc<Stream>) {
         let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));
@@ -216,7 +217,7 @@ impl Exchange {
         call::response(call.facts(), &self.id, &self.caller, &self.format, outcome)
     }
 
-    /// Suspends the call and asks its client.
+    /// Suspends the call, and writes the response that asks its client.
     fn suspend(&self, driver: ModernCall, asked: &InputRequests) -> Result<Vec<u8>, RequestError> {
         let mut out = Vec::with_capacity(512);
         format::begin(&mut out, &self.id);
@@ -255,7 +256,7 @@ impl Exchange {
     }
 }
 
-/// A question as a member of `inputRequests`.
+/// Writes a question as an entry of `inputRequests`.
 fn put_request(out: &mut Vec<u8>, question: &Question) {
     format::escape(out, question.key.as_bytes());
     out.extend_from_slice(b":{\"method\":\"");

@@ -1,7 +1,7 @@
 //! `subscriptions/listen`: a stream of exactly the changes that a client subscribed to.
 //!
-//! The stream begins with the granted subscriptions, every message on it carries the request's own id, and when the gateway ends
-//! it, it ends with a result. It cannot be resumed: a client that lost it listens again.
+//! The stream begins with the granted subscriptions, and each of its messages carries the request's own id. If the gateway ends
+//! the stream, its last message is the result. It cannot be resumed: a client that lost it listens again.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ struct ListenParams<'a> {
     notifications: Option<&'a RawValue>,
 }
 
-/// The most kinds of changes that a client may name, unknown kinds included.
+/// Maximum number of kinds of changes that a client may name, unknown kinds included.
 const KINDS_MAX: usize = 100;
 
-/// Opens the stream.
+/// Opens the stream of change notifications.
 pub(super) async fn open(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -43,7 +43,7 @@ pub(super) async fn open(
     let filter = listening.granted;
     guards.extend(listening.guard.map(|guard| guard as _));
     let stream = Stream::detached(&core.pulse);
-    // Pushed before the stream is registered, so that it is the first message.
+    // Pushed before the stream is registered, so that the acknowledgement is the first message.
     stream.push(frame::message(None, &acknowledged(id, &filter)));
     let namespace = &cx.namespace.name;
     let listening = core.audience.listen(namespace, filter, id, &stream);
@@ -60,7 +60,7 @@ pub(super) async fn open(
     })
 }
 
-/// The changes that the client subscribes to. Unknown kinds are left out, like kinds that are not served.
+/// Reads the changes that the client subscribes to. Unknown kinds are ignored, like kinds that are not served.
 fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
     let invalid = |reason: &'static str| RequestError::InvalidParams(reason.into());
     let entries = raw
@@ -93,7 +93,7 @@ fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
     Ok(filter)
 }
 
-/// The first message: the acknowledgement. `id` is raw JSON.
+/// The acknowledgement, which is the stream's first message. `id` is raw JSON.
 fn acknowledged(id: &str, filter: &Filter) -> Vec<u8> {
     let mut notifications = json!({});
     for (key, granted) in [

@@ -1,7 +1,7 @@
-//! Metadata of a modern request in `params._meta`, which takes the place of a session.
+//! Metadata of a modern request in `params._meta`, which replaces a session.
 //!
-//! Spans of the body, not values: capability maps and client infos are passed on unchanged. The caller judges the requested
-//! version, because a refusal has to name the served versions.
+//! The metadata are spans of the body, not parsed values: capabilities and client infos are passed on unchanged. The caller
+//! checks the requested version, because its error has to name the served versions.
 
 use std::borrow::Cow;
 
@@ -12,22 +12,22 @@ use crate::jsonrpc::{self, Key, Members};
 use crate::session::client;
 use crate::upstream::RequestMeta;
 
-/// A request's metadata, and the version that it requests.
+/// A request's metadata, with the version that the request names.
 pub(super) struct VersionedMeta<'a> {
     pub(super) meta: RequestMeta,
     pub(super) version: Cow<'a, str>,
 }
 
-/// The version in `params._meta`, if it is a text.
+/// The version in `params._meta`, if it is a string.
 pub(super) fn version_named<'a>(members: &Members<'a>) -> Option<Cow<'a, str>> {
     members.get(Key::ProtocolVersion).and_then(jsonrpc::string)
 }
 
-/// Reads the metadata.
+/// Reads the metadata of a request.
 ///
 /// # Errors
 ///
-/// A description of the missing or wrong member, for the client.
+/// The missing or wrong key, described for the client.
 pub(super) fn read<'a>(
     body: &Bytes,
     members: &Members<'a>,
@@ -92,7 +92,7 @@ pub(super) fn read<'a>(
     })
 }
 
-/// A part of the body that shares its memory.
+/// A span of the body that shares the body's memory.
 pub(super) fn span(body: &Bytes, raw: &RawValue) -> Bytes {
     body.slice_ref(raw.get().as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Ties the gateway's session to the server's session behind it.
+//! Affinity: ties the gateway's session to the server's session behind it.
 //!
 //! ```text
 //!   initialize ──▶ any backend ──▶ record: backend, its session ──▶ later messages go there
@@ -7,9 +7,9 @@
 //!                     initialize again with the client's own words ──▶ another backend ──▶ record
 //! ```
 //!
-//! A session is reopened by one of its messages while the others wait; its client does not notice. State that the server kept for
-//! the old session (log level, subscriptions) is lost; a server whose sessions matter is configured with `stateful: true`, and
-//! then the session ends.
+//! One of a session's messages reopens the server's session while the others wait; the client does not notice. State that the
+//! server kept for the old session (log level, subscriptions) is lost; a server whose session state matters is configured with
+//! `stateful: true`, and then the gateway's session ends instead.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,26 +35,26 @@ use crate::protocol::{ProtocolVersion, negotiated};
 use crate::session::{Affinity, Session, SessionPatch, UPSTREAM_ID_MAX};
 use crate::upstream::http::port::{Backend, BackendRequest, BackendResponse, Backends};
 
-/// The longest answer to `initialize`, in bytes.
+/// Maximum size of the answer to `initialize`, in bytes.
 const OPENING_MAX: usize = 1024 * 1024;
 
-/// The time limit for ending a session at its server, in the background.
+/// Time limit for ending a session at its server, in the background.
 const END: std::time::Duration = std::time::Duration::from_secs(5);
 
 const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// The server's session behind a live session. Dropped with the live session, it ends the server's.
+/// The server's session behind a live session of the gateway. Dropped with the live session, it ends the server's session.
 pub(super) struct UpstreamSession {
-    /// The message that reopens the session holds the only permit.
+    /// Has one permit, which the message that reopens the session holds.
     reopening: Semaphore,
     at: Mutex<Option<BackendSession>>,
-    /// The events that the client may resume from.
+    /// Ids of the events from which the client may resume.
     events: Arc<EventIds>,
-    /// True when the session is recorded in a store: if this process lets it go, another one may go on with it.
+    /// True if the session is recorded in a store: when this process drops it, another process may go on with it.
     recorded: bool,
 }
 
-/// A session at the server. Dropping it ends that session, unless it was let go.
+/// A session at the server. Dropping it ends that session at the server, unless it was released.
 pub(super) struct BackendSession {
     way: Way,
     pub(super) affinity: Affinity,
@@ -71,9 +71,9 @@ pub(super) struct InitializeAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// The message in the body.
+    /// The JSON-RPC message in the body.
     pub(super) message: Bytes,
-    /// The session at the server and the version that the answer settles; `None` if the server refused.
+    /// The session at the server and the version that the answer negotiates; `None` if the server refused.
     pub(super) settled: Option<(BackendSession, ProtocolVersion)>,
 }
 
@@ -87,7 +87,7 @@ impl UpstreamSession {
         }
     }
 
-    /// Replaces the session at the server; the previous one ends.
+    /// Replaces the session at the server; the previous one is ended.
     pub(super) fn moved(&self, place: Option<BackendSession>) {
         let before = std::mem::replace(&mut *self.lock(), place);
         drop(before);
@@ -137,7 +137,7 @@ impl Drop for BackendSession {
             departure: None,
             on_behalf_of: self.principal.take(),
         };
-        // If the server does not know the session, or ends no sessions, there is nothing to do.
+        // A refusal is ignored: the server does not know the session, or ends no sessions.
         runtime.spawn(timeout(END, async move {
             let _ = backend.send(request).await;
         }));
@@ -152,12 +152,12 @@ impl Up<'_> {
         })
     }
 
-    /// The ids of a session's events.
+    /// The record of a session's event ids.
     pub(super) fn events_of(&self, session: &Session) -> Arc<EventIds> {
         Arc::clone(&self.binding(session).events)
     }
 
-    /// The server's session behind the gateway's.
+    /// The server's session behind the gateway's session, restored from the record if needed.
     fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
         let kept = self.binding(session);
         let mut at = kept.lock();
@@ -172,7 +172,7 @@ impl Up<'_> {
         kept
     }
 
-    /// Ends the server's session, with the headers of the client that requests it.
+    /// Ends the server's session, with the headers of the client that ends its session.
     pub(super) fn end_at_server(&self, session: &Session) {
         let place = self.kept(session).lock().take();
         if let Some(mut place) = place {
@@ -191,7 +191,7 @@ impl Up<'_> {
         }
     }
 
-    /// Requests a session from any backend except these. The session is ended unless it is kept.
+    /// Opens a session at any backend outside of `avoid`. The session is ended again unless it is kept.
     pub(super) async fn open(
         &self,
         body: Bytes,
@@ -204,11 +204,12 @@ impl Up<'_> {
             streams: false,
             id: None,
             departure: None,
-            // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection, and
-            // the unused session expires there.
+            // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection,
+            // and the unused session expires there.
             harmless: &|| true,
         };
-        // Successive sessions go to different backends, even for the same client; a session then stays at its backend.
+        // A random hash: successive sessions go to different backends, even for the same client; a session then stays at its
+        // backend.
         let hash = fastrand::u64(..);
         let (backend, response) = self.to_any(&what, avoid, hash).await?;
         let mut response = labelled(response).await?;
@@ -236,7 +237,7 @@ impl Up<'_> {
         })
     }
 
-    /// Records the place of a session, and keeps it for as long as the session lives.
+    /// Records the backend and server session of a session, and keeps the latter as long as the session lives.
     pub(super) async fn settle(
         &self,
         session: &Arc<Session>,
@@ -249,7 +250,7 @@ impl Up<'_> {
         Ok(())
     }
 
-    /// Reopens a session at the server, unless another message has done so meanwhile.
+    /// Reopens a session at the server, unless another message has reopened it meanwhile.
     pub(super) async fn heal(
         &self,
         session: &Arc<Session>,
@@ -267,7 +268,7 @@ impl Up<'_> {
         };
         let deadline = Instant::now() + self.namespace.limits.timeout;
         let opened = match (self.open(words_of(session), avoid, deadline).await, why) {
-            // The lost backend is the only one: the reason why it was not reached says more.
+            // The lost backend is the only one: the reason why it was not reached says more than the lack of others.
             (Err(PassThroughFailure::NoBackend), BackendLoss::Backend(Some(error))) => {
                 return Err(PassThroughFailure::Send(error));
             }
@@ -294,7 +295,7 @@ impl Up<'_> {
         session.affinity().ok_or(PassThroughFailure::SessionEnded)
     }
 
-    /// Confirms a session to its server. If the server refuses the confirmation, the next message fails.
+    /// Sends `notifications/initialized` to the server. If the server refuses it, the next message fails.
     async fn confirm(&self, affinity: &Affinity) {
         let body = Bytes::from_static(CONFIRMATION);
         let told = told(
@@ -312,15 +313,15 @@ impl Up<'_> {
         }
     }
 
-    /// Ends a session that is lost at its server and cannot be reopened.
+    /// Ends a session of the gateway whose server session is lost and cannot be reopened.
     pub(super) async fn end(&self, session: &Arc<Session>) {
         self.kept(session).moved(None);
-        // A failure of the store is logged already; the record expires.
+        // A failure of the store was logged before; the record expires.
         let _ = forget_session(self.core, session).await;
     }
 }
 
-/// A message of the gateway in a session of the server, with the backend it is for.
+/// A message of the gateway in a session of the server, with the backend to send it to; `None` if the backend is gone.
 pub(super) fn told(
     backends: &dyn Backends,
     (headers, principal): (&Arc<HeaderMap>, Option<&Arc<str>>),
@@ -341,7 +342,7 @@ pub(super) fn told(
     Some((backend, request))
 }
 
-/// An `initialize` with the facts of the session's client.
+/// An `initialize` with the recorded facts about the session's client.
 fn words_of(session: &Session) -> Bytes {
     let client = session.client();
     let info = match &client.info {
@@ -356,7 +357,7 @@ fn words_of(session: &Session) -> Bytes {
     .into()
 }
 
-/// The version that an answer to `initialize` settles.
+/// The version that the server's answer to `initialize` negotiates.
 fn settled(message: &[u8]) -> Result<ProtocolVersion, String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -381,7 +382,7 @@ fn is_error(message: &[u8]) -> bool {
     serde_json::from_slice::<Answer>(message).is_ok()
 }
 
-/// The place that an answer came from: backend and session.
+/// The affinity from an answer: its backend and the server's session id.
 fn affinity(
     backend: &dyn Backend,
     response: &BackendResponse,

@@ -1,4 +1,4 @@
-//! Answers to messages that were passed on.
+//! Answers of remote servers to messages that were passed through.
 //!
 //! ```text
 //!   one message ──┬── up to 64 KiB ──▶ in one piece; a fault is answered with a status of the gateway
@@ -6,8 +6,8 @@
 //!   events ───────────────────────────▶ each as soon as it is whole; a later fault is the last event
 //! ```
 //!
-//! The backend is read only as fast as its client reads, and dropping the answer drops the request. The resources of the call
-//! travel with its answer.
+//! The backend is read only as fast as the client reads, and dropping the answer drops the request. The resources of the call
+//! live as long as its answer.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::upstream::http::media::{shown_media_type, without_mark};
 use crate::upstream::http::port::{BackendResponse, BodyError, ResponseBody};
 use crate::upstream::http::redirect_target;
 
-/// The most bytes of an answer that are buffered before it is passed on in pieces.
+/// Maximum number of bytes of an answer that are buffered before it is passed on in pieces.
 const HOLD: usize = 64 * 1024;
 
 /// Makes the reply to a message from the backend's response.
@@ -44,11 +44,11 @@ pub(super) async fn of(response: BackendResponse, pending: Box<PendingMessage>) 
     message.reply(read)
 }
 
-/// The first decision on a response, made from its head.
+/// The first decision about a response, made from its head.
 enum Begun {
-    /// A message, of which nothing is read yet.
+    /// A message whose body has to be read.
     Message(Incoming),
-    /// A reply for which nothing has to be read first.
+    /// A reply that needs no reading.
     Reply(Reply),
 }
 
@@ -74,7 +74,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
                 pending,
             })
         }
-        // The message was accepted without an answer.
+        // The server accepted the message without an answer.
         BodyKind::None | BodyKind::Other => {
             pending.finish("ok");
             Begun::Reply(Reply::Full {
@@ -85,7 +85,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
     }
 }
 
-/// Checks that a response answers its client.
+/// Checks that a response is an answer for the client. `asked`: the message was a request.
 pub(super) fn judged(
     response: &BackendResponse,
     kind: BodyKind,
@@ -107,7 +107,7 @@ pub(super) fn judged(
             &response.headers,
         ))),
         _ if status.is_success() => Ok(()),
-        // The server's own refusal of the message.
+        // The server itself refuses the message, which its client may see.
         _ if !response.is_refusal() && kind == BodyKind::Json => Ok(()),
         _ => Err(refusal()),
     }
@@ -119,7 +119,7 @@ struct Incoming {
     body: Box<dyn ResponseBody>,
     /// The length that the backend announced, in bytes; 0 if it announced none.
     announced: u64,
-    /// The part that was read.
+    /// The bytes of the message that were read.
     held: Bytes,
     pending: Box<PendingMessage>,
 }
@@ -131,7 +131,7 @@ enum Extent {
 }
 
 impl Incoming {
-    /// Reads the message up to the bound of the buffer.
+    /// Reads the message up to the limit of the buffer.
     async fn read(&mut self) -> Result<Extent, PassThroughFailure> {
         let max = self.pending.max();
         if self.announced > max {
@@ -156,7 +156,7 @@ impl Incoming {
         Ok(Extent::Part)
     }
 
-    /// The reply: in one piece if the message is short.
+    /// The reply to the client: in one piece if the message is short.
     fn reply(mut self, read: Result<Extent, PassThroughFailure>) -> Reply {
         match read {
             Ok(Extent::Whole) => {
@@ -179,8 +179,8 @@ impl Incoming {
     }
 }
 
-/// The reply with a complete message. `coded` is the message in its compressed form, if the client accepts that, with the name of
-/// the coding. It is used if the message is passed on unchanged.
+/// The reply with a complete message. `coded`: the compressed message and the name of its coding, if the client accepts it. It
+/// is used if the message is passed on unchanged.
 fn whole_message(
     mut head: Head,
     mut body: Bytes,
@@ -194,7 +194,7 @@ fn whole_message(
     let came = body.as_ptr_range();
     let (read, said) = tap::read_plain(without_mark(body), pending.id());
     body = read;
-    // A rewritten message lies in other memory.
+    // A message that was rewritten lies in other memory, so its compressed form does not fit.
     let coded = coded.filter(|_| body.as_ptr_range() == came);
     match said {
         MessageKind::Answer(status) => {
@@ -217,10 +217,10 @@ fn whole_message(
 
 /// An answer that is being passed on to its client.
 trait Flow: Send + Sized + 'static {
-    /// The next piece; `None` after the last one.
+    /// The next piece of the answer; `None` after the last one.
     fn next(&mut self) -> impl Future<Output = Option<Piece>> + Send;
 
-    /// The reply with this body.
+    /// The reply whose body are the pieces.
     fn reply(self, head: Head) -> Reply {
         let pieces = stream::unfold(self, async |mut flow| Some((flow.next().await?, flow)));
         Reply::Body {
@@ -230,7 +230,7 @@ trait Flow: Send + Sized + 'static {
     }
 }
 
-/// Appends a piece to the buffered part of a message. `announced` is the announced length of the whole message, 0 if unknown.
+/// Appends a piece to the buffered bytes of a message. `announced`: the announced length of the whole message, 0 if unknown.
 fn joined(held: Bytes, piece: &[u8], announced: u64) -> Bytes {
     let held_length = held.len();
     let mut held = held.try_into_mut().unwrap_or_else(|shared| {
@@ -250,7 +250,7 @@ async fn next(
     pending: &mut PendingMessage,
 ) -> Result<Option<Bytes>, PassThroughFailure> {
     let deadline = pending.deadline();
-    // ended: the session is over. chunk: a piece, the end, or the end of the time.
+    // ended: the session is over. chunk: a piece, the end of the body, or the end of the time limit.
     let piece = tokio::select! { biased;
         _ = pending.ended() => return Err(PassThroughFailure::Refused(cancelled())),
         piece = timeout_at(deadline, body.chunk()) => piece,
@@ -263,7 +263,7 @@ async fn next(
 
 type Piece = Result<Bytes, crate::reply::BodyError>;
 
-/// A long message that is being passed on.
+/// A message longer than the buffer that is being passed on.
 struct MessageFlow {
     body: Box<dyn ResponseBody>,
     pending: Box<PendingMessage>,
@@ -309,7 +309,7 @@ impl Flow for MessageFlow {
     }
 }
 
-/// The answer as a stream of events.
+/// The reply that passes on the answer's stream of events.
 fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<PendingMessage>) -> Reply {
     unbuffered(&mut head);
     let flow = EventFlow {
@@ -325,7 +325,7 @@ fn events(mut head: Head, body: Box<dyn ResponseBody>, pending: Box<PendingMessa
     flow.reply(head)
 }
 
-/// Hides secrets in an event, unless it is the answer to a call that succeeded, or a question.
+/// Hides secrets in an event, unless the event is the answer to a successful call, or a question.
 pub(super) fn without_secrets(event: Bytes, said: MessageKind, secrets: &CallSecrets) -> Bytes {
     match said {
         MessageKind::Answer("ok") | MessageKind::Question => event,
@@ -335,7 +335,7 @@ pub(super) fn without_secrets(event: Bytes, said: MessageKind, secrets: &CallSec
     }
 }
 
-/// Tells proxies on the way to pass each event on at once.
+/// Sets headers that tell proxies to pass each event on at once.
 pub(super) fn unbuffered(head: &mut Head) {
     if !head.headers.iter().any(|(name, _)| *name == CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache, no-transform");
@@ -345,16 +345,16 @@ pub(super) fn unbuffered(head: &mut Head) {
     head.headers.push((name, HeaderValue::from_static("no")));
 }
 
-/// A stream of events that is being passed on.
+/// A server's stream of events that is being passed on.
 struct EventFlow {
     body: Box<dyn ResponseBody>,
     pending: Box<PendingMessage>,
     splitter: Splitter,
-    /// The part of the current event that was passed on already.
+    /// Reader of the current event, of which a part was passed on already.
     long: Option<LongMessage>,
-    /// The size of that event so far.
+    /// Size of the current event so far, in bytes.
     bytes: u64,
-    /// True when the server gave the stream an event id to resume from.
+    /// True if the server gave the stream an event id to resume from.
     resumable: bool,
     /// True when the answer was passed on.
     answered: bool,
@@ -386,7 +386,7 @@ impl Flow for EventFlow {
             }
             match next(&mut *self.body, &mut self.pending).await {
                 Ok(Some(piece)) => self.splitter.push(&piece),
-                // The end may have been cut off.
+                // The end of the event may have been cut off.
                 Ok(None) if self.is_within_event() && self.body.may_be_cut() => {
                     return self.give_up(PassThroughFailure::Body(BodyError::Cut));
                 }
@@ -410,8 +410,8 @@ impl EventFlow {
         self.long.is_some() || self.splitter.pending() > 0
     }
 
-    /// Notes the content of an event, and returns it with secrets hidden if it tells of a failure, or of progress before the
-    /// answer. The end of an event that was passed on in parts stays unchanged.
+    /// Records the content of an event, and returns the event; secrets are hidden if it reports a failure, or progress before
+    /// the answer. The end of an event that was passed on in parts stays unchanged.
     fn heard(&mut self, event: Bytes) -> Bytes {
         let is_whole = self.long.is_none();
         let (event, said) = self.hear(event);
@@ -450,14 +450,14 @@ impl EventFlow {
                 self.pending.finish(status);
             }
             MessageKind::Question => self.pending.asked(),
-            // An unexpected answer does no harm in a stream.
+            // An unexpected message does no harm in a stream.
             MessageKind::Other | MessageKind::Foreign => {}
         }
         (event, said)
     }
 
-    /// Ends the stream after a failure. A stream that can be resumed is broken off, so that its client comes back for the rest;
-    /// otherwise an event tells the client.
+    /// Ends the stream after a failure. A stream that can be resumed is broken off, so that its client comes back for the
+    /// remaining events; otherwise an event tells the client.
     fn give_up(&mut self, failure: PassThroughFailure) -> Option<Piece> {
         self.over = true;
         if self.answered {
@@ -487,8 +487,8 @@ fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The session has ended")
 }
 
-/// Reads a whole answer of bounded size, which is inspected before it is passed on. Of events it reads up to the answer. Returns
-/// the bytes that were read, and the message in them.
+/// Reads a whole answer of bounded size, which must be inspected before it is passed on. A stream of events is read up to the
+/// answer. Returns the bytes that were read, and the message in them.
 pub(super) async fn whole(
     response: &mut BackendResponse,
     deadline: Instant,

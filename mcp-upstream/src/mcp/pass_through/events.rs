@@ -8,13 +8,13 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 
-/// Finds the ends of events.
+/// Splits buffered bytes into whole events.
 #[derive(Debug)]
 pub(super) struct Splitter {
     held: BytesMut,
-    /// The number of buffered bytes that were scanned.
+    /// Number of buffered bytes that were scanned.
     seen: usize,
-    /// True when the current line is empty so far.
+    /// True if the current line is empty so far.
     line_is_empty: bool,
 }
 
@@ -34,7 +34,7 @@ impl Splitter {
         self.held.extend_from_slice(piece);
     }
 
-    /// The next whole event, with the empty line that ends it.
+    /// The next whole event, including the empty line that ends it.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         loop {
             let Some(at) = memchr2(b'\n', b'\r', &self.held[self.seen..]) else {
@@ -49,7 +49,8 @@ impl Splitter {
                 match self.held.get(next) {
                     Some(b'\n') => next += 1,
                     Some(_) => {}
-                    // A line feed may follow. After an empty line it would only be another empty line.
+                    // A line feed may follow. After an empty line it would only be another empty line, so the event can end
+                    // here.
                     None if self.line_is_empty => {}
                     None => {
                         self.seen = end;
@@ -67,31 +68,31 @@ impl Splitter {
         }
     }
 
-    /// The size of the incomplete event in the buffer.
+    /// Size of the incomplete event in the buffer, in bytes.
     pub(super) fn pending(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes the buffered part of an incomplete event.
+    /// Takes the buffered bytes of an incomplete event.
     pub(super) fn take(&mut self) -> Bytes {
         self.seen = 0;
         self.held.split().freeze()
     }
 }
 
-/// The fields of an event.
+/// The fields of an event that are relevant here.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EventFields<'a> {
-    /// The data, its lines joined.
+    /// The data of the event, with its lines joined; `None` without data.
     pub(super) data: Option<Cow<'a, [u8]>>,
     /// The id from which a client can resume.
     pub(super) id: Option<&'a [u8]>,
 }
 
-/// A stream may begin with this mark; the first line begins after it (HTML, "event stream interpretation").
+/// Mark with which a stream may begin; the first line begins after it (HTML, "event stream interpretation").
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// Reads an event.
+/// Reads the fields of an event.
 pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
     let mut fields = EventFields::default();
     let mut rest = event.strip_prefix(BYTE_ORDER_MARK).unwrap_or(event);
@@ -120,7 +121,7 @@ pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
     fields
 }
 
-/// An event with its data changed, or the event itself if the data stay the same.
+/// The event with its data changed; the event itself if the data stay the same.
 pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
     let Some(data) = fields(&event).data else {
         return event;

@@ -1,4 +1,5 @@
-//! Failures to pass a message on, as clients are told: an error object with a stable code, and a status of the gateway.
+//! Failures of messages in pass-through mode, as clients are told: an error object with a stable code, and a status of the
+//! gateway.
 //!
 //! A server's response to the gateway's own request (401, 403, redirects, 5xx) is never passed to the client.
 
@@ -16,17 +17,17 @@ use crate::protocol::Era;
 use crate::reply::{Head, Reply};
 use crate::upstream::http::port::{BodyError, SendError, SendErrorKind};
 
-/// When to try again, if the server did not say.
+/// Delay that clients are told to wait before a retry, if the server set none.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The reason why there is no answer to pass on.
+/// Reason why a message got no answer that can be passed on.
 #[derive(Debug)]
 pub(super) enum PassThroughFailure {
-    /// No backend may be tried now.
+    /// No backend may be tried at present.
     NoBackend,
-    /// The backend could not be reached, or gave no answer.
+    /// The backend could not be reached, or did not answer.
     Send(SendError),
-    /// The backend's status is not for clients.
+    /// The backend answered with a status that is not for clients.
     Status(StatusCode, Option<HeaderValue>),
     /// The backend answered with a redirect. The text is the target, worded to follow "a redirect".
     Redirect(StatusCode, String),
@@ -41,13 +42,13 @@ pub(super) enum PassThroughFailure {
     Foreign(String),
     /// The message is not a response. The text describes the message.
     NoAnswer(String),
-    /// The answer broke off.
+    /// The answer broke off, or took too long.
     Body(BodyError),
-    /// A bound of the gateway was reached.
+    /// A limit of the gateway was reached.
     Refused(CallError),
-    /// The session is over: its state was at a backend that is gone.
+    /// The session ended: its state was at a backend that is gone.
     SessionEnded,
-    /// A refusal by the gateway itself.
+    /// The gateway itself refused the message.
     Request(RequestError),
 }
 
@@ -58,7 +59,7 @@ impl From<RequestError> for PassThroughFailure {
 }
 
 impl PassThroughFailure {
-    /// The code by which the call is counted.
+    /// The error code by which the call is counted.
     pub(super) fn code(&self) -> CallErrorCode {
         match self {
             Self::NoBackend | Self::SessionEnded | Self::Foreign(_) => {
@@ -100,7 +101,7 @@ impl PassThroughFailure {
         }
     }
 
-    /// The failure in words, which name the namespace, but neither backend nor credential.
+    /// The message for clients, which names the namespace, but neither backend nor credential.
     fn message(&self, namespace: &NamespaceName) -> String {
         let what = match self {
             Self::NoBackend => "has no healthy backend; try again shortly".into(),
@@ -141,7 +142,7 @@ impl PassThroughFailure {
         format!("The server of {namespace} {what}")
     }
 
-    /// The failure for logs, with the backend if there is one. `backend` is the backend that answered.
+    /// The cause for logs, with the backend that answered, if any.
     pub(super) fn cause(
         &self,
         namespace: &NamespaceName,
@@ -163,7 +164,7 @@ impl PassThroughFailure {
         RequestError::Upstream(CallError::new(self.code(), self.message(namespace)))
     }
 
-    /// The error object that answers the request with this raw id.
+    /// The error object for the request with this raw id.
     pub(super) fn body(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Vec<u8> {
         let error = self.error(namespace);
         match era {
@@ -172,7 +173,7 @@ impl PassThroughFailure {
         }
     }
 
-    /// The reply to a whole request that failed.
+    /// The reply to a request that failed before any of its answer was passed on.
     pub(super) fn reply(&self, namespace: &NamespaceName, era: Era, id: Option<&str>) -> Reply {
         let refused = match self {
             Self::SessionEnded => Some(&RequestError::SessionNotFound),

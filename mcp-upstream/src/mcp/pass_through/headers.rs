@@ -1,7 +1,7 @@
-//! Headers that are passed on with a message, and with its answer.
+//! Headers that are passed on with a message, and with the server's answer.
 //!
 //! Towards the server: the headers of the protocol, and those headers of the client that the server's `headers.pass` names.
-//! Towards the client: the headers of the protocol; cookies, challenges and the server's description of itself are removed.
+//! Towards the client: the headers of the protocol; cookies, challenges and headers that describe the server are removed.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::reply::JSON;
 use crate::upstream::http::passed;
 use crate::upstream::http::port::RequestHeaders;
 
-/// The media types that every transport of MCP accepts.
+/// The `Accept` with both media types, which every transport of MCP takes.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// The prefix of the protocol's headers.
 const MCP: &str = "mcp-";
@@ -26,7 +26,7 @@ pub(super) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const SESSION: HeaderName = HeaderName::from_static(SESSION_HEADER);
 
-/// The headers of a message to the server, without its session.
+/// The headers that are sent to the server with a message, except its session id.
 pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> HeaderMap {
     let mut up = passed::of_client(client, pass);
     for decided in [CONTENT_TYPE, SESSION] {
@@ -55,7 +55,7 @@ fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     }
 }
 
-/// The headers of one request, with its session at the server if there is one.
+/// The headers of one request, with the server's session id if there is one.
 pub(super) fn in_session(
     up: &Arc<HeaderMap>,
     method: &Method,
@@ -71,7 +71,7 @@ pub(super) fn in_session(
     }
 }
 
-/// The headers of an answer for the client, without the server's session.
+/// The headers of an answer for the client, without the server's session id.
 pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2]> {
     let mut down = SmallVec::new();
     for (name, value) in server {
@@ -88,15 +88,15 @@ pub(super) fn down(server: &HeaderMap) -> SmallVec<[(HeaderName, HeaderValue); 2
 pub(super) enum BodyKind {
     /// A single message, or an empty body.
     Json,
-    /// Server-sent events.
+    /// Server-sent events (`text/event-stream`).
     Events,
-    /// No media type.
+    /// The response has no media type.
     None,
     /// A media type that MCP does not use, or a compressed body.
     Other,
 }
 
-/// The kind that the headers declare.
+/// The kind of body that the headers declare.
 pub(super) fn kind(server: &HeaderMap) -> BodyKind {
     let coded = server.get(CONTENT_ENCODING);
     if coded.is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {

@@ -1,9 +1,9 @@
-//! Long streams of a server: GET in a session, `subscriptions/listen`.
+//! Long streams of a server: the general stream of a session (GET), and `subscriptions/listen`.
 //!
-//! They leave the edge as the gateway's own streams do, so that an idle stream stays small, with the gateway's keepalives between
-//! the server's events. A task reads the server; it ends with its reader, with the session, and with the server. If the server
-//! breaks its stream off, or the session moves away from it, the client's stream is broken off, too: its client comes back, and
-//! finds the session in its new place.
+//! They leave the edge like the gateway's own streams, so that an idle stream needs little memory, with the gateway's
+//! keepalives between the server's events. A task reads the server's stream; it ends with its reader, with the session, and
+//! with the server's stream. If the server breaks its stream off, or the session moves to another backend, the client's stream
+//! is broken off, too: the client comes back, and gets a stream from the current backend.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ use crate::stream::{Role, Stream, StreamGuard};
 use crate::upstream::CallContext;
 use crate::upstream::http::port::{BackendResponse, ResponseBody};
 
-/// The longest event of a long stream, in bytes.
+/// Maximum size of an event of a long stream, in bytes.
 const EVENT_MAX: usize = 1024 * 1024;
-/// How long reading the server pauses while its client is behind, each time.
+/// Longest pause of reading the server while its client is behind, each time.
 const PACE: Duration = Duration::from_secs(5);
 
-/// Opens or resumes the stream of a session.
+/// Opens or resumes the general stream of a session.
 pub(in crate::mcp) async fn open(
     core: &Arc<Core>,
     caller: &Caller,
@@ -80,7 +80,7 @@ pub(in crate::mcp) async fn open(
     .await
 }
 
-/// Opens the stream of a request of 2026-07-28.
+/// Opens the stream of a `subscriptions/listen` request of 2026-07-28.
 pub(super) async fn listen(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -103,10 +103,10 @@ pub(super) async fn listen(
     begin(up, Era::Modern, Some(id), sent, what, cx.caller).await
 }
 
-/// A stream's entry in its session, and the session's event ids.
+/// A stream's registration in its session, with the session's event ids.
 type OfSession = (InFlightGuard, Arc<EventIds>);
 
-/// Waits for the head of a stream and starts passing it on.
+/// Waits for the head of the server's stream and starts to pass the stream on.
 async fn begin(
     up: &Up<'_>,
     era: Era,
@@ -158,7 +158,7 @@ async fn begin(
     let principal = caller.principal.as_ref();
     let open = &up.core.open_streams;
     let listed = open.enter(OpenKind::PassedThrough, name, principal, &stream);
-    // The task ends with its reader, with the session, or with the server.
+    // The task ends with its reader, with the session, or with the server's stream.
     let secrets = CallSecrets::new(&up.core.registry, up.namespace, up.principal.as_ref());
     tokio::spawn(pump(response.body, stream, of_session, secrets));
     Ok(Reply::Events {
@@ -168,7 +168,7 @@ async fn begin(
     })
 }
 
-/// Breaks a stream off when dropped, unless the stream ended.
+/// Guard that breaks a stream off when dropped, unless the stream ended.
 struct BreakOffGuard(Arc<Stream>);
 
 impl Drop for BreakOffGuard {
@@ -177,7 +177,7 @@ impl Drop for BreakOffGuard {
     }
 }
 
-/// Hides secrets in an event if it tells of a failure.
+/// Hides secrets in an event if it reports a failure.
 fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     if secrets.are_none() {
         return event;
@@ -189,7 +189,7 @@ fn shown(event: Bytes, secrets: &CallSecrets) -> Bytes {
     answer::without_secrets(event, said, secrets)
 }
 
-/// Copies the server's events to the stream.
+/// Copies the server's events to the client's stream.
 async fn pump(
     mut body: Box<dyn ResponseBody>,
     stream: Arc<Stream>,
@@ -213,8 +213,8 @@ async fn pump(
                 None => pending().await,
             }
         };
-        // ended: the session is over. moved: the session is at another backend. reader_gone: the client left. chunk: a piece, the
-        // end, or an error.
+        // ended: the session is over. moved: the session is at another backend. reader_gone: the client left. chunk: a piece,
+        // the end, or an error.
         let piece = tokio::select! { biased;
             () = ended => {
                 stream.finish();
@@ -226,7 +226,7 @@ async fn pump(
         };
         match piece {
             Ok(Some(piece)) => splitter.push(&piece),
-            // The end may have been cut off.
+            // The end of the event may have been cut off.
             Ok(None) if splitter.pending() > 0 && body.may_be_cut() => return,
             // An incomplete event is dropped.
             Ok(None) => {

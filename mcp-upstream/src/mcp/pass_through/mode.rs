@@ -1,7 +1,7 @@
-//! Decides which messages of a remote server are passed on: by its `mode`, and with `auto` by the known facts, without asking the
-//! server.
+//! Decides which messages for a remote server are passed through: by its `mode`, and with `auto` by the known facts, without a
+//! request to the server.
 //!
-//! A legacy session has one mode from `initialize` to its end: it is passed on if its record names a place at the server.
+//! A legacy session has one mode from `initialize` to its end: its messages are passed through if its record names a backend.
 
 use std::sync::LazyLock;
 
@@ -14,8 +14,8 @@ use crate::mcp::head::AcceptFlags;
 use crate::protocol::{Era, EraSupport};
 use crate::upstream::{CallContext, Client};
 
-/// Returns true if a legacy message is passed on. For sessions that takes an explicit setting: client mode does more for them (it
-/// splits batches, keeps events that its client missed, and repeats the client's settings in a new session).
+/// Returns true if a legacy message is passed through. Sessions need an explicit setting for that, since client mode does more
+/// for them: it splits batches, keeps events that a client missed, and repeats the client's settings in a new session.
 pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     if let Some(session) = cx.session() {
         return session.affinity().is_some();
@@ -23,20 +23,20 @@ pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
     remote(&cx.namespace).is_some_and(|server| server.spec.mode == Mode::PassThrough)
 }
 
-/// Returns true if a request of 2026-07-28 is passed on.
+/// Returns true if a request of 2026-07-28 is passed through.
 pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) -> bool {
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
-        // Only the gateway's own client knows the owners of tasks.
+        // Only client mode keeps the owners of tasks.
         Some(Mode::PassThrough) => !takes_tasks(cx, method),
-        // The gateway bridges eras, so it offers more than the server.
+        // `server/discover` is answered in client mode, which bridges eras and so offers more than the server.
         Some(Mode::Auto) => {
             method != "server/discover" && !takes_tasks(cx, method) && as_it_is(cx, accept)
         }
     }
 }
 
-/// Returns true if a request could pass unchanged.
+/// Returns true if client mode would not change the request or its answer.
 fn as_it_is(cx: &CallContext<'_>, accept: AcceptFlags) -> bool {
     accept.json_acceptable
         && accept.sse_named

@@ -1,4 +1,4 @@
-//! Resources that a message holds while it waits for its answer, and while the answer is passed on.
+//! Resources of a message in pass-through mode, held while it waits for its answer and while the answer is passed on.
 
 use std::future::{Pending as Never, pending};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::session::in_flight::InFlightCall;
 use crate::session::{CancelNotice, InFlightCalls, Session, SessionState};
 use crate::upstream::http::port::Departure;
 
-/// A message that was passed on.
+/// A message that was passed to the server and whose answer is awaited or being passed on.
 pub(super) struct PendingMessage {
     namespace: Arc<Namespace>,
     era: Era,
-    /// The id of a request, raw JSON.
+    /// The id of a request, as raw JSON; `None` for other messages.
     id: Option<Box<str>>,
     /// The engine's record of the call, until its end is recorded.
     call: Option<Box<PassedCall>>,
@@ -36,19 +36,19 @@ pub(super) struct PendingMessage {
     backend: Option<BackendId>,
     deadline: Instant,
     max: u64,
-    /// True when the client was asked, and its time limit was extended.
+    /// True once the client was asked, and the deadline was extended.
     asked: bool,
     stay: Option<InFlightGuard>,
-    /// Cancels the request at the server if its client leaves; `None` once the answer is there.
+    /// Cancels the request at the server if its client leaves; `None` once the answer has come.
     cancel: Option<Cancel>,
     /// The event ids of the session.
     events: Option<Arc<EventIds>>,
-    /// The secrets that are hidden in the server's failures.
+    /// The secrets to hide in the server's failures.
     secrets: CallSecrets,
 }
 
-/// Tells a server, when dropped, that a request of a session is given up. A server of 2026-07-28 learns it from the end of the
-/// connection.
+/// Guard that tells a server, when dropped, that a request of a session is given up. A server of 2026-07-28 learns it from the
+/// closed connection.
 struct Cancel {
     way: Way,
     headers: Arc<HeaderMap>,
@@ -67,7 +67,7 @@ impl Drop for Cancel {
         if !self.wanted || at.session.is_none() || self.session.state() == SessionState::Closed {
             return;
         }
-        // The server has not seen the request, and will not.
+        // The server has not got the request, and will not.
         if self.departure.give_up() {
             return;
         }
@@ -88,18 +88,18 @@ impl Drop for Cancel {
     }
 }
 
-/// The time limit for telling a server that a request is given up.
+/// Time limit for telling a server that a request is given up.
 const TELL: Duration = Duration::from_secs(5);
 
-/// A message's registration in its session: it marks the session as in use, and ends when the session ends.
+/// A message's registration in its session: it marks the session as in use, and resolves when the session ends.
 pub(super) struct InFlightGuard {
     entry: InFlightCall,
     ended: Abortable<Never<()>>,
     departure: Departure,
 }
 
-/// Handles the client's own `notifications/cancelled`: it is passed on after its request, and stops a request that has not gone
-/// up.
+/// Handler of the client's own `notifications/cancelled`: the notification is passed on after its request, and stops a request
+/// that was not sent yet.
 struct PassedOn(Departure);
 
 impl CancelNotice for PassedOn {
@@ -122,8 +122,8 @@ impl InFlightGuard {
         }
     }
 
-    /// Resolves when the session is over, or when the message was cancelled before it went up. Returns the reason why there is no
-    /// answer.
+    /// Resolves when the session is over, or when the message was cancelled before it was sent. Returns the reason why there is
+    /// no answer.
     pub(super) async fn ended(&mut self) -> PassThroughFailure {
         let _ = (&mut self.ended).await;
         match self.entry.is_of_open_session() {
@@ -132,7 +132,7 @@ impl InFlightGuard {
         }
     }
 
-    /// The switch that gives the message up before it is sent.
+    /// The switch that can give the message up before it is sent.
     pub(super) fn departure(&self) -> Departure {
         self.departure.clone()
     }
@@ -143,8 +143,8 @@ fn cancelled() -> CallError {
 }
 
 impl PendingMessage {
-    /// A message that is about to be passed on, registered with its session if it has one. Boxed, since it travels through many
-    /// futures on the way to its answer, and each would move all of it.
+    /// A message that is about to be passed on, registered with its session if it has one. Boxed: it is moved through many
+    /// futures on the way to its answer, and each would copy all of it.
     pub(super) fn new(
         up: &Up<'_>,
         era: Era,
@@ -186,27 +186,27 @@ impl PendingMessage {
         })
     }
 
-    /// The id of a request.
+    /// The id of a request, as raw JSON.
     pub(super) fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// The secrets that the server may quote.
+    /// The secrets of the namespace and caller, which the server may quote.
     pub(super) fn secrets(&self) -> &CallSecrets {
         &self.secrets
     }
 
-    /// The switch that gives the message up before it is sent.
+    /// The switch that can give the message up before it is sent.
     pub(super) fn departure(&self) -> Option<Departure> {
         self.stay.as_ref().map(InFlightGuard::departure)
     }
 
-    /// The moment by which the answer must be there.
+    /// Deadline of the whole answer.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The most bytes that the answer may have.
+    /// Maximum size of the answer, in bytes.
     pub(super) fn max(&self) -> u64 {
         self.max
     }
@@ -230,15 +230,15 @@ impl PendingMessage {
         self.backend = Some(backend);
     }
 
-    /// Extends the deadline, since the server asks its client. This happens once, so that a server that goes on asking does not
-    /// hold the call's place for ever.
+    /// Extends the deadline, since the server asks its client. Happens once, so that a server that goes on asking does not hold
+    /// the call's permit for ever.
     pub(super) fn asked(&mut self) {
         if !std::mem::replace(&mut self.asked, true) {
             self.deadline += self.namespace.limits.ask_timeout;
         }
     }
 
-    /// Notes that the client can resume from this event id: if the client leaves, it may still come back for the answer.
+    /// Records that the client can resume from this event id: a client that leaves may still come back for the answer.
     pub(super) fn may_be_resumed(&mut self, id: &[u8]) {
         if let Some(events) = &self.events {
             events.note(id);
@@ -246,14 +246,14 @@ impl PendingMessage {
         self.is_over();
     }
 
-    /// Stops the cancellation on drop.
+    /// Keeps the server from getting a cancellation on drop.
     fn is_over(&mut self) {
         if let Some(cancel) = &mut self.cancel {
             cancel.wanted = false;
         }
     }
 
-    /// Records that the server answered the call, once. The answer is counted as `status`.
+    /// Records that the server answered the call, counted as `status`. Only the first call has an effect.
     pub(super) fn finish(&mut self, status: &'static str) {
         self.end(Ok(status), None, None);
     }
@@ -264,7 +264,7 @@ impl PendingMessage {
         self.end(Ok(status), cause.flatten(), None);
     }
 
-    /// Records that the call got no answer of the server. `sent` is the status that its client gets.
+    /// Records that the server did not answer the call. `sent`: the HTTP status that the client gets.
     pub(super) fn failed(&mut self, failure: &PassThroughFailure, sent: Option<StatusCode>) {
         let cause = self
             .call
@@ -280,7 +280,7 @@ impl PendingMessage {
         sent: Option<StatusCode>,
     ) {
         match outcome {
-            // The server still works on it, so it is told to stop.
+            // The server still works on the request, so it gets a cancellation.
             Err(CallErrorCode::ExecutionTimeout) => {
                 if let Some(cancel) = &mut self.cancel {
                     cancel.wanted = true;
@@ -299,7 +299,7 @@ impl PendingMessage {
         failure.body(&self.namespace.name, self.era, self.id.as_deref())
     }
 
-    /// Answers with the failure. Nothing was passed on to the client yet.
+    /// Ends the message with the failure, before any of an answer was passed on.
     pub(super) fn fail(mut self: Box<Self>, failure: &PassThroughFailure) -> Reply {
         let reply = failure.reply(&self.namespace.name, self.era, self.id.as_deref());
         self.failed(failure, Some(reply.head().status));

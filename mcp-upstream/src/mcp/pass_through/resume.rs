@@ -1,9 +1,9 @@
 //! Event ids from which the client of a session may resume (`Last-Event-ID`). When the session moves to another backend, its
-//! streams end and the client has to resume.
+//! streams end and the client has to resume them.
 //!
-//! The ids are the server's. While its first session lasts, every id is passed on. Once the session was reopened, an id may
-//! belong to the server's earlier session, which the server does not know or takes for another event: then only ids that were
-//! passed on since are sent up. A client that resumes from an older event gets a stream of new events only.
+//! The ids are the server's. As long as the session was never reopened, every id is passed on. Once it was reopened, an id may
+//! belong to the server's earlier session, and the server does not know it or takes it for another event: then only ids that
+//! were passed on since are sent to the server. A client that resumes from an older event gets a stream of new events only.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,37 +15,37 @@ use tokio::sync::Notify;
 
 use super::events;
 
-/// The most ids of a reopened session that are remembered; the latest are kept.
+/// Maximum number of ids that are remembered of a reopened session; the latest are kept.
 const KNOWN_MAX: usize = 256;
 
-/// The ids of events that a session's server sent.
+/// Record of the event ids that a session's server sent.
 #[derive(Default)]
 pub(super) struct EventIds {
-    /// The number of times that the session has moved.
+    /// Number of times that the session has moved.
     moves: AtomicU32,
     moved: Notify,
-    /// Hashes of the ids since the session was reopened; `None` if it never was. Plain data.
+    /// Hashes of the ids since the session was reopened; `None` if it never was.
     since: Mutex<Option<VecDeque<u64>>>,
 }
 
 impl EventIds {
-    /// Notes that the session was reopened.
+    /// Starts the record, since the session was reopened.
     pub(super) fn reopened(&self) {
         *self.lock() = Some(VecDeque::new());
     }
 
-    /// Notes that the session has moved: streams from its earlier place bring nothing more.
+    /// Counts a move of the session: streams from its earlier backend bring nothing more.
     pub(super) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
         self.moved.notify_waiters();
     }
 
-    /// The number of the session's current place at the server.
+    /// The number of the session's moves so far, which identifies its current backend session.
     pub(super) fn end_at_server(&self) -> u32 {
         self.moves.load(Ordering::Acquire)
     }
 
-    /// Waits until the session has moved away from this place.
+    /// Waits until the session has moved again since it had moved `end` times.
     pub(super) async fn moves_from(&self, end: u32) {
         loop {
             let mut moved = pin!(self.moved.notified());
@@ -57,7 +57,7 @@ impl EventIds {
         }
     }
 
-    /// Notes the id of an event that is passed on.
+    /// Records the id of an event that is passed on.
     pub(super) fn note(&self, id: &[u8]) {
         if let Some(known) = &mut *self.lock() {
             if known.len() == KNOWN_MAX {
@@ -67,7 +67,7 @@ impl EventIds {
         }
     }
 
-    /// Notes the id of a whole event, which may have none.
+    /// Records the id of a whole event, if the event has one.
     pub(super) fn note_event(&self, event: &[u8]) {
         let reopened = self.lock().is_some();
         if reopened && let Some(id) = events::fields(event).id {
@@ -75,7 +75,7 @@ impl EventIds {
         }
     }
 
-    /// Returns true if the server may be asked for the events after this one.
+    /// Returns true if the server may be asked to resume after the event with this id.
     pub(super) fn may_resume(&self, id: &[u8]) -> bool {
         let known = self.lock();
         known.as_ref().is_none_or(|it| it.contains(&hash(id)))

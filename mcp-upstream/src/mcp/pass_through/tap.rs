@@ -1,7 +1,7 @@
-//! Reads messages that are passed on, for records: an answer and its status, a question, or another message.
+//! Reads messages that are passed through, for the records: an answer and its status, a question, or another message.
 //!
-//! A message is read twice only if it has one of the relevant keys: most answers have none. A message that is too long to be
-//! buffered is only searched for them. Inside a JSON string a quote is escaped, so they are found only as keys or as whole
+//! A message is read twice only if it contains one of the relevant keys, which few answers do. A message that is too long to be
+//! buffered is only searched for the keys. Inside a JSON string a quote is escaped, so they are found only as keys or as whole
 //! values; then a key with that name inside the result counts, too.
 
 use std::sync::LazyLock;
@@ -25,44 +25,44 @@ static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(IS_ERR
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(ERROR_KEY));
 static METHOD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(METHOD_KEY));
 
-/// The part of a long message that holds its `error`, if there is one: before a result could begin.
+/// Length of a long message's beginning that is searched for `error`, in bytes: a result would begin later.
 const HEAD: usize = 256;
-/// More bytes than `"isError" : true` takes.
+/// Number of bytes kept across pieces: more than `"isError" : true` takes.
 const OVERLAP: usize = 32;
 
-/// The kind of a message.
+/// The kind of a message from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageKind {
     /// The answer to a request, with the status by which it is counted.
     Answer(&'static str),
-    /// A request of the server to its client.
+    /// A request of the server to the client.
     Question,
-    /// The answer to another request.
+    /// The answer to a request other than the awaited one.
     Foreign,
-    /// Anything else.
+    /// Any other message.
     Other,
 }
 
 impl MessageKind {
-    /// Returns true if the message may read differently once it is normalized ([`read_plain`]).
+    /// Returns true if the message may be of another kind once it is normalized ([`read_plain`]).
     pub(super) fn may_be_odd(self) -> bool {
         match self {
             Self::Foreign | Self::Other => true,
-            // A result beside an `error` that is `null` looks like an error.
+            // A result with an `error` that is `null` beside it looks like an error.
             Self::Answer(status) => status == "upstream_error",
             Self::Question => false,
         }
     }
 }
 
-/// Reads a whole message. `asked` is the raw id of the request that awaits its answer, if the id is to be compared.
+/// Reads a whole message. `asked`: raw id of the request that awaits its answer, if the ids are to be compared.
 pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
     let mut is_plain = true;
     let is_value = json::is_value(text, |key| {
         is_plain &= !matches!(key, IS_ERROR_KEY | ERROR_KEY | METHOD_KEY);
     });
     if !is_value {
-        // A body that ends with its connection may have been cut; or this body is nested very deep.
+        // Either the body was cut, as one that ends with its connection may be, or it is nested very deep.
         let found = |word: &Finder<'_>| word.find(text).is_some();
         is_plain = !(found(&IS_ERROR) || found(&ERROR) || found(&METHOD));
     }
@@ -100,7 +100,7 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
     }
 }
 
-/// Reads a whole message. Normalizes it first if needed: removes optional members that are `null`, restores the request's
+/// Reads a whole message. If needed, normalizes it before: removes optional keys that are `null`, restores the request's
 /// spelling of the id, and adds the id to an error that has none.
 pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKind) {
     let said = read(&text, asked);
@@ -120,8 +120,8 @@ pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKin
     }
 }
 
-/// Returns true if a message, which is JSON, has this id. Servers write the id at one end of their messages, so it is searched
-/// there first; reading the whole message tells it from equal text inside.
+/// Returns true if a JSON message has this id. Servers write the id at one end of their messages, so it is searched there
+/// first; reading the whole message distinguishes the id from equal text inside.
 fn has_id(text: &[u8], asked: &str) -> bool {
     let id = || match jsonrpc::body(text) {
         Ok(Body::One(Message::Response { id, .. })) => is_same_value(id, asked),
@@ -142,22 +142,22 @@ fn starts_with_id(text: &[u8], asked: &str) -> bool {
     rest.is_some_and(|rest| matches!(rest.first(), Some(b',' | b'}')))
 }
 
-/// Reads a message of any length, piece by piece.
+/// Reader of a message of any length, piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct LongMessage {
     head: Vec<u8>,
     tail: Vec<u8>,
     is_error: bool,
-    /// The last byte that is not blank.
+    /// The last byte that is no white space.
     last: u8,
 }
 
 impl LongMessage {
-    /// Takes the next piece.
+    /// Reads the next piece.
     pub(super) fn push(&mut self, piece: &[u8]) {
         let room = HEAD.saturating_sub(self.head.len()).min(piece.len());
         self.head.extend_from_slice(&piece[..room]);
-        // A match across two pieces is found in the end of one and the beginning of the other.
+        // A match across two pieces is found in the joined end of one and beginning of the other.
         let begin = &piece[..piece.len().min(OVERLAP)];
         self.tail.extend_from_slice(begin);
         self.is_error |= says_is_error(&self.tail) || says_is_error(piece);
@@ -171,12 +171,13 @@ impl LongMessage {
         }
     }
 
-    /// Returns true if the message may end here: a body that ends with its connection may have been cut.
+    /// Returns true if the message may end here, as far as its last byte shows: a body that ends with its connection may have
+    /// been cut.
     pub(super) fn is_whole(&self) -> bool {
         self.last == b'}'
     }
 
-    /// Reads the message once it has ended.
+    /// The kind of the message, once it has ended.
     pub(super) fn end(&self) -> MessageKind {
         let error = ERROR.find(&self.head);
         let result = memchr::memmem::find(&self.head, b"\"result\"");

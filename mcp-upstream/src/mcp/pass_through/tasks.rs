@@ -1,9 +1,9 @@
 //! Refuses tasks in sessions that are passed through.
 //!
-//! A task belongs to the principal whose call started it, and is hidden from all others. Only the gateway's own client keeps the
-//! owners (`upstream::client`), so requests of 2026-07-28 about tasks go through it. In a session that is passed through the
-//! owners are unknown: so the server's offer of tasks is removed from its answer to `initialize`, and requests about tasks are
-//! refused.
+//! A task belongs to the principal whose call started it, and is hidden from all others. Only client mode keeps the owners
+//! (`upstream::client`), so requests of 2026-07-28 about tasks are handled in client mode. In a session that is passed through
+//! the owners are unknown: so the server's offer of tasks is removed from its answer to `initialize`, and requests about tasks
+//! are refused.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{Key, Members, RequestError};
 
-/// Refuses a request that concerns a task, or would become one.
+/// Refuses a request that concerns a task, or would start one.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub(super) fn refuse(method: &str, members: &Members<'_>) -> Result<(), RequestE
     }
 }
 
-/// An answer to `initialize` without the offer of tasks. `None` if it offers none.
+/// Removes the offer of tasks from an answer to `initialize`. `None` if it offers none.
 pub(super) fn not_offered(message: &Bytes) -> Option<Bytes> {
     const TASKS: &str = "tasks";
     let text = std::str::from_utf8(message).ok()?;

@@ -1,7 +1,7 @@
 //! Sends a message to a backend: chooses the backend, and decides when the message is sent again.
 //!
-//! A message that a backend did not answer goes to another one as `upstream::http::retry` says. It is also sent again if a
-//! backend said that it does not know the session.
+//! A message that a backend did not answer goes to another one by the rule of `upstream::http::retry`. It is also sent again if
+//! a backend said that it does not know the session.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ use crate::upstream::http::port::{
 };
 use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
-/// Looks up the backends of a server later, for objects that outlive a request: holding backends would keep those of one version
-/// alive.
+/// Handle by which objects that outlive a request find the server's current backends: holding the backends themselves would
+/// keep those of one version alive.
 #[derive(Clone)]
 pub(super) struct Way {
     client: Arc<dyn HttpClient>,
@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-/// The context for sending one request up.
+/// The context for sending one request to the server.
 #[derive(Clone)]
 pub(super) struct Up<'a> {
     pub(super) core: &'a Arc<Core>,
@@ -57,26 +57,26 @@ pub(super) struct Up<'a> {
     pub(super) server: &'a Arc<RemoteServer>,
     pub(super) backends: Arc<dyn Backends>,
     pub(super) way: Way,
-    /// The headers to send, without the session.
+    /// The headers to send, without the session id.
     pub(super) headers: Arc<HeaderMap>,
-    /// A hash that leads the same client to the same backend.
+    /// Hash of the client, equal for equal clients, by which a backend is chosen.
     pub(super) hash: u64,
     /// The principal whose credentials are sent, if they are personal.
     pub(super) principal: Option<Arc<str>>,
-    /// Takes the backend that the message went to, for the edge.
+    /// Record for the edge's access log of the backend that took the message.
     note: Option<Arc<CallNote>>,
 }
 
-/// A message to send.
+/// A message to send to a backend.
 pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) body: Bytes,
     pub(super) streams: bool,
-    /// The id of a request, raw JSON.
+    /// The id of a request, as raw JSON.
     pub(super) id: Option<&'a str>,
-    /// The switch that gives the message up before it is sent.
+    /// The switch that can give the message up before it is sent.
     pub(super) departure: Option<Departure>,
-    /// Returns true if running the message twice has the same effect as once.
+    /// Returns true if the message may run twice without harm.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
@@ -112,7 +112,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Removes the event id from which the client would resume its stream.
+    /// Removes the event id from which the client would resume.
     pub(super) fn without_place(mut self) -> Self {
         if self.headers.contains_key(LAST_EVENT_ID) {
             Arc::make_mut(&mut self.headers).remove(LAST_EVENT_ID);
@@ -120,7 +120,7 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// Removes the version header of the request's client.
+    /// Removes the client's version header.
     pub(super) fn without_version(mut self) -> Self {
         if self.headers.contains_key(PROTOCOL_VERSION) {
             Arc::make_mut(&mut self.headers).remove(PROTOCOL_VERSION);
@@ -128,7 +128,7 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// The event id from which the request's client resumes.
+    /// The event id from which the client resumes, if it sent one.
     pub(super) fn place_in_stream(&self) -> Option<&HeaderValue> {
         self.headers.get(LAST_EVENT_ID)
     }
@@ -159,7 +159,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Sends a message to any backend except these.
+    /// Sends a message to any backend outside of `avoid`.
     pub(super) async fn to_any(
         &self,
         what: &Outgoing<'_>,
@@ -189,7 +189,7 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// Returns true if a message with this outcome at the last of `tried` backends goes to another one.
+    /// Returns true if a message with this outcome at the last of `tried` backends is sent to another one.
     fn goes_on(
         &self,
         sent: &Result<BackendResponse, SendError>,
@@ -206,7 +206,7 @@ impl<'a> Up<'a> {
     }
 
     /// Sends a message of a session to the session's backend, or to its new backend if the session moves. A server without
-    /// sessions answers anywhere.
+    /// sessions answers at any backend.
     pub(super) async fn in_session(
         &self,
         session: &Arc<Session>,
@@ -226,18 +226,18 @@ impl<'a> Up<'a> {
             && ended(error)
             && retry::goes_on(retry, 1, false, what.harmless)
         {
-            // The backend may still be there, with the session. If not, this attempt fails without being read.
+            // The removed backend may still run, with the session. If not, this attempt fails before the server reads it.
             sent = self.to(&at, what, self.server.spec.stateful, false).await;
         }
         let lost = match sent? {
             Ok(response) => return Ok(response),
             Err(lost) => lost,
         };
-        // Boxed, so that usual messages do not reserve space for it.
+        // Boxed, so that usual messages do not reserve space for this future.
         Box::pin(self.elsewhere(session, &at, what, lost)).await
     }
 
-    /// Reopens a session whose place at the server is lost, and sends the message there.
+    /// Reopens a session that is lost at the server, and sends the message in the new one.
     async fn elsewhere(
         &self,
         session: &Arc<Session>,
@@ -256,7 +256,7 @@ impl<'a> Up<'a> {
             return Err(PassThroughFailure::Send(error.clone()));
         }
         let repeats = !matches!(lost, BackendLoss::Refused) || (what.harmless)();
-        // The events from which its client could resume were lost with the session.
+        // The events from which the client could resume were lost with the session.
         let afresh = self.clone().without_place();
         let healed = afresh.heal(session, at, lost).await?;
         if !repeats {
@@ -285,20 +285,21 @@ impl<'a> Up<'a> {
         PassThroughFailure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
     }
 
-    /// Returns true if a session is to leave its backend with this message: a reload has removed the backend, which only finishes
-    /// earlier requests. That includes the client's answers to its questions, so a session stays while it has requests there.
+    /// Returns true if a session is to leave its backend with this message: a reload has removed the backend, which only
+    /// finishes earlier requests. The client's answers to questions belong to these, so the session stays while it has requests
+    /// there.
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // The message itself counts as one of them.
+        // The message itself counts as a request of the session.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()
             && session.in_flight().requests() <= 1
     }
 
-    /// Sends a message of a session to its backend. The inner error is the reason why there is no answer. `reopened` is true if
-    /// the session was opened for this message.
+    /// Sends a message of a session to its backend. The inner error is the reason why there is no answer. `reopened`: the
+    /// session was opened for this message.
     async fn to(
         &self,
         at: &Affinity,
@@ -315,11 +316,11 @@ impl<'a> Up<'a> {
         self.note(backend.id());
         match backend.send(request).await {
             Ok(response) => known(response, what.id, reopened).await,
-            // The message was given up, so it is not sent elsewhere.
+            // The client gave the message up, so it is not sent elsewhere.
             Err(error) if error.kind == SendErrorKind::GivenUp => {
                 Err(PassThroughFailure::Send(error))
             }
-            // The backend may be busy for a moment, and holds the state of the session.
+            // The backend may be busy for a moment, and has the state of the session.
             Err(error)
                 if error.kind == SendErrorKind::ConnectTimeout
                     && self.server.spec.stateful
@@ -333,7 +334,7 @@ impl<'a> Up<'a> {
     }
 }
 
-/// Returns true if a connection ended, or returned no valid HTTP, after the message may have been read.
+/// Returns true if a connection ended, or returned no valid HTTP, after the server may have read the message.
 fn ended(error: &SendError) -> bool {
     matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed)
 }
@@ -344,7 +345,7 @@ fn fails_for_itself(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::GATEWAY_TIMEOUT
 }
 
-/// Finds out if the backend knows the session. Some servers report an unknown session by 400 with a text, and some refuse a
+/// Checks if the backend knows the session. Some servers report an unknown session by 400 with a text, and some refuse a
 /// message with 404, so a short answer is read before it is passed on.
 async fn known(
     mut response: BackendResponse,
@@ -379,13 +380,13 @@ async fn known(
         response = labelled(response).await?;
     }
     if status == StatusCode::NOT_FOUND && headers::kind(&response.headers) == BodyKind::Json {
-        // This is the answer to the message. From its status the client would conclude that its session has ended.
+        // The body is the answer to the message, and by the status 404 the client would believe that its session has ended.
         response.status = StatusCode::OK;
     }
     Ok(Ok(response))
 }
 
-/// Labels JSON as `application/json` where its server names it otherwise or not at all, so that clients can read it.
+/// Labels a JSON body as `application/json` if the server labels it otherwise or not at all, so that clients can read it.
 pub(super) async fn labelled(
     mut response: BackendResponse,
 ) -> Result<BackendResponse, PassThroughFailure> {
@@ -412,7 +413,7 @@ pub(super) async fn labelled(
     Ok(response)
 }
 
-/// Reason why a session's backend did not answer a message.
+/// Reason why a message got no answer in its session.
 #[derive(Debug)]
 pub(super) enum BackendLoss {
     /// The backend is gone, not healthy, or was not reached.

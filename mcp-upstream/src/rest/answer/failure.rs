@@ -1,11 +1,11 @@
-//! Failed calls of servers in REST: finds the party at fault by the texts that SDKs write.
+//! Failed calls of servers in REST: finds who is at fault by the texts that SDKs write.
 //!
-//! In MCP a failed call is a result with a text for the model. Only that text says if the arguments were wrong. These are the
+//! In MCP a failed call is a result with a text for the model. Only that text tells if the arguments were wrong. These are the
 //! texts of the official SDKs and of FastMCP:
 //!
 //! | SDK | wrong arguments | unknown tool |
 //! |---|---|---|
-//! | TypeScript 1.x | `MCP error -32602: Input validation error: Invalid arguments for tool T: …` | `MCP error -32602: Tool T not found` |
+//! | TypeScript 1.x | `MCP error -32602: Input validation error: …` | `MCP error -32602: Tool T not found` |
 //! | Python 1.x, low level | `Input validation error: …` | the tool's own |
 //! | Python 1.x and 2.x | `Error executing tool T: 2 validation errors for TArguments⏎…` | `Unknown tool: T` |
 //! | FastMCP | `2 validation errors for call[T]⏎…` | `Unknown tool: 'T'` |
@@ -21,19 +21,19 @@ use super::text;
 use crate::jsonrpc::{self, spans};
 use crate::protocol::code;
 
-/// A call that failed at the server.
+/// The failure that a server reports for a call.
 #[derive(Debug)]
 pub(super) struct ServerFailure {
     message: String,
     details: Option<Box<RawValue>>,
-    /// The code if the server answered with an error; 0 if the error has no code.
+    /// The code of a JSON-RPC error; 0 if the error has no code; `None` for a result with `isError`.
     code: Option<i32>,
-    /// The server's error code as it was sent, for logs.
+    /// The server's error code as raw text, for logs.
     sent_code: Option<String>,
 }
 
 impl ServerFailure {
-    /// Reads a JSON-RPC error.
+    /// Reads the failure from a JSON-RPC error.
     pub(super) fn with(error: &[u8]) -> Self {
         let object = spans::raw(error);
         let member = |name| object.and_then(|it| spans::member(it, name));
@@ -48,7 +48,7 @@ impl ServerFailure {
         }
     }
 
-    /// Reads a result with `isError`.
+    /// Reads the failure from a result with `isError`.
     pub(super) fn saying(result: &RawValue, blocks: &[&RawValue]) -> Self {
         let texts: Vec<Cow<'_, str>> = (blocks.iter())
             .filter_map(|block| jsonrpc::string(text(block)?))
@@ -65,7 +65,7 @@ impl ServerFailure {
         }
     }
 
-    /// The party at fault.
+    /// Finds the party or input at fault. `tool`: the called tool.
     pub(super) fn blame(&self, tool: &str) -> Blame {
         let is_of_arguments = match self.code {
             Some(code) => code == code::INVALID_PARAMS,
@@ -81,7 +81,7 @@ impl ServerFailure {
         }
     }
 
-    /// The failure as an error of the gateway. `is_known` is true if the server lists the tool.
+    /// The failure as an error of the gateway. `is_known`: the server lists the tool.
     pub(super) fn error(self, blame: Blame, is_known: bool) -> CallError {
         let code = match (blame, is_known) {
             (Blame::Arguments | Blame::Name, false) => CallErrorCode::ToolNotFound,
@@ -99,12 +99,12 @@ impl ServerFailure {
     }
 }
 
-/// The party or input at fault.
+/// The party or input at fault for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
     /// The arguments of the call.
     Arguments,
-    /// The name, which is no tool's.
+    /// The name of the tool, which is unknown.
     Name,
     /// The caller, which lacks a capability that the tool needs.
     Caller,
@@ -116,7 +116,7 @@ fn detail(name: &str, value: &RawValue) -> Option<Box<RawValue>> {
     RawValue::from_string(format!(r#"{{"{name}":{}}}"#, value.get())).ok()
 }
 
-/// Returns true for the texts of SDKs about arguments that do not fit.
+/// Returns true if a text is that of an SDK about arguments that do not fit.
 fn blames_arguments(text: &str, tool: &str) -> bool {
     if let Some(rest) = text.strip_prefix("MCP error -32602") {
         return !rest

@@ -1,18 +1,18 @@
-//! Bounds the work for one document. Authors of tools decide how large their schemas are and what these refer to; the work for a
-//! document grows with the text of its tools, and never beyond these bounds.
+//! Limits of the work for one document. Authors of tools decide how large their schemas are and what these refer to; the work
+//! for a document grows with the text of its tools, and never beyond these limits.
 
-/// The most parts of schemas that are visited for one document to resolve its references …
+/// Maximum number of schema parts that are visited to resolve the references of one document.
 const STEPS_MAX: u64 = 2_000_000;
-/// … and for one of its schemas, so that no tool takes the share of others.
+/// Maximum number of schema parts that are visited for one schema, so that no tool uses up the budget of others.
 const SCHEMA_STEPS_MAX: u64 = 200_000;
-/// The most bytes by which all resolved references may lengthen a document.
+/// Maximum number of bytes by which all resolved references may lengthen a document.
 const ADDED_MAX: usize = 16 * 1024 * 1024;
-/// The most bytes of schemas that are compiled for one document; each pattern counts as [`PATTERN_WEIGHT`].
+/// Maximum size of the schemas that are compiled for one document, in bytes; each pattern counts as [`PATTERN_WEIGHT`].
 const COMPILED_MAX: usize = 4 * 1024 * 1024;
-/// The cost of compiling a pattern, in bytes of schema.
+/// Cost of compiling a pattern, in bytes of schema.
 const PATTERN_WEIGHT: usize = 64 * 1024;
 
-/// The remaining effort for a document.
+/// The remaining work budget of a document.
 #[derive(Debug)]
 pub(super) struct Effort {
     steps: u64,
@@ -31,19 +31,19 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// Takes the steps for one schema. Unused steps are returned by [`Effort::give_back`].
+    /// Takes the steps for one schema out of the budget. [`Effort::give_back`] returns unused ones.
     pub(super) fn steps_of_a_schema(&mut self) -> u64 {
         let steps = self.steps.min(SCHEMA_STEPS_MAX);
         self.steps -= steps;
         steps
     }
 
-    /// Returns unused steps.
+    /// Puts unused steps back into the budget.
     pub(super) fn give_back(&mut self, steps: u64) {
         self.steps += steps;
     }
 
-    /// Lengthens the document by this many bytes; returns false if that exceeds the bound.
+    /// Counts bytes by which the document grows; returns false if they exceed the limit.
     pub(super) fn add(&mut self, bytes: usize) -> bool {
         match self.added.checked_sub(bytes) {
             Some(left) => {
@@ -54,12 +54,12 @@ impl Effort {
         }
     }
 
-    /// The bytes by which the document may still grow.
+    /// Number of bytes by which the document may still grow.
     pub(super) fn addable(&self) -> usize {
         self.added
     }
 
-    /// Counts the compilation of a schema; returns false if that exceeds the bound.
+    /// Counts the compilation of a schema; returns false if it exceeds the limit.
     pub(super) fn may_compile(&mut self, schema: &str) -> bool {
         let patterns = memchr::memmem::find_iter(schema.as_bytes(), "attern").count();
         let weight = schema.len() + patterns * PATTERN_WEIGHT;

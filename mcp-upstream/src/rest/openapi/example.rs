@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// An object with the examples, constants, choices and defaults of the schema. `None` if it has none, or none for a required
-/// argument.
+/// An object of the examples, constants, choices and defaults in the schema. `None` if the schema has none of them, or none for
+/// a required argument.
 pub(super) fn of(schema: &Value) -> Option<Value> {
     if let Some(example) = given(schema, &["examples", "example"]) {
         return Some(example);
@@ -31,7 +31,7 @@ pub(super) fn of(schema: &Value) -> Option<Value> {
     (is_whole && !example.is_empty()).then_some(Value::Object(example))
 }
 
-/// The value of the first of these keywords that is present; the first item of a list of values.
+/// The value of the first of these keywords that is present; of a list of values, its first item.
 fn given(schema: &Value, keywords: &[&str]) -> Option<Value> {
     let mut all = keywords.iter();
     all.find_map(|keyword| {

@@ -1,7 +1,7 @@
 //! Replaces the local references of a schema by their targets: models, and many clients, follow no references.
 //!
-//! A recursive type keeps its references, since it has no end. A schema with named anchors, whose names must be unique, keeps
-//! them too, and so do references that would make the document much larger or deeper than the schema is.
+//! References of a recursive type stay, since replacing them would not end. References also stay in a schema with named
+//! anchors, whose names must be unique, and if replacing them would make the document much larger or deeper than the schema is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use serde_json::{Map, Value};
 use super::effort::Effort;
 use super::schema::{DATA, MAPS, unescape};
 
-/// The most different references of a schema that are resolved.
+/// Maximum number of a schema's different references that are resolved.
 const REFERENCES_MAX: usize = 256;
-/// The most bytes of JSON that are added to one schema.
+/// Maximum size of the JSON that is added to one schema, in bytes.
 const ADDED_BYTES_MAX: usize = 64 * 1024;
-/// The depth beyond which references stay.
+/// Depth beyond which references are not resolved.
 const DEPTH_MAX: usize = 64;
 
-/// Keywords beside `$ref` that describe the place, not the values there.
+/// Keywords beside `$ref` that annotate the position, not its values.
 const ANNOTATIONS: [&str; 8] = [
     "title",
     "description",
@@ -28,11 +28,11 @@ const ANNOTATIONS: [&str; 8] = [
     "writeOnly",
     "$comment",
 ];
-/// The keywords that hold definitions; the second is the older spelling.
+/// The keywords that contain definitions; the second is the older spelling.
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
-/// The schema with its references resolved as far as possible. Unused definitions are left out. If the effort does not suffice
-/// for all references of a schema, it keeps them.
+/// The schema with its references resolved as far as possible, without unused definitions. If the budget does not suffice for
+/// all references of the schema, they all stay.
 pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
     let mut steps = effort.steps_of_a_schema();
     let Some(targets) = Targets::of(&schema, &mut steps) else {
@@ -62,7 +62,7 @@ struct ReferenceTarget<'a> {
 }
 
 impl<'a> Targets<'a> {
-    /// Finds the targets. `None` if the schema has anchors, or if the references take more than these steps.
+    /// Finds the targets of all local references. `None` if the schema has anchors, or if the steps do not suffice.
     fn of(root: &'a Value, steps: &mut u64) -> Option<Self> {
         let mut open: Vec<&str> = references(root, steps)?.into_iter().collect();
         let mut found: BTreeMap<&str, (&Value, BTreeSet<&str>)> = BTreeMap::new();
@@ -79,7 +79,7 @@ impl<'a> Targets<'a> {
         }
         let mut targets = BTreeMap::new();
         for (&reference, &(schema, _)) in &found {
-            // A recursive type keeps its references, whatever its size.
+            // References of a recursive type stay, whatever their size.
             let leads_to_itself = leads_to_itself(reference, &found, steps)?;
             let target = match leads_to_itself {
                 true => ReferenceTarget {
@@ -99,8 +99,8 @@ impl<'a> Targets<'a> {
     }
 }
 
-/// Returns true if the target of a reference contains the reference, directly or through others. `None` if finding out takes more
-/// than these steps.
+/// Returns true if the target of a reference contains the reference, directly or through others. `None` if the steps do not
+/// suffice.
 fn leads_to_itself<'a>(
     reference: &'a str,
     found: &BTreeMap<&'a str, (&'a Value, BTreeSet<&'a str>)>,
@@ -122,7 +122,7 @@ fn leads_to_itself<'a>(
     Some(false)
 }
 
-/// The approximate bytes of JSON of a schema. `None` if it has more parts than these steps.
+/// The approximate size of a schema as JSON, in bytes. `None` if the schema has more parts than `steps`.
 fn size(schema: &Value, steps: &mut u64) -> Option<usize> {
     *steps = steps.checked_sub(1)?;
     match schema {
@@ -144,7 +144,7 @@ struct Inliner<'a> {
 }
 
 impl Inliner<'_> {
-    /// A schema with its references resolved. No resolved reference leads to itself, so this ends.
+    /// A schema with its references resolved. No resolved reference leads to itself, so the recursion ends.
     fn expand(&mut self, schema: &Value, depth: usize) -> Value {
         match schema {
             Value::Array(schemas) => {
@@ -157,7 +157,7 @@ impl Inliner<'_> {
                 for (keyword, value) in keywords {
                     let value = match value {
                         _ if keyword == "$ref" && target.is_some() => continue,
-                        // Remaining references must find their definitions unchanged.
+                        // Definitions stay unchanged for the references that stay.
                         _ if depth == 0 && DEFINITIONS.contains(&keyword.as_str()) => value.clone(),
                         _ if DATA.contains(&keyword.as_str()) => value.clone(),
                         Value::Object(named) if MAPS.contains(&keyword.as_str()) => {
@@ -179,7 +179,7 @@ impl Inliner<'_> {
         }
     }
 
-    /// The expanded target of the reference in these keywords; `None` if the reference has to stay.
+    /// The expanded target of the `$ref` among these keywords; `None` if the reference has to stay.
     fn target_of(&mut self, keywords: &Map<String, Value>, depth: usize) -> Option<Value> {
         let reference = keywords.get("$ref")?.as_str()?;
         let target = self.targets.0.get(reference)?;
@@ -188,12 +188,12 @@ impl Inliner<'_> {
         }
         self.left = self.left.checked_sub(target.bytes)?;
         let schema = target.schema;
-        // Expanded as nested, whatever the depth: the target is not a document of its own.
+        // Expanded as a nested schema, whatever the depth: the target is no document of its own.
         Some(self.expand(schema, depth.max(1)))
     }
 }
 
-/// The target of a reference, merged with the keywords beside the reference.
+/// Merges the target of a reference with the keywords beside the reference.
 fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     if beside.is_empty() {
         return target;
@@ -221,7 +221,7 @@ fn merged(target: Value, mut beside: Map<String, Value>) -> Value {
     }
 }
 
-/// Removes the definitions that are unused, directly or through other definitions.
+/// Removes the definitions to which no reference leads, directly or through other definitions.
 fn leave_out_unused(schema: &mut Value) {
     let Value::Object(keywords) = schema else {
         return;
@@ -233,7 +233,7 @@ fn leave_out_unused(schema: &mut Value) {
     let rest = Value::Object(std::mem::take(keywords));
     let mut used: BTreeSet<(&str, String)> = BTreeSet::new();
     let mut open: Vec<&Value> = vec![&rest];
-    // Each part of the schema is visited once, and all were counted before.
+    // Unlimited: each part of the schema is visited once, and all parts were counted before.
     let mut steps = u64::MAX;
     while let Some(schema) = open.pop() {
         for reference in references(schema, &mut steps).into_iter().flatten() {
@@ -271,14 +271,14 @@ fn definition_named(reference: &str, keyword: &str) -> Option<String> {
     Some(unescape(path.split('/').next().unwrap_or(path)))
 }
 
-/// All local references in a schema. `None` if it has anchors or refers to one, or has more parts than these steps.
+/// All local references in a schema. `None` if the schema has anchors or refers to one, or has more parts than `steps`.
 fn references<'a>(schema: &'a Value, steps: &mut u64) -> Option<BTreeSet<&'a str>> {
     let mut all = BTreeSet::new();
     collect(schema, &mut all, steps).then_some(all)
 }
 
-/// Collects local references. Recursion is bounded: the parser refuses nesting beyond 128, and [`DEPTH_MAX`] bounds the
-/// additions.
+/// Collects local references; returns false if they cannot be resolved. Recursion is limited: the parser refuses nesting beyond
+/// 128, and [`DEPTH_MAX`] limits the additions.
 fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) -> bool {
     let Some(left) = steps.checked_sub(1) else {
         return false;
@@ -309,7 +309,7 @@ fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) 
     }
 }
 
-/// Returns true if a subschema is a document of its own, whose name must be unique.
+/// Returns true if a subschema has an `$id`: it is a document of its own, whose name must be unique.
 fn has_an_id(schema: &Value) -> bool {
     match schema {
         Value::Array(schemas) => schemas.iter().any(has_an_id),

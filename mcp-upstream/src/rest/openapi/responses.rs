@@ -1,29 +1,29 @@
 //! Responses of an operation: the value of a call, and every possible error status.
 //!
-//! The statuses are those of the edge (for requests that never get here) and of `crate::error` together. A test compares the list
-//! with both.
+//! The statuses are those of the edge (for requests that are refused before this code) and of `crate::error` together. A test
+//! compares the list with both.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::upstream::Upstream;
 
-/// The error statuses of an operation, by its kind.
+/// Kind of an operation, which determines its error statuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fails {
     /// A call of a tool.
     Call,
-    /// A request about a namespace's tools, which may have to be requested from their server.
+    /// A request about a namespace's tools, which may have to be read from their server first.
     Tools,
-    /// A request about the gateway alone.
+    /// A request about the gateway itself.
     Gateway,
-    /// A health check, which needs no credentials and passes no limit.
+    /// A health check, which needs no credentials and is not rate limited.
     HealthCheck,
 }
 
-/// A status: its number, the name of its component, its meaning, and its header.
+/// An error status: its number, the name of its component, its meaning, and its header.
 type Row = (u16, &'static str, &'static str, Option<Header>);
-/// The header's name and description.
+/// Name and description of a header.
 type Header = (&'static str, &'static str);
 
 const CHALLENGE: Option<Header> = Some(("WWW-Authenticate", "How to authenticate"));
@@ -68,7 +68,7 @@ impl Fails {
     }
 }
 
-/// The errors as components that operations refer to.
+/// The error responses as components, to which operations refer.
 pub(super) fn components() -> Map<String, Value> {
     let schema = json!({ "$ref": "#/components/schemas/Error" });
     let component = |(_, name, description, header): Row| {
@@ -86,7 +86,7 @@ pub(super) fn components() -> Map<String, Value> {
     STATUSES.into_iter().map(component).collect()
 }
 
-/// The schema of the body of all errors.
+/// The schema of the body that all errors have.
 pub(super) fn error_schema() -> Value {
     json!({
         "type": "object",
@@ -106,12 +106,12 @@ pub(super) fn error_schema() -> Value {
     })
 }
 
-/// The form in which REST sends the value of a tool with an output schema.
+/// Form in which REST sends the value of a tool with an output schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueForm {
-    /// The bare value that the function of a worker returned.
+    /// The bare value that a worker's function returned.
     Bare,
-    /// The structured content that a server made.
+    /// The structured content that an MCP server sent.
     Structured,
 }
 
@@ -125,10 +125,10 @@ impl ValueForm {
     }
 }
 
-/// The schema keyword for a function's value that is wrapped, since it is not an object: MCP has no other structured content.
+/// The schema keyword of a function's value that is wrapped in an object, since MCP has no other structured content.
 const WRAPPED: &str = "x-fastmcp-wrap-result";
 
-/// The schema of a successful call's answer; `{}` if the tool declares none.
+/// The schema of a successful call's answer; `{}` if the tool declares none. `sent`: the form of the value.
 pub(super) fn value_schema(declared: Option<&RawValue>, sent: ValueForm) -> String {
     let Some(schema) = declared else {
         return "{}".to_owned();
@@ -139,7 +139,7 @@ pub(super) fn value_schema(declared: Option<&RawValue>, sent: ValueForm) -> Stri
     }
 }
 
-/// The schema of the value itself, if the tool's schema says that the value is wrapped.
+/// The schema of the value itself, if the tool's schema says that the value is wrapped; `None` otherwise.
 fn unwrapped(schema: &RawValue) -> Option<String> {
     let mut outer: Map<String, Value> = serde_json::from_str(schema.get()).ok()?;
     if outer.get(WRAPPED) != Some(&Value::Bool(true)) {

@@ -1,8 +1,8 @@
-//! Puts a tool's schema into an OpenAPI document.
+//! Moves a tool's schema into an OpenAPI document.
 //!
 //! A local reference (`#/$defs/Item`) is resolved against the root of its document, so a schema that is moved into a larger
-//! document must have its references moved too. Definitions go to `components/schemas` under names of their own, where every tool
-//! finds them, except those that can be written out in place; any other local reference is changed to the schema's new place. A
+//! document must have its references rewritten. Definitions are moved to `components/schemas` under unique names, where every
+//! tool finds them, except those that can be inlined; any other local reference is changed to the schema's new position. A
 //! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and `examples`, which
 //! are data.
 
@@ -14,12 +14,12 @@ use super::UsedNames;
 use super::effort::Effort;
 use super::inline::inlined;
 
-/// A schema whose references are valid in its new document.
+/// A schema that was moved, with references that are valid in its new document.
 #[derive(Debug)]
 pub(super) struct HoistedSchema {
-    /// The schema for the place that the pointer names.
+    /// The schema for the position that was given as pointer.
     pub(super) schema: Value,
-    /// Definitions that belong into `components/schemas`.
+    /// Definitions to be added to `components/schemas`.
     pub(super) definitions: Vec<(String, Value)>,
 }
 
@@ -32,10 +32,10 @@ pub(super) const MAPS: [&str; 6] = [
     "dependentSchemas",
     "dependencies",
 ];
-/// Keywords whose value is data.
+/// Keywords whose value is data, not a schema.
 pub(super) const DATA: [&str; 4] = ["default", "const", "enum", "examples"];
 
-/// The schema of any object, in place of a schema that the document cannot hold.
+/// The schema of any object, which replaces a schema that the document cannot contain.
 fn any_object() -> HoistedSchema {
     HoistedSchema {
         schema: json!({ "type": "object" }),
@@ -43,8 +43,9 @@ fn any_object() -> HoistedSchema {
     }
 }
 
-/// Moves a schema. `pointer` is its new place (`#/…`), `prefix` begins the names of its definitions. A schema that is not a JSON
-/// object, is nested deeper than the parser accepts, or has too many references for the effort, becomes the schema of any object.
+/// Moves a schema. `pointer`: its new position (`#/…`); `prefix`: the beginning of its definitions' names. A schema that is no
+/// JSON object, is nested deeper than the parser accepts, or has too many references for the budget, becomes the schema of any
+/// object.
 pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort) -> HoistedSchema {
     let Ok(Value::Object(mut schema)) = serde_json::from_str(raw) else {
         return any_object();
@@ -55,7 +56,7 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
             definitions: Vec::new(),
         };
     }
-    // The dialect is the document's; a nested `$schema` is only allowed beside an `$id`.
+    // The document declares the dialect; a nested `$schema` is only allowed beside an `$id`.
     schema.remove("$schema");
     let Value::Object(mut schema) = inlined(Value::Object(schema), effort) else {
         return any_object();
@@ -81,19 +82,19 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
             schema,
             definitions,
         },
-        // An unmoved reference would lead to another place.
+        // A reference that was not rewritten would lead to another position.
         false => any_object(),
     }
 }
 
-/// The new places of local references.
+/// The new positions of local references.
 struct Moves<'a> {
     pointer: &'a str,
-    /// Name of a definition → its name among the components.
+    /// Names of definitions, with their names among the components.
     names: BTreeMap<String, String>,
 }
 
-/// New names for definitions: component names may hold only letters, digits, `.`, `-` and `_`.
+/// New names for definitions: component names may contain only letters, digits, `.`, `-` and `_`.
 fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, String> {
     let mut taken = UsedNames::default();
     definitions
@@ -106,8 +107,8 @@ fn names(definitions: &Map<String, Value>, prefix: &str) -> BTreeMap<String, Str
 }
 
 impl Moves<'_> {
-    /// Rewrites the references of a schema, as long as the document may grow by that. Recursion is bounded: the parser refuses
-    /// nesting beyond 128.
+    /// Rewrites the references of a schema; returns false if the document may not grow by that. Recursion is limited: the
+    /// parser refuses nesting beyond 128.
     fn rewrite(&self, schema: &mut Value, effort: &mut Effort) -> bool {
         match schema {
             Value::Array(schemas) => schemas
@@ -152,7 +153,7 @@ impl Moves<'_> {
     }
 }
 
-/// The key that a token of a JSON pointer in a fragment spells.
+/// Decodes a token of a JSON pointer in a URI fragment.
 pub(super) fn unescape(token: &str) -> String {
     let mut bytes = Vec::with_capacity(token.len());
     let mut rest = token.as_bytes();

@@ -81,6 +81,7 @@ impl Index {
         self.by_due.first().cloned()
     }
 
+    /// Adds a session to the index.
     pub(super) fn insert(
         &mut self,
         id: SessionId,

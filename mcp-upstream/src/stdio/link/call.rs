@@ -17,21 +17,21 @@ pub(crate) struct LinkCall {
     id: u64,
     reply: oneshot::Receiver<Result<Response, CallError>>,
     sent: SendProgress,
-    /// True if the server is told when the caller leaves.
+    /// True if the server gets a cancellation when the caller leaves.
     tells: bool,
-    /// True for calls of clients, or about a client.
+    /// False for the gateway's own requests, whose responses hold no data of a client.
     of_client: bool,
     answered: bool,
 }
 
-/// Cancels a call from elsewhere.
+/// Cancels a call on behalf of another task.
 #[derive(Clone)]
 pub(crate) struct Canceller {
     by: Arc<dyn Cancels>,
     id: u64,
 }
 
-/// The connection that a call was sent on.
+/// A connection that can cancel the calls that were sent on it.
 pub(crate) trait Cancels: Send + Sync {
     /// Passes on a client's own `notifications/cancelled` about the call with this id. Returns false if the call was over.
     fn cancel(&self, id: u64, message: &str) -> bool;
@@ -90,17 +90,17 @@ impl LinkCall {
         std::future::poll_fn(|context| self.poll_answer(context)).await
     }
 
-    /// True for a failed call of which no byte reached the server, so that another process may take it.
+    /// Returns true for a failed call of which no byte reached the server, so that another process may take it.
     pub(crate) fn is_unsent(&self) -> bool {
         self.link.is_unsent(&self.sent)
     }
 
-    /// True for a failed call that the server did not process, because it does not know the session any more.
+    /// Returns true for a failed call that the server did not process, because it does not know the session any more.
     pub(crate) fn is_session_gone(&self) -> bool {
         matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_gone())
     }
 
-    /// True for a failed call that the server refused because it does not know the session.
+    /// Returns true for a failed call that the server refused because it does not know the session.
     pub(crate) fn is_session_refused(&self) -> bool {
         matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_refused())
     }

@@ -1,8 +1,8 @@
-//! Delivery of responses to callers in other runtimes than the link's.
+//! Delivery of responses to callers that run in another runtime than the link's reader.
 //!
-//! Waking a task of another runtime costs a system call each time. So the responses of one read that go to the same runtime go
-//! together: they wake a single task there, the lane's, which wakes the callers beside it. Callers in the link's own runtime are
-//! woken at once; if all calls come from another runtime, the link moves there (see `follow`).
+//! Waking a task of another runtime costs a system call each time. So the responses of one read that go to the same runtime are
+//! handed over together: they wake a single task there, the task of the lane, which wakes the callers of its runtime. Callers
+//! in the link's own runtime are woken at once; if all calls come from another runtime, the reader moves there (see `follow`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,12 +12,12 @@ use tooldock_workers::error::CallError;
 
 use crate::jsonrpc::Response;
 
-/// Outcome of a call.
+/// Outcome of a call: the response, or the reason why there is none.
 pub(super) type LinkOutcome = Result<Response, CallError>;
 
 type Answers = Vec<(oneshot::Sender<LinkOutcome>, LinkOutcome)>;
 
-/// Most runtimes with a lane. Callers in further runtimes are woken individually.
+/// Maximum number of runtimes with a lane. Callers in further runtimes are woken individually.
 const LANES_MAX: usize = 64;
 
 /// A caller that waits for a response, and the lane to its runtime.
@@ -32,7 +32,7 @@ impl WaitingCaller {
         Self { reply, lane }
     }
 
-    /// Ends the call now.
+    /// Ends the call with this outcome now.
     pub(super) fn end(self, outcome: LinkOutcome) {
         // A caller that has left does not need the outcome.
         let _ = self.reply.send(outcome);
@@ -46,7 +46,7 @@ struct OpenLanes {
     /// The runtime in which the link is read.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
-    /// True if no more lanes are opened.
+    /// True once the link has ended; no more lanes are opened then.
     over: bool,
 }
 
@@ -59,18 +59,19 @@ impl Lanes {
         }))
     }
 
-    /// Notes that the link is read in this runtime from now on. Responses to calls that began before still arrive by their lanes.
+    /// Records that the link is read in this runtime from now on. Responses to calls that began before still arrive by their
+    /// lanes.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
     }
 
-    /// The runtime in which the link is read.
+    /// The id of the runtime in which the link is read.
     #[cfg(test)]
     pub(super) fn read_where(&self) -> runtime::Id {
         lock(&self.0).own
     }
 
-    /// The lane to the current runtime, if that is another than the link's.
+    /// The lane to the current runtime; `None` in the link's own runtime and without a free lane.
     pub(super) fn here(&self) -> Option<Arc<Lane>> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
@@ -106,7 +107,7 @@ impl Lanes {
     }
 }
 
-/// The way to the callers in one runtime.
+/// Queue of responses for the callers in one runtime, and the task there that delivers them.
 pub(super) struct Lane {
     runtime: Handle,
     due: Mutex<LaneAnswers>,
@@ -115,13 +116,13 @@ pub(super) struct Lane {
 
 #[derive(Default)]
 struct LaneAnswers {
-    /// At most as many as calls were pending.
+    /// Responses to deliver; at most as many as calls were pending.
     answers: Answers,
     /// True once the lane's task has ended.
     over: bool,
 }
 
-/// Task of a lane.
+/// Task of a lane: delivers its responses until the lane ends.
 async fn carry(lane: LeavesNothing) {
     // This vector and the lane's are swapped each time, so that both keep their memory.
     let mut answers = Vec::new();
@@ -175,13 +176,13 @@ impl Drop for LeavesNothing {
 #[derive(Default)]
 pub(super) struct Batch {
     lanes: Vec<(Arc<Lane>, Answers)>,
-    /// Number of responses that were delivered at once.
+    /// Number of responses that were delivered without a lane.
     at_once: usize,
 }
 
 /// Destination of the responses of one read.
 pub(super) enum Whereto<'a> {
-    /// There is no response.
+    /// The read brought no response.
     Nowhere,
     /// A single response, for another runtime.
     Lane(&'a Arc<Lane>),
@@ -246,7 +247,7 @@ impl Drop for Batch {
     }
 }
 
-/// The lock is held for a few instructions, without awaits or calls to other code.
+/// Locks a mutex that is held for a few instructions only, without awaits or calls to other code.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

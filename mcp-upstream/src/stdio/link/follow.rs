@@ -1,9 +1,9 @@
 //! Moves the reader of a link to the runtime that the link's calls come from.
 //!
-//! A response for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers, responses
-//! go over together and that costs little; with a single client, which waits for each response before its next call, it is a good
-//! part of the call's cost. So after a number of reads that each brought one response for the same other runtime, the link is
-//! read there.
+//! A response for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers,
+//! responses are handed over together and that costs little; with a single client, which waits for each response before its
+//! next call, it is a good part of the call's cost. So after [`READS`] reads in a row that each brought one response, all for
+//! the same other runtime, the reader moves there.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,7 +15,8 @@ use tokio::task::AbortHandle;
 
 use super::deliver::{Batch, Lane, Whereto};
 
-/// Number of such reads in a row before a reader moves: enough that two clients which take turns do not make it move to and fro.
+/// Number of such reads in a row before the reader moves: enough that two clients which take turns do not make it move to and
+/// fro.
 pub(super) const READS: u32 = 16;
 
 /// The runtimes that a link's tasks may live in.
@@ -26,12 +27,12 @@ pub(crate) struct Homes {
 }
 
 impl Homes {
-    /// Both tasks begin in `first`.
+    /// Reader and writer begin in `first`.
     pub(crate) fn new(first: Handle, all: Arc<[Handle]>) -> Self {
         Self { first, all }
     }
 
-    /// The tasks stay in the current runtime.
+    /// Reader and writer stay in the current runtime.
     #[cfg(test)]
     pub(crate) fn here() -> Self {
         Self::new(Handle::current(), Arc::default())
@@ -41,7 +42,7 @@ impl Homes {
 /// The recent callers of a link, as its reader saw them.
 pub(super) struct Follow {
     homes: Arc<[Handle]>,
-    /// The lane of the last responses.
+    /// The lane of the latest responses.
     lane: Option<Arc<Lane>>,
     reads: u32,
 }
@@ -87,14 +88,14 @@ impl Follow {
 ///
 /// When there is no descriptor left for it, or the runtime is ending.
 pub(super) fn moved(pipe: &pipe::Receiver, to: &Handle) -> io::Result<pipe::Receiver> {
-    // The pipe stays registered with its former runtime until the new registration is done.
+    // The descriptor is cloned, so the pipe stays registered with its former runtime until the new registration is done.
     let pipe = pipe.as_fd().try_clone_to_owned()?;
     let _inside = to.enter();
     // Non-blocking mode belongs to the end of the pipe, not to the descriptor, so the copy has it, too.
     pipe::Receiver::from_owned_fd_unchecked(pipe)
 }
 
-/// The task that reads the link, in whichever runtime.
+/// Handle of the task that reads the link, in whichever runtime it runs.
 #[derive(Default)]
 pub(super) struct ReadTask(Mutex<ReadTaskState>);
 
@@ -115,7 +116,7 @@ impl ReadTask {
         }
     }
 
-    /// Ends the task.
+    /// Ends the reading task; no successor is started.
     pub(super) fn end(&self) {
         let task = std::mem::replace(&mut *self.task(), ReadTaskState::Over);
         if let ReadTaskState::Runs(task) = task {

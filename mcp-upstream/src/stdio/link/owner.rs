@@ -1,4 +1,4 @@
-//! Owners of calls: the client for which a call at a server is made.
+//! Owners of calls: the clients on whose behalf calls are made at a server.
 //!
 //! A server's message that names no call may be about any call that the server still works on. A client may receive such a
 //! message only if it owns all of these calls.
@@ -20,25 +20,25 @@ pub(crate) struct CallOwner {
 /// Accounting data of a client's call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallAccount {
-    /// The counter for the bytes of the answer.
+    /// The counter for the bytes of the response.
     pub(crate) answers: AnswerAccount,
     pub(crate) owner: CallOwner,
-    /// The gateway's id of the request, which a server at the other end of a pipe is told.
+    /// The gateway's id of the request, which is sent to a stdio server.
     pub(crate) request_id: Option<Arc<str>>,
 }
 
 /// The owners of all calls that a server has not answered yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallsInHand {
-    /// No calls of clients.
+    /// No call of a client is pending.
     Empty,
-    /// Calls of a single owner.
+    /// All pending calls have this owner.
     Of(CallOwner),
-    /// Calls of several owners, or of an unknown owner.
+    /// The pending calls have several owners, or an unknown owner.
     Mixed,
 }
 
-/// The origin of a call that waits for an answer.
+/// The origin of a pending call.
 #[derive(Debug, Clone)]
 pub(super) enum CallOrigin {
     /// The gateway's own request, which carries no data of a client.
@@ -49,7 +49,7 @@ pub(super) enum CallOrigin {
 }
 
 impl CallOrigin {
-    /// The owner, where it is known.
+    /// The owner of a client's call, if it is known.
     pub(super) fn owner(&self) -> Option<&CallOwner> {
         match self {
             Self::Client(account) => Some(&account.owner),
@@ -57,7 +57,7 @@ impl CallOrigin {
         }
     }
 
-    /// The account that counts the answer.
+    /// The account that counts the bytes of the response.
     pub(super) fn answers(&self) -> Option<&AnswerAccount> {
         match self {
             Self::Client(account) => Some(&account.answers),
@@ -67,7 +67,7 @@ impl CallOrigin {
 }
 
 impl CallsInHand {
-    /// The owners of these pending calls.
+    /// Sums up the owners of these pending calls.
     pub(super) fn of<'a>(calls: impl Iterator<Item = &'a CallOrigin>) -> Self {
         let mut only: Option<&CallOwner> = None;
         for origin in calls {

@@ -1,16 +1,16 @@
-//! The server's own requests that are not answered yet.
+//! The server's own requests that the gateway has not answered yet.
 
 use std::collections::HashMap;
 
 use crate::jsonrpc::RawId;
 
-/// Requests a server may have open.
+/// Maximum number of a server's requests that wait for an answer.
 const OPEN_MAX: usize = 1000;
-/// Bytes of an id. It is kept and written back.
+/// Maximum size of the id of a server's request, in bytes. The id is kept and written back in the answer.
 const ID_MAX: usize = 4096;
 
-/// The ids of requests that wait for an answer. A server may use an id again after an answer or a cancellation, so each use gets
-/// a number: a holder of an earlier request cannot answer the later one.
+/// The ids of a server's requests that wait for an answer. A server may use an id again after an answer or a cancellation, so
+/// each use gets a number: a holder of an earlier request cannot answer the later one.
 #[derive(Debug, Default)]
 pub(super) struct ServerRequests {
     open: HashMap<RawId, u64>,
@@ -43,7 +43,7 @@ impl ServerRequests {
         self.open.remove(id);
     }
 
-    /// Removes all requests.
+    /// Removes all requests: none can be answered any more.
     pub(super) fn clear(&mut self) {
         self.open = HashMap::new();
     }

@@ -1,5 +1,5 @@
-//! The reader task: hands each line to its call, to its sink, or to the link's `Inbound`. Only an endless line from the server
-//! ends reading.
+//! The reader task: hands each line of the server to its call, to the call's sink, or to the link's `Inbound`. An invalid line
+//! is ignored; an endless line ends the link.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -29,27 +29,27 @@ use crate::jsonrpc::{
 use crate::protocol::code;
 use crate::stdio::wire::{IdScan, LinesEnd, ServerLine, ServerLines};
 
-/// Time between two log lines about invalid lines.
+/// Minimum time between two log entries about invalid lines.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
-/// Bytes of noise in a row after which reading pauses: the pipe fills and slows the server down.
+/// Bytes of ignored lines in a row after which reading pauses: the pipe fills and slows the server down.
 const NOISE_MAX: usize = 1024 * 1024;
-/// Length of the pause. Noise is read at no more than a hundred times `NOISE_MAX` a second.
+/// Length of the pause, which limits ignored lines to a hundred times `NOISE_MAX` a second.
 const NOISE_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes that each line counts as noise beside its own.
+/// Bytes that each ignored line counts in addition to its length.
 const NOISE_PER_LINE: usize = 256;
 
-/// Reader of a link.
+/// Reader of a link, which runs in one runtime at a time.
 pub(super) struct LinkReader {
-    /// Dropped before the link is closed, so that responses that were read are delivered.
+    /// Responses that were read and not yet delivered. Dropped before the link is closed, which delivers them.
     answers: Batch,
     lines: ServerLines<pipe::Receiver>,
     follow: Follow,
-    /// True once the pipe was widened.
+    /// True once the pipe's buffer was enlarged.
     wide: bool,
-    /// Bytes of noise in a row.
+    /// Bytes of ignored lines in a row.
     noise: usize,
     complained: Option<Instant>,
-    /// Dropped with the reader, also when its runtime ends: pending calls end then, too.
+    /// Dropped with the reader, also when its runtime ends, which closes the link and ends its pending calls.
     link: ClosesOnDrop,
 }
 
@@ -70,7 +70,8 @@ impl LinkReader {
         }
     }
 
-    /// Reads in this runtime until the link is over, and closes it; or until reading moves to another runtime.
+    /// Starts the reading task in this runtime. It reads until the link is over, and closes it; or until reading moves to
+    /// another runtime.
     pub(super) fn begin(self, runtime: &Handle) {
         let shared = Arc::clone(&self.link.0);
         let spawn = || runtime.spawn(self.run()).abort_handle();
@@ -83,7 +84,7 @@ impl LinkReader {
         self.begin(&to);
     }
 
-    /// Reads until the link is over, or until another runtime is better; the pipe is then registered there.
+    /// Reads until the link is over (`None`), or until another runtime is better; the pipe is then registered there.
     async fn read(&mut self) -> Option<Handle> {
         let shared = Arc::clone(&self.link.0);
         loop {
@@ -169,7 +170,7 @@ pub(super) fn ignored_message(
     );
 }
 
-/// Handles a line. The error is the reason why the line was ignored.
+/// Handles a line of the server. The error is the reason why the line was ignored.
 pub(super) fn handle(
     shared: &Arc<LinkCore>,
     line: &Bytes,
@@ -189,7 +190,7 @@ pub(super) fn handle(
     take(shared, (line, text), message, answers)
 }
 
-/// Returns true if a message may become readable once it is normalized.
+/// Returns true if the message may become readable once it is normalized.
 fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
     match message {
         Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
@@ -234,7 +235,7 @@ fn take(
     }
 }
 
-/// Returns true if an invalid message is a request all the same, whose sender waits for a response. A log line is none.
+/// Returns true if an invalid message is a request all the same, whose sender waits for a response. Log lines are not requests.
 fn is_request(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Envelope<'a> {
@@ -369,7 +370,7 @@ fn respond(
     };
     let line = match kept {
         Ok(line) => line,
-        // The server did nothing wrong: other responses fill the memory for them.
+        // Not counted as a violation: other responses fill the memory for responses.
         Err(no_room) => {
             reply.end(Err(no_room.into()));
             return Ok(());
@@ -438,7 +439,7 @@ fn notify(
     Ok(())
 }
 
-/// Replaces a name in the parameters of a message; returns the message and the new position of the parameters.
+/// Replaces a value in the parameters of a message; returns the message and the new position of the parameters.
 fn renamed(
     line: &Bytes,
     edit: Edit<'_>,

@@ -1,5 +1,5 @@
-//! State that the ends of a link share, and its rules: every call ends, each request of the server gets one response, and no line
-//! follows the end.
+//! State that a link's handle, calls and tasks share, and its rules: every call ends, each request of the server gets one
+//! response, and no line follows the end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,22 +24,22 @@ use super::{Inbound, LinkCall, LinkEnd, LinkLimits, MaxResult, NotificationSink,
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
-/// Most pending calls for which each call writes its own line: there is nothing to gather, and the flusher may be in another
-/// runtime.
+/// Maximum number of pending calls with which each call writes its own line: there is nothing to gather then, and the flusher
+/// may be in another runtime.
 pub(super) const FEW: usize = 2;
 
-/// Delay before a retry, after an outbox was full or a server ended.
+/// Delay that callers are told to wait before a retry, after an outbox was full or a server ended.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// State that calls, server requests, the reader and the flusher share. Its mutexes are held for a few instructions (a copy of
-/// one line at most), never two at once, and without awaits or calls to other code, but for [`Inbound::given_up`].
+/// State that calls, server requests, the reader and the flusher share. Each mutex is held for a few instructions (a copy of
+/// one line at most), never two at once, and without awaits or calls to other code, except for [`Inbound::given_up`].
 pub(super) struct LinkCore {
     pub(super) namespace: NamespaceName,
     pub(super) max_result: Arc<MaxResult>,
     pub(super) inbound: Arc<dyn Inbound>,
     /// Calls without a response.
     pub(super) calls: Mutex<LinkCalls>,
-    /// The way of messages to the server.
+    /// The transport for messages to the server.
     pub(super) wire: Wire,
     /// Lanes to callers in other runtimes.
     pub(super) lanes: Lanes,
@@ -50,17 +50,17 @@ pub(super) struct LinkCore {
     pub(super) closed: watch::Sender<Option<LinkEnd>>,
 }
 
-/// The way of messages to the server.
+/// The transport for messages to a server.
 pub(super) enum Wire {
-    /// Through its standard input.
+    /// The server's standard input.
     Pipe(PipeEnd),
-    /// Through another transport.
+    /// Another transport, such as HTTP.
     Other(Arc<dyn Transport>),
 }
 
 /// The gateway's end of a server's standard input.
 pub(super) struct PipeEnd {
-    /// Lines to write.
+    /// Lines that wait to be written.
     outbox: Mutex<Outbox<pipe::Sender>>,
     /// Notified when the outbox has lines for the flusher, or is over.
     pub(super) filled: Notify,
@@ -79,11 +79,11 @@ impl PipeEnd {
     }
 }
 
-/// How far a request got on its way.
+/// Record of how far a request got, which tells if a failed request may be sent again to another process.
 pub(super) enum SendProgress {
-    /// The byte of the pipe's stream at which its line begins.
+    /// Position in the pipe's byte stream at which the request's line begins.
     At(u64),
-    /// The transport's own record.
+    /// Another transport's own record of the request.
     Unless(Unsent),
 }
 
@@ -134,8 +134,8 @@ impl LinkCore {
         }
     }
 
-    /// Sends a request that `write` writes under the id it is given. `tells`: the server is told when the caller leaves.
-    /// `of_client`: the client's headers to send along, on transports with headers.
+    /// Sends a request that `write` writes under the id that it is given. `tells`: the server gets a cancellation when the
+    /// caller leaves. `of_client`: the client's headers to send along, on transports with headers.
     pub(super) fn begin(
         self: &Arc<Self>,
         tells: bool,
@@ -213,7 +213,7 @@ impl LinkCore {
         let appended = {
             let mut outbox = pipe.outbox();
             let appended = outbox.append(size, write);
-            // A turn is taken only together with writing.
+            // A turn to write is taken only by a caller that writes.
             appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
         };
         match appended {
@@ -231,7 +231,8 @@ impl LinkCore {
         }
     }
 
-    /// Sends a small message of which there is a bounded number. A closed link drops it.
+    /// Appends a small message even to a full outbox; the caller bounds the number of such messages. Returns false if the link
+    /// is closed, and the message is dropped.
     pub(super) fn append_always(&self, write: impl FnOnce(&mut BytesMut)) -> bool {
         match &self.wire {
             Wire::Pipe(pipe) => {
@@ -243,8 +244,8 @@ impl LinkCore {
         }
     }
 
-    /// Sends a small error in place of an answer for which there is no room: a request without any response would wait for ever.
-    /// A server that keeps asking and reads no response is given up: each response lets it ask again.
+    /// Sends a small error in place of an answer for which the outbox has no room: a request without any response would wait
+    /// for ever. A server that keeps asking and reads no response is given up: each response lets it ask again.
     fn refuse_answer(&self, id: &RawId) -> bool {
         if let Wire::Pipe(pipe) = &self.wire
             && pipe.outbox().is_swamped()
@@ -261,10 +262,10 @@ impl LinkCore {
         })
     }
 
-    /// Asks the server to give a call up.
+    /// Asks the server to cancel a call.
     pub(super) fn send_cancel(&self, id: u64) {
         match &self.wire {
-            // Small, and never more of them than of calls that had room.
+            // Cancellations are small, and there are never more of them than of calls that the outbox accepted.
             Wire::Pipe(_) => {
                 self.append_always(|out| write::cancelled(out, id));
             }
@@ -275,12 +276,12 @@ impl LinkCore {
         }
     }
 
-    /// Asks the server to give a call up, with the client's own message.
+    /// Asks the server to cancel a call, in the client's own message.
     pub(super) fn send_cancel_saying(&self, id: u64, words: Vec<u8>) {
         match &self.wire {
             Wire::Pipe(_) => {
                 let sent = self.append(words.len(), |out| out.extend_from_slice(&words));
-                // Without room it is sent without its reason.
+                // If the message does not fit, a cancellation without its reason is sent.
                 if sent.is_err() {
                     self.send_cancel(id);
                 }
@@ -289,7 +290,7 @@ impl LinkCore {
         }
     }
 
-    /// Drops a call that the caller left, without telling the server.
+    /// Drops a call at the transport that the caller left, without telling the server.
     pub(super) fn forget(&self, id: u64) {
         if let Wire::Other(transport) = &self.wire {
             transport.give_up(id, None);
@@ -325,7 +326,8 @@ impl LinkCore {
 
     /// Ends the link: pending calls fail now, later ones are refused. The first reason stays.
     pub(super) fn close(&self, reason: LinkEnd) {
-        // The pipe is ended first, so that whether a call was sent stays true. It closes outside the lock.
+        // The pipe is ended before the calls are failed, so that the record of sent bytes stays true. It is closed outside the
+        // lock.
         match &self.wire {
             Wire::Pipe(pipe) => {
                 let ended = pipe.outbox().end();
@@ -355,7 +357,7 @@ impl LinkCore {
         self.note_closed(reason);
     }
 
-    /// Stops taking calls, and notes the reason; pending calls go on.
+    /// Stops taking calls, and records the reason; pending calls go on.
     pub(super) fn lost(&self, reason: LinkEnd) {
         self.calls().closed = true;
         self.note_closed(reason);
@@ -408,7 +410,7 @@ impl LinkCore {
     }
 }
 
-/// A message of about this size, in a buffer of its own.
+/// Writes a message of about `size` bytes into a buffer of its own.
 fn message(size: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut out = BytesMut::with_capacity(size + 128);
     write(&mut out);

@@ -1,4 +1,4 @@
-//! Progress tokens of calls that go on as tasks, as their callers wrote them; the server knows them as the call's id.
+//! Progress tokens of calls that go on as tasks, as their callers wrote them; at the server the token is the call's id.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 
 use super::NotificationSink;
 
-/// Most calls whose token is kept after their response. The oldest is forgotten.
+/// Maximum number of calls whose token is kept after their response. The oldest is forgotten first.
 const LASTING_MAX: usize = 64;
 
-/// Tokens of calls that were answered with a task, as their callers wrote them: the task's progress still comes under them.
+/// Tokens and listeners of calls that were answered with a task: the task's progress still comes under the call's id.
 #[derive(Default)]
 pub(super) struct TaskTokens(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
 

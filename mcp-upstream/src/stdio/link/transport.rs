@@ -6,9 +6,9 @@
 //!   └──── message, failed, ended ◀── Incoming ◀─┘
 //! ```
 //!
-//! A transport knows nothing of calls but their ids: it reports the outcome of a message, and the link decides the consequence
-//! for the call. Pipes are not behind this trait: every call of a stdio server goes through them, where a message costs only a
-//! line in a shared buffer.
+//! Of a call a transport knows only the id: it reports the outcome of a message, and the link decides the consequence for the
+//! call. Pipes are not behind this trait: every call of a stdio server goes through them, where a message costs only a line in
+//! a shared buffer.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,7 +27,7 @@ use crate::protocol::ProtocolVersion;
 /// Carries whole messages to a server. No method waits, and none is called while a lock of the link is held.
 pub(crate) trait Transport: Send + Sync {
     /// Sends a request. Its response, or [`Incoming::failed`], comes back for `id`, unless the call is given up first.
-    /// `of_client`: the client's own headers, which go up with this request alone.
+    /// `of_client`: the client's own headers, which are sent with this request alone.
     ///
     /// # Errors
     ///
@@ -44,23 +44,23 @@ pub(crate) trait Transport: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`CallError`], when there is no room or the server is gone.
+    /// [`CallError`], when too much is being sent or the server is gone.
     fn send(&self, message: Bytes) -> Result<(), CallError>;
 
-    /// Gives up a request whose caller has left. `words`: the `notifications/cancelled` for it, if the server is to be told.
+    /// Gives up a request whose caller has left. `words`: the `notifications/cancelled` for it; `None` if the server gets none.
     fn give_up(&self, id: u64, words: Option<Bytes>);
 
-    /// Notes the version that the server was opened with; `None` if each request is complete in itself.
+    /// Sets the version that the server was opened with; `None` if each request is complete in itself.
     fn opened(&self, _version: Option<ProtocolVersion>) {}
 
-    /// Sends the messages under way, and takes no more.
+    /// Sends the messages that wait, and takes no more.
     fn finish(&self) {}
 
     /// Ends the transport: no incoming message is taken any more.
     fn end(&self);
 }
 
-/// Record of a request of which nothing reached the server, so that another connection may take it. A request counts as sent
+/// Record of how a request failed at its transport, which tells if another connection may take it. A request counts as sent
 /// until its transport notes otherwise.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsent(Arc<AtomicU8>);
@@ -70,18 +70,18 @@ impl Unsent {
     const SESSION_GONE: u8 = 2;
     const SESSION_REFUSED: u8 = 3;
 
-    /// Notes that nothing of the request reached the server, and nothing will.
+    /// Records that nothing of the request reached the server, and nothing will.
     pub(crate) fn note(&self) {
         self.0.store(Self::NOT_WRITTEN, Ordering::Release);
     }
 
-    /// Notes that the server did not process the request, because it does not know the session any more.
+    /// Records that the server did not process the request, because it does not know the session any more.
     pub(crate) fn note_session_gone(&self) {
         self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
 
-    /// Notes that the server refused the request because it does not know the session. It may have begun to process the
-    /// request.
+    /// Records that the server refused the request because it does not know the session. The server may have begun to process
+    /// the request.
     pub(crate) fn note_session_refused(&self) {
         self.0.store(Self::SESSION_REFUSED, Ordering::Release);
     }
@@ -104,7 +104,7 @@ impl Unsent {
 #[derive(Clone)]
 pub(crate) struct Incoming {
     link: Weak<LinkCore>,
-    /// Time of the last log line about an ignored message. The lock is held for a moment.
+    /// Time of the last log entry about an ignored message. The lock is held for a few instructions.
     complained: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -137,7 +137,7 @@ impl Incoming {
         if let Some(link) = self.link.upgrade() {
             match link.take(id) {
                 Ok(entry) => entry.reply.end(Err(error)),
-                // The call was given up, and the server does not work on it any more.
+                // The caller left earlier; the server does not work on the call any more.
                 Err(_) => link.inbound.settled(id),
             }
         }

@@ -1,5 +1,5 @@
-//! Lines that the gateway composes, and the task that writes all lines. JSON from elsewhere is copied once, into the outbox, and
-//! not parsed.
+//! Lines that the gateway composes, and the task that writes all lines. JSON from clients and callers is copied once, into the
+//! outbox, and not parsed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::jsonrpc::splice::{Edit, splice};
 use crate::jsonrpc::{RawId, RpcError};
 use crate::stdio::wire::{Batch, OwnTurn, WriteTurn};
 
-/// Wait for the last responses of a server that no longer reads.
+/// Time to wait for the last responses of a server that no longer reads.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Writes a request; its progress token, if present, is replaced.
@@ -74,7 +74,7 @@ pub(super) fn answer(out: &mut BytesMut, id: &RawId, outcome: Result<&RawValue, 
     out.put_u8(b'}');
 }
 
-/// Most digits of an id.
+/// Maximum number of decimal digits of an id.
 pub(super) const DIGITS: usize = 20;
 
 /// Writes an id in decimal.
@@ -141,14 +141,14 @@ pub(super) async fn flush(shared: Arc<LinkCore>) {
                 }
             }
         }
-        // Lines that were appended meanwhile have notified this task again.
+        // Lines that were appended since the last `take` have notified this task again.
         let unwanted = end.outbox().rest(pipe);
         drop(unwanted);
     }
 }
 
-/// Writes the waiting lines as far as the pipe takes them at once. The flusher writes the rest, and finds out about errors of the
-/// pipe.
+/// Writes the waiting lines as far as the pipe takes them at once. The flusher writes the remaining bytes, and finds out about
+/// errors of the pipe.
 pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
     let (more, unwanted) = end.outbox().own_turn_over(turn, written);
@@ -158,7 +158,7 @@ pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     }
 }
 
-/// Writes a batch whose first byte is number `start`, and tells the outbox how far the pipe may have got.
+/// Writes a batch whose first byte has the position `start`, and tells the outbox how far the pipe may have got.
 async fn write(
     end: &PipeEnd,
     pipe: &pipe::Sender,

@@ -1,4 +1,4 @@
-//! The task of a pool that starts and ends processes as the state machine decides, and wakes the machine up in time.
+//! The task of a pool that starts and ends processes as the state machine decides, and sends the machine its timer events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::PoolShared;
 use super::state::{Order, PoolAction, PoolEvent, ProcessId};
 use crate::stdio::process::keep::{Command, Keeper};
 
-/// Shortest time between two timer events: events that are due at nearly the same time are handled together.
+/// Minimum time between two timer events: timers that are due at nearly the same time are handled together.
 const PULSE: Duration = Duration::from_millis(10);
-/// Most commands that a keeper is ever sent: to open, and to end.
+/// Maximum number of commands that a keeper is ever sent: one to open, and one to end.
 const COMMANDS: usize = 2;
 
 /// The task that carries out the state machine's actions. Ends when the pool is retired and all its processes have ended.
 pub(super) struct Driver {
     pool: Arc<PoolShared>,
     keepers: JoinSet<()>,
-    /// The process of each keeper's task.
+    /// Process ids by the id of the keeper's task.
     tasks: HashMap<Id, ProcessId>,
     commands: HashMap<ProcessId, mpsc::Sender<Command>>,
 }
@@ -71,7 +71,7 @@ impl Driver {
                     };
                     if let Some(process) = self.tasks.remove(&task) {
                         self.commands.remove(&process);
-                        // The keeper has sent this event already, unless its task broke off.
+                        // The keeper has reported this event already, unless its task panicked.
                         self.pool.apply(PoolEvent::Gone { process });
                     }
                 }
@@ -85,7 +85,7 @@ impl Driver {
             PoolAction::Spare { process } => self.keep(process, None),
             PoolAction::Adopt { process, order } => self.send(process, Command::Open(order)),
             PoolAction::Stop { process, reason } => self.send(process, Command::Stop(reason)),
-            // The waiters were told already.
+            // `PoolShared::apply` has told the waiters already.
             PoolAction::Grant { .. } | PoolAction::Refuse { .. } => {}
         }
     }

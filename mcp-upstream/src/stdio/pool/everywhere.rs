@@ -1,4 +1,4 @@
-//! Requests of the gateway to several processes for the same key, on behalf of clients.
+//! Requests of the gateway on behalf of clients that go to several processes for the same key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use super::state::ProcessId;
 use crate::protocol::Era;
 use crate::stdio::process::Process;
 
-/// Time that the server has to confirm an unsubscription.
+/// Time limit for the server's response to a repeated request or an unsubscription.
 const UNSUBSCRIBE: Duration = Duration::from_secs(30);
-/// Time that a client waits until all backends have answered a request that it made at a single backend.
+/// Time that a client waits for the responses of all other backends to a request that one backend granted.
 const EVERYWHERE: Duration = Duration::from_secs(2);
 
 impl PoolShared {
-    /// Repeats a request, which one process has granted, at all other processes for the same key. Waits for their responses, but
-    /// no longer than [`EVERYWHERE`]; the requests go on then. A process that starts later gets the request at its start.
+    /// Repeats a request, which one process has granted, at all other processes for the same key. Waits for their responses,
+    /// but no longer than [`EVERYWHERE`]; the requests go on after that. A process that starts later gets the request at its
+    /// start.
     pub(super) async fn ask_everywhere(
         &self,
         (key, era): (&ConnectionKey, Era),
@@ -41,7 +42,8 @@ impl PoolShared {
             // Bounded by its timeout; there is at most one per request of a client and backend.
             Some(self.control.spawn(async move {
                 let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                // Dropped while still in use, so that a missing response counts as such.
+                // Dropped while the process still counts as in use, so that a missing response counts as unfinished work of the
+                // process.
                 drop(call);
                 drop(in_use);
             }))
@@ -67,16 +69,17 @@ impl PoolShared {
         let params = serde_json::json!({ "uri": uri });
         let params = to_raw_value(&params).expect("a value into memory");
         let method = "resources/unsubscribe";
-        // The only subscription of a modern server is renewed by its keeper.
+        // The single subscription of a modern server is renewed by its keeper.
         let legacy = |it: &Arc<Process>| it.opened().era() == Era::Legacy;
         for process in processes.into_iter().filter(legacy) {
-            // Messages about it concern no other client.
+            // The process counts as in use: messages about the unsubscription concern no other client.
             let in_use = process.router().in_use();
             if let Ok(mut call) = process.link().request(method, Some(&params), None) {
                 // Bounded by its timeout; there is at most one per subscription and backend.
                 self.control.spawn(async move {
                     let _ = timeout(UNSUBSCRIBE, call.answer()).await;
-                    // Dropped while still in use, so that a missing response counts as such.
+                    // Dropped while the process still counts as in use, so that a missing response counts as unfinished work of
+                    // the process.
                     drop(call);
                     drop(in_use);
                 });

@@ -1,4 +1,4 @@
-//! Keys of connections, and the handshake for opening them.
+//! Keys of connections, and the handshake with which a connection is opened.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -27,40 +27,41 @@ pub(crate) enum ConnectionKey {
     Exclusive,
 }
 
-/// Connection that is used to find out the eras of a server.
+/// Connection by which the eras of a server are found out.
 #[derive(Debug, Clone)]
 pub(crate) enum Opener {
     /// The connection that all clients share.
     Everybody,
     /// The principal's connection, with its credentials.
     Principal(Arc<str>),
-    /// A connection of its own for a client, with these headers of the client.
+    /// A separate connection for a client, with these headers of the client.
     Client(Arc<HeaderMap>),
 }
 
-/// How a process is opened for the first request that needs it.
+/// Handshake and owner of a process, from the first request that needs it.
 #[derive(Clone)]
 pub(crate) struct OpenAs {
     /// The era of the request. A server of both eras is opened in it; any other server in its own era.
     pub(crate) era: Era,
-    /// The client as the server is told about it. A shared process has a single handshake for all clients, so it is told about
-    /// the gateway instead.
+    /// The client as it is described to the server. A process of several clients has a single handshake, which describes the
+    /// gateway instead.
     pub(crate) identity: Arc<ClientIdentity>,
-    /// The principal whose limit of processes counts it. Processes without a principal are only bounded together.
+    /// The principal whose limit of processes counts the process. Processes without a principal are bounded by the pool's limit
+    /// only.
     pub(crate) principal: Option<Arc<str>>,
     /// Handler for messages of a session's or leased process that belong to no call. `None`: changes go to the audience of the
     /// namespace and requests are refused, as for shared processes. It may be dropped under the pool's lock, so dropping it must
     /// not call back into the pools.
     pub(crate) inbound: Option<Arc<dyn Inbound>>,
-    /// The client's headers to send when opening and keeping a connection that only this client uses.
+    /// Headers of the client that are sent when opening and keeping a connection of this client alone.
     pub(crate) headers: Option<Arc<HeaderMap>>,
     /// Hash of the client, equal for equal clients, for servers whose backends are chosen by it.
     pub(crate) hash: u64,
-    /// Backends that did not answer the request before.
+    /// Backends that already failed to answer the request.
     pub(crate) avoid: Vec<BackendId>,
 }
 
-/// Key in the state machine: [`ConnectionKey`], with exclusive connections told apart.
+/// Key in the state machine: like [`ConnectionKey`], with exclusive connections numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) enum ProcessKey {
     Shared,
@@ -70,7 +71,7 @@ pub(in crate::stdio) enum ProcessKey {
     Exclusive(u64),
 }
 
-/// Key of a slot for one process at a time. A server of both eras has a slot for each.
+/// Key of a slot, which has at most one process at a time. A server of both eras has a slot for each era.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) struct SlotKey {
     pub(in crate::stdio) key: ProcessKey,
@@ -85,7 +86,7 @@ impl ConnectionKey {
 }
 
 impl ProcessKey {
-    /// The backend that the connection is for, if it is fixed.
+    /// The backend of the connection, if the key fixes it.
     pub(in crate::stdio) fn replica(&self) -> Option<&BackendId> {
         match self {
             Self::Replica(backend) => Some(backend),
@@ -103,7 +104,7 @@ impl ProcessKey {
         matches!(self, Self::Shared | Self::Replica(_))
     }
 
-    /// The key of a request; `None` for a connection that serves a single request.
+    /// The key of a request's lasting connection; `None` for a connection that serves a single request.
     pub(super) fn lasting(key: &ConnectionKey) -> Option<Self> {
         Some(match key {
             ConnectionKey::Shared => Self::Shared,
@@ -155,7 +156,7 @@ impl OpenAs {
             return false;
         }
         let (one, other) = (&self.identity, &other.identity);
-        // A modern process gets the identity with every request.
+        // A modern process gets the client's identity with every request.
         era == Era::Modern
             || (one.version == other.version
                 && one.capabilities.get() == other.capabilities.get()

@@ -14,9 +14,9 @@ use super::state::{LeaseRefusal, PoolEvent, ProcessId, WaiterId};
 use super::{PoolShared, ProcessLease};
 use crate::protocol::Era;
 
-/// Time that a request waits for the pool to notice that the leased process has just ended.
+/// Time that a request waits for the pool to learn that the leased process has just ended.
 const NOTICE: Duration = Duration::from_secs(1);
-/// Most processes that have just ended that a request is given, before it fails.
+/// Number of leases of processes that have just ended after which the request fails.
 const TRIES: usize = 3;
 
 /// A request that waits for a process, as the pool sees it.
@@ -45,7 +45,7 @@ impl Drop for LeaseWaitGuard<'_> {
 }
 
 impl PoolShared {
-    /// Leases a process for a request, and starts it if needed.
+    /// Leases a process for a request, and starts one if needed. If a backend chosen here fails, others are tried.
     pub(super) async fn lease(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -92,7 +92,7 @@ impl PoolShared {
             if !leased.is_closed() {
                 return Ok(leased);
             }
-            // Its keeper is about to report the end; then another process takes its place.
+            // Its keeper is about to report the end; the next lease finds another process.
             let process = Arc::clone(leased.process());
             drop(leased);
             process.is_over_within(NOTICE).await;
@@ -101,7 +101,7 @@ impl PoolShared {
         Err(self.unavailable("keeps ending", Some(Duration::from_secs(1))))
     }
 
-    /// Leases a process that several clients share, if it is there.
+    /// Leases a running process that several clients share; `None` if that would need a wait.
     pub(super) fn lease_common(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -136,7 +136,7 @@ impl PoolShared {
         *key == ConnectionKey::Shared && self.launcher.spreads()
     }
 
-    /// Chooses a backend that is none of `avoid`. Backends whose connection has failed lately come last.
+    /// Chooses a backend outside of `avoid`. Backends whose connection has failed lately come last.
     fn choose(&self, avoid: &[BackendId], hash: u64) -> Option<BackendId> {
         let mut failing = self.lock().state.failing(Instant::now());
         if failing.is_empty() {
@@ -199,13 +199,13 @@ impl PoolShared {
         match given.await {
             Ok(Ok(leased)) => Ok(leased),
             Ok(Err(refusal)) => Err(self.refused(refusal)),
-            // Happens only when the pool is dropped.
+            // The sender is dropped unused only with the pool.
             Err(_) => Err(self.refused(LeaseRefusal::Retired)),
         }
     }
 
-    /// Takes a process back if nothing else follows from that. Returns false if it was not taken back, and the state machine
-    /// needs an event.
+    /// Gives a process back if the state machine has nothing else to do about it. Returns false if it was not given back, and
+    /// the state machine needs an event.
     pub(super) fn release_at_once(&self, process: ProcessId) -> bool {
         let mut inner = self.lock();
         inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())

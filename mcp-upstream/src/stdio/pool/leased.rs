@@ -22,8 +22,8 @@ use crate::stdio::link::Link;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Process, ProcessListener, ProcessOpening};
 
-/// A process for one request, held until the response. Dropping it gives the process back; a process for this request alone ends,
-/// unless the request called [`ProcessLease::answered`] and nothing is open on the process.
+/// A lease of a process for one request, held until the response. Dropping it gives the process back; a process for this
+/// request alone ends, unless the request called [`ProcessLease::answered`] and nothing is open on the process.
 pub(crate) struct ProcessLease {
     pool: Arc<PoolShared>,
     id: ProcessId,
@@ -33,17 +33,17 @@ pub(crate) struct ProcessLease {
     exclusive: Option<Arc<OpenAs>>,
     /// True for a process of one session.
     session: bool,
-    /// For connections at several backends that all clients share: the backends that the request was tried at, the current
-    /// backend last.
+    /// Backends at which the request was tried, the current one last; for connections at several backends that all clients
+    /// share.
     tried: Vec<BackendId>,
     since: Instant,
     answered: bool,
-    /// True once the last request of the gateway on this lease was answered.
+    /// True once the response to the last request that the gateway sent on this lease has arrived.
     heard: AtomicBool,
 }
 
 impl ProcessLease {
-    /// The state machine has counted the lease already. Called under the pool's lock.
+    /// Builds the lease that the state machine has granted and counted. Called under the pool's lock.
     pub(super) fn new(
         pool: &Arc<PoolShared>,
         id: ProcessId,
@@ -68,7 +68,7 @@ impl ProcessLease {
         }
     }
 
-    /// Takes the process into use, outside the lock.
+    /// Connects the request's handler to a process for this request alone. Called outside the pool's lock.
     pub(super) fn activated(self) -> Self {
         if let Some(open) = &self.exclusive {
             // The process may have served another request before.
@@ -77,13 +77,13 @@ impl ProcessLease {
         self
     }
 
-    /// Notes the backends that the request was tried at.
+    /// Sets the backends at which the request was tried.
     pub(super) fn after(mut self, tried: Vec<BackendId>) -> Self {
         self.tried = tried;
         self
     }
 
-    /// The backends that the request was tried at, if it could have gone to any.
+    /// The backends at which the request was tried, for connections that are spread over backends.
     pub(crate) fn tried(&self) -> &[BackendId] {
         &self.tried
     }
@@ -98,7 +98,7 @@ impl ProcessLease {
         self.process.opened()
     }
 
-    /// The pid of the process.
+    /// The pid of the process. Panics for a session of a remote server.
     #[cfg(test)]
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid().expect("a process")
@@ -119,7 +119,7 @@ impl ProcessLease {
         self.process.router().tasks()
     }
 
-    /// Notes that the request was answered.
+    /// Records that the request was answered, with the time that it took.
     pub(crate) fn answered(&mut self) {
         if !std::mem::replace(&mut self.answered, true) {
             let time = self.since.elapsed();
@@ -141,7 +141,7 @@ impl ProcessLease {
             let message = format!("namespace {name}: {error}");
             CallError::new(CallErrorCode::Overloaded, message)
         })?;
-        // The only subscription of a modern server is renewed by its keeper.
+        // The single subscription of a modern server is renewed by its keeper.
         if self.opened().era() == Era::Modern {
             return Ok(None);
         }
@@ -181,7 +181,7 @@ impl ProcessLease {
         level: LogLevel,
     ) -> Result<Option<ResponseOutcome>, CallError> {
         let before = self.replay_state.level();
-        // Noted before the request, so that of two concurrent requests the one for the lower level is the last.
+        // Recorded before the request, so that of two concurrent requests the one for the lower level is the last.
         if !self.replay_state.lower_level(level) {
             return Ok(None);
         }
@@ -196,7 +196,7 @@ impl ProcessLease {
         reply.map(Some)
     }
 
-    /// Sends a granted request to the other backends that all clients share, too.
+    /// Sends a granted request also to the other backends that all clients share.
     async fn ask_everywhere(&self, method: &str, params: &serde_json::Value) {
         let Some(own) = self.tried.last() else {
             return;
@@ -209,8 +209,8 @@ impl ProcessLease {
             .await;
     }
 
-    /// Notes that the server granted a request of its only client. If its effect lasts, a replacement of this process is asked
-    /// again.
+    /// Records that the server granted a request of its only client. If the effect lasts, the request is sent to a replacement
+    /// of this process, too.
     pub(crate) fn granted(&self, method: &str, params: Option<&RawValue>) {
         if let Some(wish) = self
             .session
@@ -270,7 +270,7 @@ impl Drop for ProcessLease {
         {
             self.process.suspect();
         }
-        // Answers of its client to the server's questions must not reach the next client.
+        // A process that has asked its client or has open work is not reused: the data must not reach the next client.
         let router = self.process.router();
         let clean = !router.has_asked() && link.in_flight() == 0 && !router.has_unfinished();
         let reusable = self.answered && clean && !link.is_closed();

@@ -1,4 +1,4 @@
-//! The pools of all servers of the registry.
+//! Pools of all stdio and remote servers of the registry.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::stdio::metrics::{LastGood, StdioMetrics};
 use crate::stdio::process::ProcessOpening;
 use crate::stdio::turns::StartTurns;
 
-/// The pools by server. Dropping it ends every process, in the background.
+/// The pools by namespace. Dropping the value ends every process, in the background.
 pub(crate) struct Pools {
     launchers: Arc<dyn Launchers>,
     control: Handle,
@@ -39,9 +39,9 @@ pub(crate) struct Pools {
     metrics: StdioMetrics,
     patience: HangThresholds,
     turns: StartTurns,
-    /// By namespace: the current pool, and earlier ones that are not over. Plain data, without awaits under the lock.
+    /// By namespace: the current pool, and earlier ones that are not over. No awaits under the lock.
     pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
-    /// True once no more pools are made.
+    /// True once the gateway shuts down; no more pools are made then.
     ended: AtomicBool,
     maintenance: OnceLock<AbortHandle>,
 }
@@ -59,7 +59,7 @@ impl Drop for Pool {
 }
 
 impl Pools {
-    /// Starts without pools; servers get theirs, and their first process, as they come into the registry.
+    /// Starts without pools; a server gets its pool and its first process when it comes into the registry.
     pub(crate) fn new(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -77,7 +77,7 @@ impl Pools {
         )
     }
 
-    /// Like [`Self::new`], with other thresholds for taking a process as hung.
+    /// Like [`Self::new`], with other thresholds for treating a process as hung.
     pub(super) fn with_patience(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -110,7 +110,7 @@ impl Pools {
         pools
     }
 
-    /// The personal values of principals.
+    /// The store of principals' personal values.
     pub(crate) fn personal(&self) -> &PersonalSecrets {
         self.registry.personal()
     }
@@ -131,7 +131,7 @@ impl Pools {
         self.pool(server.into())?.lease(&key, &Arc::new(open)).await
     }
 
-    /// Leases a process that several clients share, if that needs no wait.
+    /// Leases a process that several clients share; `None` if that would need a wait.
     pub(crate) fn lease_at_once<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -149,7 +149,7 @@ impl Pools {
         wanted: Era,
     ) -> Option<EraSupport> {
         let era = self.of(server.into())?.served_era()?;
-        // It is not known yet whether such a server can be opened by a handshake.
+        // The server has not shown yet if it can be opened by a handshake.
         let unsure = era == EraSupport::ModernAtLeast && wanted == Era::Legacy;
         (!unsure).then_some(era)
     }
@@ -199,7 +199,7 @@ impl Pools {
         if wanted == Era::Modern || !unsure {
             return Ok(era);
         }
-        // If no such process starts, the known era stays: the next caller tries again.
+        // If no process starts in the legacy era, the known eras stay: the next caller tries again.
         let _ = lease(Era::Legacy).await;
         Ok(pool.last_era().unwrap_or(era))
     }
@@ -252,7 +252,7 @@ impl Pools {
         era: Era,
         uri: &str,
     ) {
-        // A pool that is gone has nothing to unsubscribe from, and no new pool is made for it.
+        // A removed pool has nothing to unsubscribe from, and no new pool is made for it.
         if let Some(pool) = self.latest(server.into().name()) {
             pool.unsubscribe(key, era, uri);
         }
@@ -280,7 +280,7 @@ impl Pools {
         pool.place_of_task(era, principal, task)
     }
 
-    /// State of the copy of a server that this key leads to.
+    /// State of the copy of a server that serves this key.
     pub(crate) fn copy<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -303,7 +303,7 @@ impl Pools {
         pool.is_some_and(|pool| pool.has_task(at, principal, task))
     }
 
-    /// Returns true if a session's state at a server is lost, with the backend that had it.
+    /// Returns true if a session's state at a server is lost with the connection that had it.
     pub(crate) fn has_lost<'a>(&self, server: impl Into<ServerRef<'a>>, tag: &Arc<str>) -> bool {
         let pool = self.of(server.into());
         pool.is_some_and(|pool| pool.has_lost(tag))
@@ -319,7 +319,7 @@ impl Pools {
         }
     }
 
-    /// Notes that a session listens again. Its process is opened anew if the session has subscriptions.
+    /// Tells the pools that a session listens again. A session with subscriptions gets a new process.
     pub(crate) fn session_returned(&self, tag: &Arc<str>) {
         for pool in self.all() {
             if pool.remembers(tag) {
@@ -329,7 +329,7 @@ impl Pools {
         }
     }
 
-    /// Waits until a server that came into the registry serves, or has failed.
+    /// Waits until a new server's first process serves, has failed, or is known to take long.
     pub(crate) async fn settled<'a>(&self, server: impl Into<ServerRef<'a>>) {
         if let Ok(pool) = self.pool(server.into()) {
             pool.settled().await;
@@ -406,7 +406,7 @@ impl Pools {
         self.of(server).filter(|pool| !pool.is_retired())
     }
 
-    /// The latest pool of a server, possibly retired.
+    /// The latest pool of this version of a server, possibly retired.
     fn of(&self, server: ServerRef<'_>) -> Option<Arc<PoolShared>> {
         let pools = self.lock();
         let mut own = pools.get(server.name())?.iter().rev();
@@ -429,7 +429,7 @@ impl Pools {
         if let Some(pool) = own.iter().find(same) {
             return Arc::clone(&pool.shared);
         }
-        // A namespace keeps the catalogue that it found first, so that all pools of a server have the same one.
+        // All pools of a server use the catalogue of the first one.
         let known = own.iter().find(|pool| pool.shared.launcher.is(server));
         let catalogue = known.map(|pool| Arc::clone(&pool.shared.catalogue));
         let catalogue = catalogue.unwrap_or_default();
@@ -447,7 +447,7 @@ impl Pools {
             catalogue,
             ..shared
         });
-        // Under the lock: once the new pool is visible, another task may retire the former one, which forgets its state.
+        // Under the lock: once the new pool is visible, another task may retire the former one, which drops its state.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();
         let driver = self.control.spawn(driver).abort_handle();
@@ -470,7 +470,7 @@ impl Pools {
         shared
     }
 
-    /// Makes the pools of new servers, with a first process, and retires those of servers that are gone.
+    /// Makes the pools of new servers, with a first process, and retires the pools of removed servers.
     fn follow(&self, snapshot: &Snapshot) {
         let mut wanted = HashMap::new();
         for namespace in snapshot.all() {
@@ -509,7 +509,7 @@ impl Pools {
                 self.make(server);
             }
         }
-        // Last, so that a successor is on its way before waiters are told.
+        // Retired last, so that a successor exists before waiters are refused.
         for pool in retired {
             pool.apply(PoolEvent::Retire);
         }
@@ -532,7 +532,7 @@ impl Pools {
     }
 }
 
-/// The server of a namespace; `None` for other kinds.
+/// The stdio or remote server of a namespace; `None` for namespaces of other kinds.
 pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     match &namespace.upstream {
         UpstreamKind::External(server) => Some(ServerRef::Process(server)),
@@ -541,7 +541,7 @@ pub(crate) fn served(namespace: &Namespace) -> Option<ServerRef<'_>> {
     }
 }
 
-/// The maintenance task, which runs as long as the pools exist. It wakes up for:
+/// The maintenance task, which runs as long as the pools exist. Wakes up for:
 /// - another snapshot of the registry;
 /// - other personal values of a principal;
 /// - a reload, which starts servers that are not restarted otherwise;
@@ -552,9 +552,9 @@ async fn run(
     mut personal: watch::Receiver<()>,
     mut reloads: watch::Receiver<u64>,
 ) {
-    /// Interval of looking for finished pools, while nothing else happens …
+    /// Interval of removing finished pools, while none is ending.
     const SWEEP: Duration = Duration::from_secs(60);
-    /// … and while pools are ending: operators see them until they are removed.
+    /// Interval of removing finished pools, while some are ending: operators see them until they are removed.
     const SOON: Duration = Duration::from_secs(1);
     loop {
         let snapshot = Arc::clone(&seen.borrow_and_update());

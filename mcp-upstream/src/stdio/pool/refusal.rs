@@ -10,7 +10,7 @@ use super::state::{LeaseRefusal, PoolLimit};
 use crate::stdio::process::failure::{self, ADVICE};
 
 impl PoolShared {
-    /// Counts a refusal, and makes it an error.
+    /// Counts a refusal, and returns its error.
     pub(super) fn refused(&self, refusal: LeaseRefusal) -> CallError {
         let (reason, error) = match refusal {
             LeaseRefusal::Overloaded(full) => (

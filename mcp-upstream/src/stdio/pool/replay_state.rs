@@ -10,13 +10,13 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell};
 use tooldock_workers::worker::LogLevel;
 
-/// Most subscribed resources per connection key, for all its clients together.
+/// Maximum number of subscribed resources per connection key, of all its clients together.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;
 
 /// Lasting requests for one connection key.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayState {
-    /// Plain data, without awaits under the lock.
+    /// Plain data. No awaits under the lock.
     inner: Mutex<LastingRequests>,
     /// Notified when the set of subscribed resources changes.
     changed: Notify,
@@ -29,28 +29,28 @@ struct LastingRequests {
     level: Option<LogLevel>,
 }
 
-/// A subscription to a resource.
+/// Clients' common subscription to a resource.
 #[derive(Debug, Default)]
 struct SharedSubscription {
     clients: usize,
-    /// Set once the server has confirmed the subscription. Clients that come meanwhile wait for it, and one of them asks again if
-    /// there was no confirmation.
+    /// Set once the server has confirmed the subscription. Clients that subscribe meanwhile wait for it, and one of them asks
+    /// again if there was no confirmation.
     confirmed: Arc<OnceCell<()>>,
 }
 
 /// A client's own request whose effect lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LastingRequest {
-    /// Log messages from this level on.
+    /// `logging/setLevel`: log messages from this level on.
     Level(LogLevel),
-    /// Notifications about a resource.
+    /// `resources/subscribe`: notifications about a resource.
     Subscribe(Arc<str>),
-    /// No more notifications about a resource.
+    /// `resources/unsubscribe`: no more notifications about a resource.
     Unsubscribe(Arc<str>),
 }
 
 impl LastingRequest {
-    /// Reads such a request; `None` for other requests.
+    /// Reads a request whose effect lasts; `None` for other requests.
     pub(crate) fn of(method: &str, params: Option<&RawValue>) -> Option<Self> {
         #[derive(Deserialize)]
         struct About {
@@ -76,13 +76,13 @@ impl LastingRequest {
     }
 }
 
-/// The server has no room for another subscription.
+/// Error for a subscription beyond [`SUBSCRIPTIONS_MAX`] resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server has the maximum of {SUBSCRIPTIONS_MAX} subscriptions")]
 pub(crate) struct TooManySubscriptions;
 
 impl ReplayState {
-    /// Adds a client's subscription to a resource. Returns true for the first, which the server must be asked for.
+    /// Adds a client's subscription to a resource. Returns true for the first one, which must be sent to the server.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl ReplayState {
         Some(Arc::clone(&subscription.confirmed))
     }
 
-    /// Removes a client's subscription to a resource. Returns true for the last, which the server must be told about.
+    /// Removes a client's subscription to a resource. Returns true for the last one, which must be sent to the server.
     pub(crate) fn unsubscribe(&self, uri: &str) -> bool {
         let mut inner = self.lock();
         let Some(subscription) = inner.subscriptions.get_mut(uri) else {
@@ -127,7 +127,7 @@ impl ReplayState {
         true
     }
 
-    /// Notes a client's wish for log messages from this level on. Returns true if these were not requested yet.
+    /// Records a client's wish for log messages from this level on. Returns true if the server must be asked for a lower level.
     pub(crate) fn lower_level(&self, level: LogLevel) -> bool {
         let mut inner = self.lock();
         let lower = inner.level.is_none_or(|own| level < own);
@@ -137,7 +137,7 @@ impl ReplayState {
         lower
     }
 
-    /// Restores the level that was in effect before a refused one, unless another was requested meanwhile.
+    /// Restores the level that was in effect before the server refused another, unless a third was requested meanwhile.
     pub(crate) fn restore_level(&self, refused: LogLevel, before: Option<LogLevel>) {
         let mut inner = self.lock();
         if inner.level == Some(refused) {
@@ -150,7 +150,7 @@ impl ReplayState {
         self.lock().level
     }
 
-    /// The resources with subscriptions.
+    /// The resources to which a client is subscribed.
     pub(crate) fn subscriptions(&self) -> Vec<Arc<str>> {
         self.lock().subscriptions.keys().cloned().collect()
     }
@@ -160,18 +160,18 @@ impl ReplayState {
         self.changed.notified()
     }
 
-    /// Returns true if a client waits for notifications of the process.
+    /// Returns true if any client is subscribed to a resource.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.lock().subscriptions.is_empty()
     }
 
-    /// Returns true if a replacement process must be asked for anything.
+    /// Returns true if there is a lasting request to send to a replacement process.
     pub(crate) fn lasts(&self) -> bool {
         let inner = self.lock();
         inner.level.is_some() || !inner.subscriptions.is_empty()
     }
 
-    /// Notes a lasting request of the only client for this key.
+    /// Records a lasting request of the only client for this key.
     pub(crate) fn note(&self, wish: LastingRequest) {
         let mut inner = self.lock();
         match wish {
@@ -197,7 +197,7 @@ impl ReplayState {
         }
         let mut inner = self.lock();
         for (uri, subscription) in other.subscriptions {
-            // A process for this key asks for it when it starts.
+            // A process for this key sends the subscription when it starts.
             let own = inner.subscriptions.entry(uri);
             let own = own.or_insert_with(|| SharedSubscription {
                 clients: 0,

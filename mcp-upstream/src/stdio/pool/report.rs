@@ -14,9 +14,9 @@ use crate::stdio::breaker::BreakerState;
 /// State of a pool, for `/ready` and metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolState {
-    /// Numbers of its processes.
+    /// Number of processes by state.
     pub(crate) processes: PoolCounts,
-    /// Requests that wait for a process.
+    /// Number of requests that wait for a process.
     pub(crate) waiting: usize,
     /// State of the circuit breaker.
     pub(crate) breaker: BreakerState,
@@ -33,12 +33,12 @@ pub(crate) struct PoolState {
 }
 
 impl PoolState {
-    /// The state as a word: `ready`, `installing`, `starting`, `idle` or `failed`.
+    /// The state as `/ready` shows it: `ready`, `installing`, `starting`, `idle` or `failed`.
     pub(crate) fn as_str(&self) -> &'static str {
         if self.processes.serving > 0 {
             "ready"
         } else if self.processes.installing > 0 && !self.dead {
-            // Even after failures: the installation is under way, and may cure them.
+            // Even after failures: the installation has begun, and may cure them.
             "installing"
         } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
             "failed"
@@ -51,7 +51,7 @@ impl PoolState {
 }
 
 impl PoolData {
-    /// The current state.
+    /// The pool's current state.
     pub(super) fn state_now(&self) -> PoolState {
         let state = &self.state;
         let counts = state.counts();

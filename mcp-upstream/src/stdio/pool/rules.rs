@@ -7,28 +7,28 @@ use tooldock_workers::server_settings::Isolation;
 
 use crate::stdio::breaker::BreakerRules;
 
-/// Time that a request waits for a slot for its process, or for the delay after a failure.
+/// Time limit of a request's wait for a slot for its process, or for the delay after a failure.
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(5);
-/// Most requests that wait for processes of a server.
+/// Maximum number of requests that wait for processes of a server.
 pub(super) const WAITERS_MAX: usize = 1000;
-/// Most slots without a process that a pool remembers: those of sessions that were told of their process's end.
+/// Maximum number of slots without a process: slots of sessions whose clients know of their process's end.
 pub(super) const SLOTS_MAX: usize = 100_000;
-/// Time that an ending process has for its calls, unless a call of its namespace may take longer.
+/// Minimum time that an ending process has for its calls; more if a call of its namespace may take longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
-/// Time that a session's client must be away before its process gives way to a waiting request.
+/// Time that a session's client must be away before its process may be ended for a waiting request.
 pub(super) const AWAY: Duration = Duration::from_secs(60);
-/// Time that a leased process is kept after its return, for another request that needs an equal one.
+/// Maximum time that a process for a single request is kept after its return, for another request that needs an equal one.
 const RETURNED_IDLE: Duration = Duration::from_secs(60);
-/// The first delay after failures, doubled each time …
+/// First delay after a failure; doubled with each further failure, up to `DELAY_MAX`.
 const DELAY: Duration = Duration::from_millis(500);
-/// … up to this.
+/// Longest delay after failures.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// The longest delay for servers whose backends have health checks: a server that is back is used at once.
+/// Longest delay for servers whose backends have health checks: a recovered server is used at once.
 pub(super) const SPREAD_DELAY_MAX: Duration = Duration::from_secs(1);
-/// Time that last good answers are used while the server is away.
+/// Time that last good answers are used while the server is away. One hour.
 pub(super) const LAST_GOOD: Duration = Duration::from_secs(3600);
 
-/// Thresholds for taking a process as hung.
+/// Thresholds for treating a process as hung.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct HangThresholds {
     /// Time without a response to a request after which the process is suspected: it is pinged.
@@ -58,7 +58,7 @@ impl HangThresholds {
     }
 }
 
-/// Rules of a pool.
+/// Rules of a pool: the server's settings and values derived from them.
 #[derive(Debug, Clone)]
 pub(super) struct PoolRules {
     pub(super) restart: Restart,
@@ -71,11 +71,11 @@ pub(super) struct PoolRules {
     pub(super) breaker: BreakerRules,
     /// True if the state of a session's process is lost with it, so that it is not replaced.
     pub(super) keeps_state: bool,
-    /// True if connections that all clients share are spread over several backends. Health checks tell which of them to try.
+    /// True if connections that all clients share are spread over several backends, whose health checks select them.
     pub(super) spreads: bool,
-    /// Time that an ending process of several clients has for its calls …
+    /// Time that an ending process of several clients has for its calls.
     pub(super) drain: Duration,
-    /// … and a process of a single client, whose calls may wait for the client's answers.
+    /// Time that an ending process of a single client has for its calls, which may wait for the client's answers.
     pub(super) drain_private: Duration,
 }
 
@@ -120,7 +120,7 @@ impl PoolRules {
         }
     }
 
-    /// Time that a returned process is kept.
+    /// Time that a process for a single request is kept after its return.
     pub(super) fn returned_idle(&self) -> Duration {
         self.idle_stop.min(RETURNED_IDLE)
     }

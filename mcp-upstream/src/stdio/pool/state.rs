@@ -11,17 +11,18 @@
 //!                        └──────────────────────────▶ Stopping ── tree gone ──▶ (forgotten)
 //! ```
 //!
-//! A *slot* is a place for one process at a time: the shared one, a session's, a principal's, a lease's. It outlives its process
-//! while something about it must be remembered: failures, subscriptions. The limits count processes, in any state, until they are
-//! entirely gone.
+//! A *slot* holds at most one process at a time: the shared process, a session's, a principal's, or a lease's. It outlives its
+//! process while something about it must be remembered: failures, subscriptions. The limits count processes, in any state,
+//! until they are entirely gone.
 //!
-//! While the eras of the server are unknown, a single start at a time finds out (the *scout*) and all other requests wait for it.
-//! A server that says it is modern may accept a handshake as well: the first request that wants a handshake starts the process
-//! that shows it, and a refusal is no failure. Waiters are served in order, but a waiter that reached its principal's limit does
-//! not hold up others.
+//! While the eras of the server are unknown, a single start at a time finds them out (the *scout*) and all other requests wait
+//! for it. A server that says it is modern may accept a handshake as well: the first request that wants a handshake starts the
+//! process that shows it, and a refusal is no failure. Waiters are served in order, but a waiter that reached its principal's
+//! limit does not hold up others.
 //!
-//! `serve` places waiters, `give_way` makes room for them, `upkeep` handles timers, `ends` handles failures and ends, `restart`
-//! handles restarts by an operator. This module reads no clock, draws no random number and touches no process.
+//! `serve` assigns processes to waiters, `give_way` ends processes for them, `upkeep` handles timers, `ends` handles failures
+//! and ends, `restart` handles restarts by an operator. This module reads no clock, draws no random number and touches no
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub(in crate::stdio) use event::{
     ProcessFailure, ProcessId, StopReason, WaiterId,
 };
 
-/// The whole state of a pool.
+/// The state of a pool, with the transitions as methods.
 #[derive(Debug)]
 pub(in crate::stdio) struct PoolStateMachine {
     rules: PoolRules,
@@ -66,7 +67,7 @@ pub(in crate::stdio) struct PoolStateMachine {
     next_process: ProcessId,
     next_lease: u64,
     last_error: Option<ProcessFailure>,
-    /// The last unasked end of a process, until one starts.
+    /// The last unasked end of a process, until a process starts.
     last_end: Option<ProcessFailure>,
     last_restart: Option<UnaskedRestart>,
     /// Time of the last step, which handled all timers due by then.
@@ -74,10 +75,10 @@ pub(in crate::stdio) struct PoolStateMachine {
     room: RoomDemand,
 }
 
-/// Replacement of a process that ended unasked.
+/// An unasked end of a process that led to a replacement.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct UnaskedRestart {
-    /// How the former process ended.
+    /// Word for how the former process ended, for metrics.
     pub(in crate::stdio) reason: &'static str,
     pub(in crate::stdio) at: Instant,
 }
@@ -86,10 +87,10 @@ pub(in crate::stdio) struct UnaskedRestart {
 struct PoolProcess {
     duty: Duty,
     born: Instant,
-    /// True while its package is being installed, before the start.
+    /// True while the process waits for its package to be installed.
     installing: bool,
     users: usize,
-    /// Time of the last use, while it is unused.
+    /// Time of the last use, for an unused process.
     idle_since: Instant,
     principal: Option<Arc<str>>,
 }
@@ -106,23 +107,23 @@ enum Duty {
 
 #[derive(Debug)]
 struct PoolSlot {
-    /// The slot's process, starting or serving.
+    /// The slot's starting or serving process.
     process: Option<ProcessId>,
     open: Arc<OpenAs>,
     replay_state: Arc<ReplayState>,
     /// Number of failures in a row.
     failures: u32,
-    /// Time before which no request has a process started here.
+    /// Time before which no request starts a process in this slot.
     not_before: Option<Instant>,
-    /// Time before which the slot is not filled without a request, and before which other backends come first.
+    /// Time before which the slot is not filled without a request, and before which other backends are chosen first.
     not_filled_before: Option<Instant>,
-    /// Reason why its last process ended unasked.
+    /// Word for how the slot's last process ended unasked.
     ended: Option<&'static str>,
-    /// True if the process ended and is not restarted.
+    /// True if the slot's process ended and is not restarted.
     dead: bool,
-    /// True if its last process did not start or ended unasked, and none has served since.
+    /// True if the slot's last process did not start or ended unasked, and none has served since.
     away: bool,
-    /// True if the slot is filled without a request.
+    /// True if a process is started for the slot without a request.
     eager: bool,
     last_used: Instant,
 }
@@ -135,27 +136,27 @@ struct QueuedRequest {
     deadline: Instant,
 }
 
-/// The spare processes, and the recent demand for them.
+/// State of the spare processes, and the recent demand for them.
 #[derive(Debug, Default)]
 struct Spares {
-    /// Time of the last request for a process of a session or of its own.
+    /// Time of the last request for a process of a session, or for a process of its own.
     asked_for: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-/// Numbers of processes by state, for metrics and `/ready`.
+/// Number of processes by state, for metrics and `/ready`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PoolCounts {
-    /// Processes that take requests.
+    /// Number of processes that take requests.
     pub(crate) serving: usize,
-    /// Processes that are starting.
+    /// Number of processes that are starting.
     pub(crate) starting: usize,
-    /// Processes that wait for the installation of their package, before their start.
+    /// Number of processes that wait for the installation of their package, before their start.
     pub(crate) installing: usize,
-    /// Processes ready to be opened, or to be leased again.
+    /// Number of processes that wait to be opened, or to be leased again.
     pub(crate) spare: usize,
-    /// Processes that are ending.
+    /// Number of processes that are ending.
     pub(crate) stopping: usize,
 }
 
@@ -164,7 +165,7 @@ pub(crate) struct PoolCounts {
 pub(crate) enum Presence {
     /// The connection serves, or will when it is needed: an unused one may be stopped.
     There,
-    /// The connection did not open, or ended; another process may replace it.
+    /// The connection did not open, or ended; a new one may be opened.
     Away,
     /// The connection did not open, or ended, and is not restarted.
     Dead,
@@ -242,7 +243,7 @@ impl PoolStateMachine {
             PoolEvent::Explained { why } => self.last_end = Some(why),
             PoolEvent::Lost { process, end } => self.lost(process, end, now, jitter),
             PoolEvent::Gone { process } => {
-                // Its task may have ended without an event.
+                // The keeper's task may have ended without an event.
                 self.lost(process, ProcessEnd::Crash, now, jitter);
                 self.processes.remove(&process);
                 self.restarting.remove(&process);
@@ -280,7 +281,7 @@ impl PoolStateMachine {
         actions
     }
 
-    /// The path of nearly every request: grants a process that is there, without further actions.
+    /// Grants a process that needs no further action, as for nearly every request; `None` if there is none.
     pub(super) fn grant_at_once(
         &mut self,
         key: &ConnectionKey,
@@ -297,8 +298,8 @@ impl PoolStateMachine {
         })
     }
 
-    /// The return path of nearly every request. Returns false if more may follow from it, which [`PoolStateMachine::step`] has to
-    /// handle.
+    /// Gives a process back without further actions, as for nearly every request. Returns false if there may be more to do,
+    /// which [`PoolStateMachine::step`] handles.
     pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
         let Some(entry) = self.processes.get_mut(&process) else {
             return true;
@@ -317,7 +318,7 @@ impl PoolStateMachine {
         if self.rules.is_private() {
             self.spares.asked_for = Some(now);
         }
-        // The shared process also shows the facts about all of them: the server's eras and capabilities.
+        // The shared process also shows facts about the whole server: its eras and capabilities.
         let key = SlotKey {
             key: ProcessKey::lasting(key).unwrap_or(ProcessKey::Shared),
             era: open.era,
@@ -384,7 +385,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Lasting requests of clients and sessions, for the pool that replaces this one.
+    /// Lasting requests in all slots, for the pool that replaces this one.
     pub(super) fn lasting(&self) -> Vec<InheritedSlot> {
         let all = self.slots.iter().map(|(key, slot)| InheritedSlot {
             slot: key.clone(),
@@ -396,7 +397,8 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// Takes over lasting requests: clients do not know that the server was replaced, so their notifications come from this pool.
+    /// Takes over lasting requests: clients do not know that the server was replaced, so this pool must keep up their
+    /// notifications.
     fn inherit(&mut self, places: Vec<InheritedSlot>, now: Instant) {
         for place in places {
             if self.slots.len() >= SLOTS_MAX {
@@ -413,12 +415,12 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if the state of a slot's process is lost with it.
+    /// Returns true if the state of a slot's process is lost when the process ends.
     fn keeps_state_of(&self, slot: &SlotKey) -> bool {
         self.rules.keeps_state && slot.key.is_of_session()
     }
 
-    /// Handles removed backends: calls there go on, later requests go to other backends, or are told that their state is lost.
+    /// Handles removed backends: calls there go on, later requests go to other backends, or fail because their state is lost.
     fn removed(
         &mut self,
         (replicas, instead): (&[BackendId], Option<&BackendId>),
@@ -455,7 +457,7 @@ impl PoolStateMachine {
             let Some(instead) = instead.filter(|_| lasting.lasts()) else {
                 continue;
             };
-            // All slots of backends share the same lasting requests.
+            // All slots of backends share one set of lasting requests.
             let key = SlotKey {
                 key: ProcessKey::Replica(instead.clone()),
                 era: key.era,
@@ -603,7 +605,7 @@ impl PoolStateMachine {
         self.last_error.as_ref().or(self.last_end.as_ref())
     }
 
-    /// A slot of any backend, for connections that all clients share.
+    /// A backend's slot for connections that all clients share.
     fn replica(&self, slot: &SlotKey) -> Option<&PoolSlot> {
         let shared = slot.key.is_shared();
         let mut all = self.slots.iter().filter(|_| shared);
@@ -627,7 +629,7 @@ impl PoolStateMachine {
         replicas.cloned().collect()
     }
 
-    /// Counts a failure against the server as a whole. Backends have no breaker in common: their health checks tell which to try,
+    /// Counts a failure against the server as a whole. Not for a server with several backends: health checks tell which to try,
     /// and a backend that fails repeatedly must not keep clients from the others.
     fn count_failure(&mut self, now: Instant) {
         match self.rules.spreads {
@@ -636,13 +638,13 @@ impl PoolStateMachine {
         }
     }
 
-    /// The lasting requests that all backends share, for a slot of another backend.
+    /// The lasting requests that all backends share, if the slot is a backend's.
     fn of_replicas(&self, slot: &SlotKey) -> Option<Arc<ReplayState>> {
         slot.key.replica()?;
         Some(Arc::clone(&self.replica(slot)?.replay_state))
     }
 
-    /// Backends whose shared connection has failed lately. The more failures in a row, the longer a backend is among them.
+    /// Backends whose shared connection has failed lately. The more failures in a row, the longer a backend counts as failing.
     pub(super) fn failing(&self, now: Instant) -> Vec<BackendId> {
         let failing = self.slots.iter().filter(|(_, slot)| slot.is_failing(now));
         failing
@@ -650,7 +652,7 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// The last replacement of a process.
+    /// The last unasked end of a process that was replaced.
     pub(super) fn last_restart(&self) -> Option<UnaskedRestart> {
         self.last_restart
     }
@@ -661,8 +663,8 @@ impl PoolStateMachine {
         shared.any(|(_, slot)| slot.dead)
     }
 
-    /// Returns true if the connection that all clients share ended by itself, and is restarted only after failures. It starts
-    /// when a request needs it.
+    /// Returns true if the connection that all clients share ended by itself, and is restarted only after failures. A request
+    /// opens it again.
     fn is_done(&self) -> bool {
         let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
         let clean = |slot: &PoolSlot| slot.ended == Some(ProcessEnd::Clean.as_str());
@@ -679,7 +681,7 @@ impl PoolStateMachine {
         if self.is_dead() || self.is_done() {
             Presence::Dead
         } else if shared.clone().any(|(_, slot)| serves(slot)) {
-            // A single backend suffices.
+            // A single serving backend suffices.
             Presence::There
         } else if shared.any(|(_, slot)| slot.away) {
             Presence::Away
@@ -693,7 +695,7 @@ impl PoolStateMachine {
         !self.slots.keys().any(|slot| slot.key.is_private())
     }
 
-    /// Returns true if a session's state is lost for good, with its process.
+    /// Returns true if a session's state is lost for good, because its process ended.
     pub(super) fn has_lost(&self, tag: &Arc<str>) -> bool {
         self.rules.keeps_state && self.has_ended(&ProcessKey::Session(Arc::clone(tag)))
     }
@@ -708,9 +710,9 @@ impl PoolStateMachine {
         ended(Era::Legacy) || ended(Era::Modern)
     }
 
-    /// State of the copy that this key leads to.
+    /// State of the copy of the server that serves this key.
     pub(super) fn copy(&self, key: &ConnectionKey, wanted: Era) -> ServerCopy {
-        // A process for a single request ends with it.
+        // An exclusive process ends with its request.
         let Some(lasting) = ProcessKey::lasting(key) else {
             return ServerCopy::Idle;
         };
@@ -723,8 +725,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// The lasting requests for a key, and the processes that serve it: for connections at several backends that all clients
-    /// share, the processes at all of them.
+    /// The lasting requests for a key, and the processes that serve the key: for connections at several backends that all
+    /// clients share, the processes at all backends.
     pub(super) fn place_of(
         &self,
         key: &ConnectionKey,
@@ -739,7 +741,7 @@ impl PoolStateMachine {
         };
         let slot = match self.server {
             Some(server) => slot(server.opened_for(wanted)),
-            // Nothing is known while the server does not start: the slot of either era is on record then.
+            // The eras are unknown while the server does not start; the slot of either era is on record then.
             None => slot(wanted).or_else(|| slot(wanted.other())),
         }?;
         let serves = |process: &ProcessId| {
@@ -789,7 +791,7 @@ impl PoolSlot {
         }
     }
 
-    /// A slot with these lasting requests.
+    /// A slot with these lasting requests, if any.
     fn lasting(open: Arc<OpenAs>, state: Option<Arc<ReplayState>>, now: Instant) -> Self {
         let fresh = Self::new(open, now);
         Self {
@@ -802,7 +804,7 @@ impl PoolSlot {
         self.not_before.filter(|at| *at > now)
     }
 
-    /// Returns true if the slot waits, after a failure, until it is filled without a request. A request fills it earlier.
+    /// Returns true if the slot is not filled without a request yet, because of a failure. A request fills it earlier.
     fn is_failing(&self, now: Instant) -> bool {
         self.not_filled_before.is_some_and(|at| at > now)
     }

@@ -1,7 +1,7 @@
 //! Messages about a process that did not start or ended: a sentence for clients, and one for operators.
 //!
-//! Both tell what happened. The operators' sentence adds the server's last output on standard error, which may be about anything
-//! and is not for clients; the clients' sentence gives advice.
+//! Both sentences tell the cause. The operators' sentence adds the server's last output on standard error, which may be about
+//! anything and is not for clients; the clients' sentence gives advice.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tooldock_workers::process::Exit;
 use crate::stdio::launch::{Instance, Launcher};
 use crate::stdio::pool::state::ProcessFailure;
 
-/// Most characters of a sentence, most of which may be the server's own words, and of the server's last output.
+/// Maximum number of characters of a sentence, which may quote the server, and of the server's last output.
 const WORDS_MAX: usize = 300;
 
 /// Advice for clients of a server that does not start.
@@ -23,7 +23,7 @@ pub(in crate::stdio) const ADVICE: &str = "Try again later; if that does not hel
 #[derive(Debug)]
 pub(crate) struct Raw {
     pub(crate) error: CallError,
-    /// The last output on standard error, as it was logged.
+    /// The last output on standard error, as it was written to the log.
     pub(crate) said: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl Raw {
     }
 }
 
-/// Waits for the exit, at most for `limit`.
+/// Waits for the exit of a process, at most for `limit`.
 pub(super) async fn exit_within(child: &dyn Instance, limit: Duration) -> Option<Exit> {
     timeout(limit, child.exited()).await.ok()
 }
@@ -78,8 +78,8 @@ pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
     rest.unwrap_or(message)
 }
 
-/// A text that quotes the server: secrets are removed first, so that cutting leaves no half of one; then it is cut short and put
-/// on one line.
+/// A text that quotes the server, for clients: secrets are removed first, so that cutting leaves no half of a secret; then it
+/// is cut to [`WORDS_MAX`] characters and put on one line.
 fn fit_for_others(server: &dyn Launcher, text: &str) -> String {
     let mut fit = String::new();
     for letter in server.without_secrets(text).chars().take(WORDS_MAX) {

@@ -9,10 +9,10 @@ use crate::stdio::pool::PoolShared;
 use crate::stdio::pool::state::{PoolEvent, ProcessId};
 use crate::stdio::turns::Requests;
 
-/// State of the installation, as far as the pool knows.
+/// Installation of a server's package, which the processes of a pool share.
 #[derive(Debug, Default)]
 pub(in crate::stdio) struct Installation {
-    /// Set once the package is installed. Starts that come meanwhile wait for it. Plain data, without awaits under the lock.
+    /// Set once the package is installed. Starts that come meanwhile wait for it. No awaits under the lock.
     done: Mutex<Arc<OnceCell<()>>>,
 }
 
@@ -50,7 +50,7 @@ impl Installation {
     }
 }
 
-/// Guard that shows in `/ready` that a process waits for its package.
+/// Guard that makes `/ready` show that a process waits for its package.
 struct InstallationGuard<'a> {
     pool: &'a Arc<PoolShared>,
     process: ProcessId,

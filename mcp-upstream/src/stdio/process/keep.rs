@@ -1,7 +1,7 @@
-//! The task that owns a process: starts it, opens it, watches it, and ends it.
+//! The keeper, which is the task that owns a process: starts it, opens it, watches it, and ends it.
 //!
-//! The task reports each event to the pool, and only its last report, that the process is gone entirely, frees its slot.
-//! Dropping the task's future ends the process, in the background.
+//! The keeper reports each event to the pool; the last report, that the process is gone entirely, frees the slot. Dropping the
+//! task's future ends the process, in the background.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,30 +23,31 @@ use crate::stdio::link::{Link, LinkEnd, LinkLimits};
 use crate::stdio::pool::state::{Order, PoolEvent, ProcessEnd, ProcessId, StopReason};
 use crate::stdio::pool::{PoolShared, ProcessKey};
 
-/// Wait for the exit code of a process that closed its output.
+/// Time to wait for the exit code of a process that closed its output.
 const EXIT_WAIT: Duration = Duration::from_millis(50);
-/// Wait for the exit code of a process that was not open yet: its status is all that can be reported.
+/// Time to wait for the exit code of a process that was not opened yet: the code is all that can be reported.
 const LAST_EXIT_WAIT: Duration = Duration::from_millis(500);
-/// Most processes that one attempt to start takes: one for the probe, one that may refuse the handshake, and one that is opened.
+/// Maximum number of processes per attempt to open one: one for the probe, one that may refuse the handshake, and one that is
+/// opened.
 const TRIES: usize = 3;
 
-/// A command of the pool to the task.
+/// A command of the pool to a keeper.
 #[derive(Debug)]
 pub(in crate::stdio) enum Command {
-    /// Open the spare.
+    /// Open the spare process as this order says.
     Open(Order),
-    /// End the process.
+    /// End the process, for this reason.
     Stop(StopReason),
 }
 
-/// The task of one process.
+/// The owner of one process.
 pub(in crate::stdio) struct Keeper {
     pub(in crate::stdio) id: ProcessId,
     pub(in crate::stdio) pool: Arc<PoolShared>,
     pub(in crate::stdio) commands: mpsc::Receiver<Command>,
 }
 
-/// A process whose pipes are connected.
+/// A started process with the link to it.
 struct ConnectedProcess {
     child: Box<dyn Instance>,
     link: Arc<Link>,
@@ -55,9 +56,9 @@ struct ConnectedProcess {
 
 /// The next phase of a process.
 enum ProcessPhase {
-    /// The pool knows about the end; the process remains to be ended.
+    /// The process is to be ended, which the pool knows.
     End(Option<ConnectedProcess>),
-    /// The process takes calls.
+    /// The process takes requests.
     Serve(ConnectedProcess, Arc<Process>, Order),
 }
 
@@ -80,7 +81,7 @@ impl Keeper {
 
     async fn begin(&mut self, order: Option<Order>) -> ProcessPhase {
         let limit = self.pool.settings().connect_timeout;
-        // A request may wait for a process, but never for a spare.
+        // Requests may wait for this process, unless it is a spare.
         let requests = order.as_ref().map(|_| Arc::clone(&self.pool.requests));
         let (pool, id) = (Arc::clone(&self.pool), self.id);
         let opening = &order;
@@ -105,7 +106,7 @@ impl Keeper {
         let (order, until) = match order {
             Some(order) => (order, started + limit),
             None => {
-                // A spare is ready at this point.
+                // A spare gives its turn back as soon as it runs.
                 drop(turn);
                 let Some(order) = self.wait_for_order(&running).await else {
                     return ProcessPhase::End(Some(running));
@@ -116,7 +117,7 @@ impl Keeper {
         self.open(running, order, until).await
     }
 
-    /// Waits with a spare for the order to open it, the order to end it, or its own end.
+    /// Waits until the spare is ordered to open, ordered to end (`None`), or ends (`None`).
     async fn wait_for_order(&mut self, running: &ConnectedProcess) -> Option<Order> {
         self.report(PoolEvent::Spawned { process: self.id });
         tokio::select! {
@@ -133,7 +134,7 @@ impl Keeper {
         }
     }
 
-    /// Opens the process, or another process if needed.
+    /// Opens the process, or another one in its stead.
     async fn open(
         &mut self,
         mut running: ConnectedProcess,
@@ -171,7 +172,7 @@ impl Keeper {
                     tries -= 1;
                     Some(server)
                 }
-                // No process serves yet that could do without the handshake.
+                // No process serves yet that shows whether the server does without the handshake.
                 Err(_) if tried && order.server.is_none() => {
                     tries -= 1;
                     Some(EraSupport::Modern)
@@ -190,7 +191,7 @@ impl Keeper {
                 break;
             }
             server = found;
-            // The former process ends in the background: waiting for it would delay all requests.
+            // The former process is ended in the background: waiting for its end would delay all requests.
             running.link.close();
             running.router.set_own(None);
             running = tokio::select! {
@@ -209,8 +210,8 @@ impl Keeper {
         }
     }
 
-    /// Returns true if another backend may open a connection after this one failed, and notes the failure. A connection for a
-    /// fixed backend is opened at no other.
+    /// Returns true if another backend may open a connection after this one failed, and adds the failed backend to `avoid`. A
+    /// connection for a fixed backend is opened at no other.
     fn may_lead_elsewhere(
         &self,
         order: &Order,
@@ -281,7 +282,7 @@ impl Keeper {
                 }
             };
             let listen = async {
-                // Messages of a process for a single request do not outlast the request.
+                // An exclusive process does not listen: its messages must not outlast the request.
                 if !matches!(key, ProcessKey::Exclusive(_)) {
                     listen::listen(process, &order.replay_state).await;
                 }
@@ -303,7 +304,7 @@ impl Keeper {
                 reason = stopped(&mut self.commands) => {
                     match reason {
                         Some(StopReason::GaveWay) => self.tell_of_giving_way(process),
-                        // An operator may restart a server because it hangs: its calls fail now, not when its process has been
+                        // An operator may restart a server because it hangs: its calls fail now, not after the process has been
                         // ended.
                         Some(StopReason::Restarted) => running.link.close(),
                         _ => {}
@@ -357,7 +358,7 @@ impl Keeper {
             running.router.ended_for_good();
         }
         running.settle().await;
-        // No more messages come: waiting calls fail now, not when the process has been ended.
+        // No more messages come: waiting calls fail now, not after the process has been ended.
         running.link.close();
         let why = Raw::of_end(&*self.pool.launcher, &*running.child, &what).await;
         let why = why.of(&*self.pool.launcher);
@@ -408,7 +409,7 @@ impl Keeper {
 
     fn tell_of_giving_way(&self, process: &Process) {
         let name = self.pool.name();
-        // An operator who chose a process per session has a server with state.
+        // With a process per session, the operator says that the server keeps state.
         let lost = match self.pool.settings().isolation {
             Isolation::Session => "; what the process remembered for that session is lost",
             _ => "",
@@ -450,7 +451,7 @@ async fn start(
         Arc::clone(&pool.metrics),
     );
     let of = Arc::downgrade(pool);
-    // Zero if the pool is gone: then the last known limit applies.
+    // 0 if the pool is gone: the last known limit applies then.
     let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
     let parts = LinkParts {
         limits: LinkLimits::new(max_result),
@@ -500,7 +501,7 @@ impl ConnectedProcess {
         }
     }
 
-    /// Waits for running calls after the connection stopped taking new ones, as long as they may take.
+    /// Waits for running calls after the connection stopped taking new ones, at most for [`Instance::leaves_calls`].
     async fn settle(&self) {
         let limit = self.child.leaves_calls();
         if !limit.is_zero() {
@@ -515,7 +516,7 @@ impl ConnectedProcess {
         self.link.close();
     }
 
-    /// The failure of a process that was not opened because it did not respond: how it ended, if it did, and its last output.
+    /// The failure of a process that did not respond while it was opened: how it ended, if it did, and its last output.
     async fn why_not_open(&self, pool: &PoolShared, error: CallError, asked: &str) -> Raw {
         if !self.link.is_closed() || self.link.closed().await != LinkEnd::Disconnected {
             let said = self.child.last_words().await;
@@ -532,14 +533,14 @@ impl ConnectedProcess {
 }
 
 impl Drop for ConnectedProcess {
-    /// Removes the handler in any case, when the process is replaced or its keeper ends: a question that waits at the handler
-    /// holds the link, and the link holds the handler.
+    /// Removes the handler whenever the process is replaced or its keeper ends: a question that waits at the handler holds the
+    /// link, and the link holds the handler.
     fn drop(&mut self) {
         self.router.set_own(None);
     }
 }
 
-/// Classifies an end. A process that closed its output and lives is as good as crashed.
+/// Classifies an exit. A process that closed its output but lives counts as crashed.
 fn end_of(exit: Option<Exit>) -> ProcessEnd {
     match exit {
         Some(Exit::Code(0)) => ProcessEnd::Clean,
@@ -547,7 +548,7 @@ fn end_of(exit: Option<Exit>) -> ProcessEnd {
     }
 }
 
-/// Completes with the command to stop, or with the pool's end.
+/// Completes with the reason of the pool's command to stop; `None` at the pool's end.
 async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     while let Some(command) = commands.recv().await {
         if let Command::Stop(reason) = command {
@@ -558,13 +559,13 @@ async fn stopped(commands: &mut mpsc::Receiver<Command>) -> Option<StopReason> {
     None
 }
 
-/// Pings the process. Returns true if it responds at all; an error is a response.
+/// Pings the process. Returns true if it responds at all; an error counts as a response.
 async fn is_alive(process: &Process, patience: Duration) -> bool {
     let params = process.own_params(serde_json::json!({}));
     let ask = || process.link.request("ping", Some(&params), None);
     let mut call = ask();
     if call.is_err() {
-        // No room: the server does not read. It may do so again.
+        // The outbox is full, so the server does not read. It may do so again.
         sleep(patience).await;
         call = ask();
     }

@@ -1,5 +1,5 @@
-//! The `subscriptions/listen` request of a modern process. Notifications of a shared process go to the audience of the namespace,
-//! which knows the subscribers; those of a session's own process go to that session.
+//! The `subscriptions/listen` request to a modern process. Notifications of a shared process go to the audience of the
+//! namespace, which knows the subscribers; those of a session's own process go to that session.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::protocol::Era;
 use crate::stdio::link::NotificationSink;
 use crate::stdio::pool::ReplayState;
 
-/// Most resources in the request; with more, the server would have to read an endless line.
+/// Maximum number of resources in the request; with more, the server would have to read an endless line.
 const URIS_MAX: usize = 10_000;
-/// Pause before a subscription that ended is renewed; it doubles …
+/// First pause before a subscription that ended is renewed; doubled each time, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_secs(1);
-/// … up to this.
+/// Longest pause before a renewal.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 struct SubscriptionSink(Arc<InboundRouter>);
@@ -55,7 +55,7 @@ pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
             return pending().await;
         };
         let mut call = call.of_gateway();
-        // Dropped only now, so that no notification between the two is missed.
+        // The former subscription is dropped only now, so that no notification between the two is missed.
         drop(before.take());
         let ended = tokio::select! {
             () = &mut changed => false,

@@ -1,4 +1,4 @@
-//! Opening a process: from its pipes to its first possible call.
+//! Opening a process: from its connected pipes to the first call that it can take.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub(super) enum OpenOutcome {
         opened: ProcessOpening,
         server: EraSupport,
     },
-    /// The process cannot be used in the wanted era any more, but a new process can: some servers pin a process to the era that
-    /// it heard first, some end on an unknown request.
+    /// The process cannot be used in the wanted era any more, but a new process can: some servers pin a process to the era of
+    /// its first request, some end on an unknown request.
     TryAnother { server: EraSupport },
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn open(
     Ok(OpenOutcome::Opened { opened, server })
 }
 
-/// Returns true if opening tests whether the server takes a handshake.
+/// Returns true if opening a process tests whether the server takes a handshake.
 pub(super) fn is_trial(server: EraSupport, wanted: Era) -> bool {
     server == EraSupport::ModernAtLeast && wanted == Era::Legacy
 }
@@ -86,7 +86,7 @@ fn judge(probed: ProbeOutcome, wanted: Era) -> OpenOutcome {
     }
 }
 
-/// The server's version, for the log.
+/// The protocol version that the process was opened with, for the log.
 pub(super) fn describe(opened: &ProcessOpening) -> &'static str {
     match opened {
         ProcessOpening::Legacy(initialized) => initialized.version.as_str(),

@@ -1,4 +1,4 @@
-//! Repeats the lasting requests of a former process at a new one, and reads the server's tools from it.
+//! Sends the lasting requests of a former process to a new one, and reads the server's tools from it.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{Era, ServerInfo};
 use crate::stdio::pool::ReplayState;
 
-/// Subscriptions that are sent at a time.
+/// Number of subscriptions that are sent at a time.
 const STEP: usize = 100;
-/// Pause after tools have changed: several changes in a row are read once.
+/// Pause after an announced change of tools: several changes in a row are read once.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Restores the log level and the subscriptions. Requests that the server refuses now were most likely refused before, so a
-/// refusal is no reason to give the process up.
+/// Restores the log level and the subscriptions. The server most likely refused a request before that it refuses now, so a
+/// refusal is no reason to end the process.
 pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit: Duration) {
-    // A modern process gets both with the requests of its clients, and `listen` renews the subscription.
+    // A modern process gets the log level with its clients' requests, and `listen` renews the subscription.
     if process.opened.era() == Era::Modern {
         return;
     }
@@ -83,7 +83,7 @@ pub(super) async fn read_tools(
     announced.mark_unchanged();
     loop {
         if let Some(begun) = catalogue.turn(process.opened.era()).await {
-            // A server without tools refuses the request; the end of a server is noticed elsewhere.
+            // A server without tools refuses the request. The end of the server is handled by the keeper.
             let read = timeout(limit, catalogue.read(namespace, process)).await;
             begun.end(read.unwrap_or_else(|_| Err(late(namespace))));
         }

@@ -3,8 +3,8 @@
 //! A process of one session, or leased for one request, has a handler of its own that receives all messages. A process of several
 //! clients has none: requests are refused, and other messages are routed by kind.
 //!
-//! - A changed list or resource: the audience of the namespace gets the change in the gateway's own words. The server's message
-//!   may be about a client's call.
+//! - A changed list or resource: the audience of the namespace gets the change in the gateway's own words, because the server's
+//!   message may be about a client's call.
 //! - A message that names a task goes to the owner of the task ([`Tasks`]).
 //! - Any other message reaches a client only while all work that the server may be doing belongs to the client's
 //!   principal and came through the same namespace: calls in flight, calls that were given up and have no answer yet,
@@ -38,39 +38,39 @@ use crate::protocol::code;
 use crate::stdio::link::{CallOwner, CallsInHand, Inbound};
 use crate::stdio::metrics::ServerMetrics;
 
-/// Calls that were given up and are remembered until the server answers them. With more, the server counts as busy with
-/// them for as long as it lives.
+/// Maximum number of given-up calls that are remembered until the server answers them. With more, the server counts as busy
+/// with them for as long as its process lives.
 const GIVEN_UP_MAX: usize = 1024;
 
-/// The routing of one process's messages.
+/// Router for those messages of one process that belong to no call.
 pub(crate) struct InboundRouter {
     namespace: NamespaceName,
     audience: Arc<Audience>,
     catalogue: Arc<Catalogue>,
     metrics: Arc<ServerMetrics>,
-    /// True once the process asked a client that had it alone: it may know data that other clients must not see.
+    /// True once the process asked the client that used it alone: it may know data that other clients must not see.
     asked: AtomicBool,
     /// Number of current users of the process.
     users: AtomicUsize,
     tasks: Arc<Tasks>,
     /// Notified when a message was withheld.
     withheld: Notify,
-    /// Plain data; nothing is called under it.
+    /// Plain data; no other code is called under the lock.
     inner: Mutex<RouterState>,
 }
 
 #[derive(Default)]
 struct RouterState {
     own: Option<Arc<dyn Inbound>>,
-    /// Listeners for messages that can only concern their owner.
+    /// Listeners for messages that can only concern the listener's owner.
     listening: Slab<NumberedListener>,
-    /// The number of listeners registered so far.
+    /// Number of listeners that were ever registered.
     listeners: u64,
     /// Calls that the server may still work on although their callers have left.
     given_up: HashMap<u64, GivenUp>,
-    /// True if there were more of these than are remembered.
+    /// True if calls were given up beyond [`GIVEN_UP_MAX`].
     countless: bool,
-    /// The time since which messages are withheld from a listener because of a call that was given up, or a task.
+    /// Time since which messages are withheld from a listener because of a task, or of a call that was given up.
     mute_since: Option<Instant>,
 }
 
@@ -80,7 +80,7 @@ struct GivenUp {
     at: Instant,
 }
 
-/// A user's listener at a shared process.
+/// A listener for one user of a shared process.
 #[derive(Clone)]
 pub(crate) struct ProcessListener {
     pub(crate) owner: CallOwner,
@@ -94,7 +94,7 @@ struct NumberedListener {
     listener: ProcessListener,
 }
 
-/// A use of a process without a lease; dropping it ends the use.
+/// A counted use of a process without a lease; dropping it ends the use.
 pub(crate) struct InUse(Arc<InboundRouter>);
 
 /// A registered listener at a shared process; dropping it removes the listener.
@@ -133,10 +133,10 @@ impl InboundRouter {
         !self.lock().is_settled() || !self.tasks.are_over()
     }
 
-    /// Sets the handler that receives all messages; `None`: the audience receives changes again.
+    /// Sets the handler that receives all messages. `None` removes it: changes go to the audience again.
     pub(crate) fn set_own(&self, handler: Option<Arc<dyn Inbound>>) {
         let before = std::mem::replace(&mut self.lock().own, handler);
-        // Outside the lock: this may drop the last reference to large data.
+        // Dropped outside the lock: the handler may hold the last reference to large data.
         drop(before);
     }
 
@@ -156,17 +156,17 @@ impl InboundRouter {
         }
     }
 
-    /// Returns true if the process may keep an answer from the client for which the process was opened.
+    /// Returns true if the process asked its client: it may keep the client's answer.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Counts a user of the process, before anything is sent for it.
+    /// Counts a user of the process. Called before anything is sent for the user.
     pub(super) fn enter(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends a user's use of the process.
+    /// Counts a user of the process out.
     pub(super) fn leave(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
@@ -187,7 +187,7 @@ impl InboundRouter {
         true
     }
 
-    /// Routes a notification of the gateway's own subscription: to the process's handler, else to the audience.
+    /// Routes a notification of the gateway's own subscription to the process's handler or, without one, to the audience.
     pub(super) fn heard(&self, notification: &Notification<'_>) {
         let Some(own) = self.own() else {
             self.announce(notification);
@@ -197,7 +197,7 @@ impl InboundRouter {
             return;
         };
         self.note(&change);
-        // Without the id of the gateway's subscription, which the handler does not know.
+        // The handler does not know the id of the gateway's subscription, so the id is removed.
         let Some(message) = notification::untagged(&notification.message) else {
             own.notification(notification.clone());
             return;
@@ -211,9 +211,9 @@ impl InboundRouter {
         });
     }
 
-    /// Notes a change of tools. Processes that are not shared count, too: the shared one may be away, idle or not started while
-    /// its list counts as current for long; then no other process reports that the server's tools changed. If the change concerns
-    /// one client alone, the list is read once more with the same result.
+    /// Records a change of tools, even of a process that is not shared: the shared one may be away, idle or not started while
+    /// its list counts as current for long; then no other process reports that the server's tools changed. If the change
+    /// concerns one client alone, the list is read once more with the same result.
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
             self.catalogue.changed();
@@ -231,14 +231,14 @@ impl InboundRouter {
         self.lock().own.clone()
     }
 
-    /// The listeners for a message that names no call, at most one per session. `in_hand`: the owners of the calls in
-    /// flight.
+    /// The listeners that may receive a message that names no call, at most one per session. `in_hand`: the owners of the calls
+    /// in flight.
     fn hearers(&self, in_hand: &dyn Fn() -> CallsInHand) -> Vec<Arc<dyn Inbound>> {
         // Without listeners, the owners of the calls do not matter.
         if self.lock().listening.is_empty() {
             return Vec::new();
         }
-        // Called before this lock is taken: `given_up` takes it while the link's calls are locked.
+        // Called before this router's lock is taken: `given_up` takes that lock while the link's calls are locked.
         let in_hand = in_hand();
         let mut inner = self.lock();
         let Some(owner) = inner.only_owner(self.users.load(Ordering::Acquire), in_hand) else {
@@ -270,7 +270,7 @@ impl InboundRouter {
         heard.map(|it| Arc::clone(&it.listener.inbound)).collect()
     }
 
-    /// Waits until the process has been mute for `limit`, and runs no task that a client still wants.
+    /// Waits until the process has been mute for `limit` and runs no task that a client still wants.
     pub(super) async fn is_mute_for(&self, limit: Duration) {
         loop {
             let since = self.mute_since();
@@ -289,7 +289,7 @@ impl InboundRouter {
         }
     }
 
-    /// The time since which messages are withheld; `None` once all calls and tasks are over.
+    /// Time since which messages are withheld; `None` once all calls and tasks are over.
     fn mute_since(&self) -> Option<Instant> {
         let is_over = !self.has_unfinished();
         let mut inner = self.lock();
@@ -367,9 +367,8 @@ impl Inbound for InboundRouter {
 }
 
 impl RouterState {
-    /// The owner of all work that the server does for its users, if there is a single owner. While calls are in flight,
-    /// users without a call do not count. A user alone at the process owns its work, even if the owners of its requests
-    /// are unknown.
+    /// The owner of all work that the server does for its users, if there is a single owner. While calls are in flight, users
+    /// without a call do not count. The only user of a process owns its work, even if the owners of its requests are unknown.
     fn only_owner(&self, users: usize, in_hand: CallsInHand) -> Option<CallOwner> {
         let mut listening = self.listening.iter().map(|(_, it)| &it.listener.owner);
         let first = listening.next()?;

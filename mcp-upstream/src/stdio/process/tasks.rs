@@ -1,11 +1,11 @@
 //! Owners of the tasks of one process.
 //!
-//! A server tells the tasks of its clients apart by the connection, but here several clients share a connection. So each process
-//! has a table: a task belongs to the principal whose call the server answered with it, on that process alone, and no other
-//! principal can name it. A task whose call was given up before its response has no owner.
+//! A server tells the tasks of its clients apart by the connection, but here several clients share a connection. So each
+//! process has a table of tasks. A task belongs to the principal whose call the server answered with it, on that process alone,
+//! and no other principal can name it. A task whose call was given up before its response has no owner.
 //!
-//! The table is bounded. When it is full, the principal with the most tasks loses its oldest one. A forgotten task is not known
-//! to be over, so a process that forgot a running task never counts as idle again.
+//! The table is bounded. When it is full, the principal with the most tasks loses its oldest task. The end of a forgotten task
+//! is not noticed, so a process that forgot a running task never counts as idle again.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,13 +23,13 @@ use tokio::time::Instant;
 use crate::jsonrpc::{self, Key, Members, Notification, spans};
 use crate::stdio::link::{CallOwner, Inbound};
 
-/// Most tasks of one process.
+/// Maximum number of tasks of one process.
 const TASKS_MAX: usize = 2048;
-/// Most tasks of one principal on a process.
+/// Maximum number of tasks of one principal on a process.
 const OF_ONE_MAX: usize = 256;
-/// Most bytes of a task's id. Typical servers use 36.
+/// Maximum size of a task's id, in bytes. Typical servers use 36.
 const ID_MAX: usize = 512;
-/// Most bytes of a notification that waits until the owner of its task is known.
+/// Maximum size of a notification that is kept until the owner of its task is known, in bytes.
 const EARLY_MAX: usize = 64 * 1024;
 /// Time for which a task is kept after its server has dropped it.
 const GRACE: Duration = Duration::from_secs(60);
@@ -37,9 +37,9 @@ const GRACE: Duration = Duration::from_secs(60);
 /// The tasks of one process.
 #[derive(Default)]
 pub(crate) struct Tasks {
-    /// Plain data; nothing is called under it.
+    /// Plain data; no other code is called under the lock.
     table: Mutex<TaskTable>,
-    /// Number of tasks without an owner yet, to be read without the lock.
+    /// Number of tasks without an owner yet. Read without the lock.
     ownerless: AtomicUsize,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Tasks {
 #[derive(Clone)]
 pub(crate) struct TaskOwner {
     pub(crate) caller: CallOwner,
-    /// Receives the server's messages about the task outside of calls.
+    /// Handler for the server's messages about the task outside of calls.
     pub(crate) ear: Option<Arc<dyn Inbound>>,
 }
 
@@ -57,7 +57,7 @@ struct TaskTable {
     /// Tasks whose owner is not known yet, by the call that began them.
     by_call: HashMap<u64, Arc<str>>,
     next: u64,
-    /// True if a task that may still run was forgotten, or could not be read.
+    /// True if a task that may still run was forgotten, or its id could not be read.
     lost: bool,
 }
 
@@ -65,14 +65,14 @@ struct TaskEntry {
     number: u64,
     owner: TaskOwnership,
     over: bool,
-    /// True if the client cancelled the task. The server may go on with it, as with a cancelled call.
+    /// True if the client cancelled the task. The server may go on with a cancelled task, as with a cancelled call.
     cancelled: bool,
     expires: Option<Instant>,
 }
 
 enum TaskOwnership {
-    /// The response is on its way to this call, or its caller had left (`None`). With the last notification about the task
-    /// meanwhile.
+    /// No owner yet: the response is on its way to this call, or its caller had left (`None`). Holds the last notification
+    /// about the task meanwhile.
     NotYet(Option<u64>, Option<Early>),
     By(TaskOwner),
 }
@@ -89,18 +89,18 @@ struct TaskReport<'a> {
     id: Cow<'a, str>,
     over: bool,
     cancelled: bool,
-    /// Time that the server keeps the task, in milliseconds from its beginning.
+    /// Time for which the server keeps the task, in milliseconds from its beginning.
     keeps: Option<u64>,
 }
 
-/// The tasks that a message names, decoded.
+/// Decoded ids of the tasks that a message names.
 pub(crate) type TaskIds<'a> = SmallVec<[Cow<'a, str>; 1]>;
 
-/// Error for a message that names tasks in a way that parsers could read differently.
+/// Error for a message whose names of tasks parsers could read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unclear;
 
-/// The tasks that raw JSON parameters name: by `taskId`, and in their metadata.
+/// The tasks that raw JSON parameters name by `taskId` and in their metadata.
 ///
 /// # Errors
 ///
@@ -143,13 +143,13 @@ impl Tasks {
         let mut table = self.lock();
         let said = TaskReport::read(result.get()).filter(|said| said.id.len() <= ID_MAX);
         let Some(said) = said else {
-            // No client can name the task, and it runs.
+            // The id is unreadable or too long: no client can name the task, but it runs.
             table.lost = true;
             return;
         };
         table.forget_expired(now);
         if let Some(known) = table.tasks.get_mut(&*said.id) {
-            // The first owner keeps the task.
+            // A task with a known id stays with its first owner.
             known.note(&said, now);
         } else {
             if table.tasks.len() >= TASKS_MAX {
@@ -173,7 +173,7 @@ impl Tasks {
         self.count(&table);
     }
 
-    /// Returns true if a task waits for its owner.
+    /// Returns true if a task has no owner yet.
     pub(crate) fn await_owner(&self) -> bool {
         self.ownerless.load(Ordering::Acquire) > 0
     }
@@ -208,7 +208,7 @@ impl Tasks {
         }
     }
 
-    /// Returns true if that principal may name the task.
+    /// Returns true if the principal owns the task, and so may name it.
     pub(crate) fn owns(&self, principal: Option<&Arc<str>>, id: &str) -> bool {
         let table = self.lock();
         let task = table.tasks.get(id);
@@ -253,14 +253,14 @@ impl Tasks {
         !table.lost && table.tasks.values().all(|task| task.over || is_of(task))
     }
 
-    /// Returns true if a task runs that was not cancelled and has not expired.
+    /// Returns true if any task runs that was not cancelled and has not expired.
     pub(super) fn are_running(&self) -> bool {
         let now = Instant::now();
         let runs = |task: &TaskEntry| !task.over && !task.cancelled && !task.is_expired(now);
         self.lock().tasks.values().any(runs)
     }
 
-    /// Passes a server's message about a task on to the task's owner. Returns false if it is about no task.
+    /// Passes a server's message about a task on to the task's owner. Returns false if the message names no task.
     pub(crate) fn tell(&self, notification: &Notification<'_>) -> bool {
         let params = notification.params.as_deref().unwrap_or_default();
         let params = std::str::from_utf8(params).unwrap_or_default();
@@ -268,7 +268,7 @@ impl Tasks {
         let named = match named(params) {
             Ok(named) if named.is_empty() => return of_tasks,
             Ok(named) if named.iter().all(|id| *id == named[0]) => named,
-            // About several tasks, or in a form that does not tell which.
+            // The message names several tasks, or names them in a form that parsers read differently.
             _ => return true,
         };
         let said = of_tasks.then(|| TaskReport::read(params)).flatten();
@@ -331,7 +331,7 @@ impl TaskTable {
         self.forget_oldest_of(&most);
     }
 
-    /// Forgets the oldest task of a principal with more than its share.
+    /// Forgets the oldest task of a principal that has more than [`OF_ONE_MAX`].
     fn keep_share(&mut self, principal: &Option<Arc<str>>) {
         let all = self.tasks.values();
         let held = all
@@ -342,7 +342,7 @@ impl TaskTable {
         }
     }
 
-    /// Forgets the oldest task of a principal; `None`: of those without an owner.
+    /// Forgets the oldest task of a principal; `None`: the oldest task without an owner.
     fn forget_oldest_of(&mut self, principal: &Option<Option<Arc<str>>>) {
         let all = self.tasks.iter();
         let of_it = all.filter(|(_, task)| task.principal() == principal.as_ref());
@@ -396,7 +396,7 @@ impl Early {
 }
 
 impl<'a> TaskReport<'a> {
-    /// Reads a task's state: the object itself, or its member `task`. `None` if it names no task, or two.
+    /// Reads a task's state from the object itself, or from its member `task`. `None` if the object names no task, or two.
     fn read(object: &'a str) -> Option<Self> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]

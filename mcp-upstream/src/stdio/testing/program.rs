@@ -1,9 +1,9 @@
-//! A server that is a real process, under the real guard.
+//! A server that is a real process, started by the real guard.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A server that speaks either era and misbehaves on request; its first lines say how.
+/// Script of a server that speaks either era and misbehaves on request; its first lines say how.
 pub(crate) const SCRIPT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/src/stdio/pool/tests/server.py"

@@ -1,49 +1,49 @@
-//! Lines that wait to be written, and how far the pipe has taken them.
+//! The outbox of a server: lines that wait to be written, and the record of how many bytes the pipe may have taken.
 //!
-//! A call may only be sent again to another process when no byte of it reached this one. So every line knows where in the stream
-//! of bytes it begins, and the writer records how far it may get before it hands bytes to the kernel.
+//! A call may only be sent again to another process when no byte of it reached this one. So the position of every line in the
+//! byte stream is known, and the writer records how far it may get before it hands bytes to the kernel.
 //!
 //! The outbox holds the pipe while no task writes: the writer takes it out and brings it back.
 
 use bytes::{Buf as _, BytesMut};
 
-/// Largest buffer that is kept for reuse.
+/// Maximum size in bytes of a buffer that is kept for reuse.
 const KEPT: usize = 256 * 1024;
 
-/// Lines to write. The mutex around it is held for a copy of one line at most.
+/// The lines to write, and the pipe. The mutex around it is held for a copy of one line at most.
 #[derive(Debug)]
 pub(in crate::stdio) struct Outbox<P> {
-    /// `None` while a task writes.
+    /// The pipe; `None` while a task writes.
     pipe: Option<P>,
     lines: BytesMut,
     max: usize,
-    /// Bytes appended since the beginning.
+    /// Number of bytes that were ever appended, which is the position of the next line.
     appended: u64,
-    /// Bytes that may have reached the pipe: never fewer than those that have.
+    /// Number of bytes that may have reached the pipe: never fewer than those that have.
     reached: u64,
-    /// True if no more lines are appended; those here are still written, and then the pipe is closed.
+    /// True if no more lines are appended. The waiting lines are still written, and then the pipe is closed.
     finishing: bool,
-    /// True if nothing is written any more.
+    /// True if no more bytes are written.
     ended: bool,
 }
 
 /// Reason why a line was not appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Unwritten {
-    /// The outbox has ended.
+    /// The outbox takes no more lines.
     Over,
-    /// The server reads more slowly than the gateway writes.
+    /// The waiting lines have reached the bound: the server reads more slowly than the gateway writes.
     Full,
 }
 
 /// Outcome of taking lines to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum Batch {
-    /// Lines that begin at this byte of the stream.
+    /// Lines whose first byte has this position in the stream.
     From(u64),
-    /// No lines at the moment.
+    /// No line waits at the moment.
     Nothing,
-    /// No more lines ever.
+    /// No line will come any more.
     Finished,
 }
 
@@ -58,17 +58,18 @@ pub(in crate::stdio) enum WriteTurn<P> {
     Over,
 }
 
-/// The lines and the pipe of a caller that writes by itself.
+/// The lines and the pipe of a caller that writes its own line.
 #[derive(Debug)]
 pub(in crate::stdio) struct OwnTurn<P> {
     pub(in crate::stdio) pipe: P,
-    /// The number of the batch's first byte.
+    /// Position of the batch's first byte in the stream.
     pub(in crate::stdio) start: u64,
     pub(in crate::stdio) batch: BytesMut,
 }
 
 impl<P> Outbox<P> {
-    /// `max`: most bytes that wait. A line into an empty outbox is always taken, so that a large one is not stuck for ever.
+    /// An empty outbox. `max`: maximum size of the waiting lines in bytes. A line into an empty outbox is always taken, so that
+    /// a large line is not stuck for ever.
     pub(in crate::stdio) fn new(pipe: P, max: usize) -> Self {
         Self {
             pipe: Some(pipe),
@@ -81,8 +82,8 @@ impl<P> Outbox<P> {
         }
     }
 
-    /// Appends a line of about `size` bytes and returns the byte at which it begins. `write` writes it without its newline; line
-    /// breaks in it become spaces.
+    /// Appends a line of about `size` bytes and returns the position at which it begins. `write` writes the line without its
+    /// newline; line breaks in it become spaces.
     pub(in crate::stdio) fn append(
         &mut self,
         size: usize,
@@ -115,8 +116,8 @@ impl<P> Outbox<P> {
         Ok(start)
     }
 
-    /// Returns true if twice the bound waits: the server does not read, and goes on to send requests whose responses are always
-    /// written.
+    /// Returns true if more than twice the bound waits: the server does not read, but goes on to send requests whose responses
+    /// are always appended.
     pub(in crate::stdio) fn is_swamped(&self) -> bool {
         self.lines.len() > self.max.saturating_mul(2)
     }
@@ -143,7 +144,8 @@ impl<P> Outbox<P> {
         None
     }
 
-    /// Takes the turn of a caller that has just appended a line, if no other task writes: all waiting lines, noted as sent.
+    /// Takes the turn of a caller that has just appended a line, if no other task writes. The turn has all waiting lines, which
+    /// are recorded as sent.
     pub(in crate::stdio) fn own_turn(&mut self) -> Option<OwnTurn<P>> {
         if self.ended || self.lines.is_empty() {
             return None;
@@ -158,8 +160,8 @@ impl<P> Outbox<P> {
         })
     }
 
-    /// Ends such a turn, in which the pipe took `written` bytes. Returns true if the flusher has something to do, and gives the
-    /// pipe back as [`Self::rest`] does.
+    /// Ends a caller's own turn, in which the pipe took `written` bytes. Returns true if the flusher has something to do, and
+    /// gives the pipe back as [`Self::rest`] does.
     pub(in crate::stdio) fn own_turn_over(
         &mut self,
         turn: OwnTurn<P>,
@@ -202,7 +204,7 @@ impl<P> Outbox<P> {
         Batch::From(self.appended - batch.len() as u64)
     }
 
-    /// Notes that the pipe may get all bytes before this one. Returns false if it must not: writing is over.
+    /// Records that all bytes before this position may reach the pipe. Returns false if they must not: writing is over.
     pub(in crate::stdio) fn reach(&mut self, byte: u64) -> bool {
         if !self.ended {
             self.reached = byte;
@@ -210,8 +212,8 @@ impl<P> Outbox<P> {
         !self.ended
     }
 
-    /// Corrects the note: the pipe took all bytes before this one and no more. Called after [`Self::reach`], even if writing
-    /// ended between the two.
+    /// Corrects the record: the pipe took all bytes before this position and no more. Called after [`Self::reach`], even if
+    /// writing ended between the two.
     pub(in crate::stdio) fn settle(&mut self, byte: u64) {
         self.reached = byte;
     }

@@ -7,18 +7,18 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::IdScan;
 
-/// Most bytes of a read.
+/// Maximum size of a read, in bytes.
 const READ_CHUNK: usize = 64 * 1024;
-/// Least room in the buffer for which a read is worth its system call.
+/// Minimum free space in the buffer for a read, in bytes, so that the read is worth its system call.
 const READ_SPARE: usize = 4 * 1024;
-/// Small lines in a buffer larger than this are copied out: a response must not keep megabytes alive.
+/// Buffer size in bytes above which small lines are copied out: a response must not keep megabytes alive.
 const PINNED_MAX: usize = 256 * 1024;
 
 /// A server's output as lines.
 pub(crate) struct ServerLines<R> {
     pipe: R,
     buffer: BytesMut,
-    /// Length of the buffer's beginning that is known to have no newline.
+    /// Length of the buffer's beginning that is known to contain no newline.
     scanned: usize,
     fits: Fits,
     endless: u64,
@@ -33,7 +33,8 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 pub(crate) enum ServerLine {
     /// A complete line: not empty, and without white space or a byte order mark around it, or carriage returns in it.
     Whole(Bytes),
-    /// A line that was too long and was skipped: the id of the call that it answers, or of the request that it is, if any.
+    /// A line that was too long and was skipped, with its size and with the id of the call that it answers or of the request
+    /// that it is, if found.
     TooLong {
         answered: Option<u64>,
         requested: Option<u64>,
@@ -46,12 +47,13 @@ pub(crate) enum ServerLine {
 pub(crate) enum LinesEnd {
     /// The server closed its end.
     Closed,
-    /// A line had no end within the maximum that is read of a line.
+    /// A line was longer than the maximum that is read of a line.
     Endless,
 }
 
 impl<R: AsyncRead + Unpin> ServerLines<R> {
-    /// Lines that do not fit are skipped; a line longer than `endless` is the last.
+    /// Splits the output of `pipe` into lines. Lines that `fits` refuses are skipped; a line longer than `endless` bytes is the
+    /// last.
     pub(crate) fn new(
         pipe: R,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -72,12 +74,12 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         &self.pipe
     }
 
-    /// Continues with another pipe. Bytes that were read and not taken stay.
+    /// Continues with another pipe. Bytes that were read and not taken stay in the buffer.
     pub(in crate::stdio) fn read_on_from(&mut self, pipe: R) {
         self.pipe = pipe;
     }
 
-    /// Returns the next line that is not empty, if it needs no read.
+    /// Returns the next line that is not empty, if it was read already.
     pub(in crate::stdio) fn buffered(&mut self) -> Option<ServerLine> {
         while let Some(offset) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
             let line = self.take(self.scanned + offset);
@@ -113,7 +115,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
 
     /// Reads more bytes. An error ends the lines like any other end.
     async fn fill(&mut self) -> io::Result<()> {
-        // Not on every read: while a response is still in use, reserving means a new buffer.
+        // Not done on every read: while a response is still in use, reserving allocates a new buffer.
         if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
             self.buffer.reserve(READ_CHUNK);
         }

@@ -1,13 +1,13 @@
-//! The id of a line that is too long to keep, found while the line passes. A result may stand before its id, so neither the
-//! beginning of the line nor its end is enough.
+//! Finds the id of a line that is too long to keep, while the line is read. The result may come before the id in the line, so
+//! neither the beginning of the line nor its end is enough.
 //!
-//! Valid JSON is read correctly. Invalid JSON gives an arbitrary result, which can harm only the call that it names.
+//! Valid JSON is read correctly. Invalid JSON gives an arbitrary id, which can harm only the call with that id.
 
 use memchr::memchr2;
 
 use crate::jsonrpc::plain::call_number;
 
-/// Length of the longest number and the longest key that are looked at.
+/// Maximum length of the numbers and keys that are compared, in bytes.
 const CAPTURE_MAX: usize = 20;
 
 /// Scanner that reads an object piece by piece.
@@ -16,11 +16,11 @@ pub(crate) struct IdScan {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// True at the top level where a value is read, false where a key is.
+    /// True where a value of the top-level object is read, false where a key is.
     in_value: bool,
     /// True while the value of `id` is read.
     is_id: bool,
-    /// The key or number so far. A key or number that is too long, or has an escape, cannot match.
+    /// The key or number as far as it was read. A key or number that is too long, or has an escape, cannot match.
     capture: Capture,
     id: Option<u64>,
     /// True while the value of `method` is read.
@@ -53,10 +53,10 @@ impl Capture {
 }
 
 impl IdScan {
-    /// Scans the next bytes.
+    /// Scans the next bytes of the line.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
         while let Some((&byte, rest)) = bytes.split_first() {
-            // Most bytes of a long line are in long strings.
+            // Shortcut: most bytes of a long line are in long strings.
             if self.in_string && !self.escaped && !self.is_kept() {
                 match memchr2(b'"', b'\\', bytes) {
                     Some(0) => {}
@@ -72,7 +72,7 @@ impl IdScan {
         }
     }
 
-    /// The id of the call that the line answers; `None` for a request, whose id is its own.
+    /// The id of the call that the line answers; `None` if the line is a request, whose id is the server's.
     pub(in crate::stdio) fn answered(&self) -> Option<u64> {
         self.id.filter(|_| !self.has_method)
     }

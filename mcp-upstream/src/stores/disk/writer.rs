@@ -77,7 +77,8 @@ fn work(mut connection: Connection, mut waiting: mpsc::Receiver<Operation>, mut 
 }
 
 /// Runs operations in one transaction. A failed operation leaves the others intact, unless SQLite ends the transaction with
-/// it, as when the disk is full: then all operations of the transaction fail, and the rest is left for the next transaction.
+/// it, as when the disk is full: then all operations of the transaction fail, and the remaining operations of the group are left
+/// for the next transaction.
 fn transact(
     connection: &mut Connection,
     growth: &mut Growth,

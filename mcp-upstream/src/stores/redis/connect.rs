@@ -262,7 +262,7 @@ fn readable(before: Option<&str>) -> Result<(), String> {
 }
 
 impl RedisConnection {
-    /// `INFO server` of one node.
+    /// The answer of one node to `INFO server`.
     async fn about(&mut self) -> RedisResult<String> {
         let mut info = redis::cmd("INFO");
         info.arg("server");

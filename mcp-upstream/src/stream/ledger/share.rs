@@ -11,10 +11,11 @@ use super::Ledger;
 use crate::stream::Stream;
 use crate::stream::resumable::RemainingEvents;
 
-/// The number of entries of dropped streams that is kept until they are more than half.
+/// Number of entries of dropped streams below which they are not cleaned up. Beyond it they are removed once they are more than
+/// half of all.
 const DEAD_MIN: usize = 1024;
 
-/// The ledger's part for one principal, kept alive by the principal's streams.
+/// Account of the streams of one principal, kept alive by them.
 #[derive(Debug)]
 pub(in crate::stream) struct Share {
     ledger: Arc<Ledger>,
@@ -67,7 +68,7 @@ impl Share {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Lists a stream that held nothing before an event with this sequence, of this time, or a newer one.
+    /// Enters a stream that has no entry, under the sequence and the time of its oldest event, or of an earlier one.
     pub(in crate::stream) fn list(&self, (sequence, at): (u64, Instant), stream: &Arc<Stream>) {
         self.entries().oldest_first.push(ShareEntry {
             at,
@@ -76,7 +77,7 @@ impl Share {
         });
     }
 
-    /// Notes that a stream is dropped.
+    /// Notes that a stream was dropped; `listed` tells whether it has an entry.
     pub(in crate::stream) fn unlist(&self, listed: bool) {
         if !listed {
             return;
@@ -135,7 +136,7 @@ impl Share {
         }
     }
 
-    /// The number of entries.
+    /// The number of entries of this share.
     #[cfg(test)]
     pub(super) fn listed(&self) -> usize {
         self.entries().oldest_first.len()

@@ -1,5 +1,5 @@
-//! Restores streams of a session that another process held: reads them back from the store, with errors for the responses that
-//! the process still owed.
+//! Restoration of streams of a session that another process held: their events are read from the store, and the missing
+//! responses are replaced by errors.
 
 use std::sync::Arc;
 
@@ -17,12 +17,13 @@ const LOST: &str = "the gateway process that ran the call has ended, or was cut 
      have had effects and was not repeated";
 
 /// Sequences left free behind the newest stored event of a stream that is taken over. The process that held the stream, cut off
-/// from the store, may have sent events with these sequences: a client that resumes after such an event has read everything that
-/// is stored, and nothing of the new process.
+/// from the store, may have sent events with these sequences: a client that resumes after such an event has read every stored
+/// event, and none of the new process.
 const UNSTORED_MAX: u64 = 1 << 28;
 
-/// Sequences of each process that takes a stream over: the first ones of epoch N are behind N times as many, so that they are free
-/// also if processes in between have stored nothing. Sequences stay exact in a store that counts in doubles for 2^24 take-overs.
+/// Size of the range of sequences of each process that takes a stream over: epoch N begins N ranges behind, so that its sequences
+/// are free even if the processes before it have stored none. In a store that counts in doubles, sequences stay exact for 2^24
+/// take-overs.
 const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
 impl EventLog {
@@ -40,7 +41,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Takes over a stream of another process. `None` if nothing is stored of it any more.
+    /// Takes over a stream of another process. Returns `None` if the store has no event of it any more.
     pub(super) async fn take_over(
         &self,
         session: &dyn StreamOwner,

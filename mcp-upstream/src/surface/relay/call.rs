@@ -30,27 +30,27 @@ use crate::surface::outbox::Outbox;
 use crate::upstream::system::KeyTools;
 use crate::upstream::{Client, IncomingRequest, PreparedRequest, RequestMeta};
 
-/// A client, for as long as it is connected.
+/// A connected client of the relay.
 pub(super) struct Conversation {
     core: Arc<Core>,
     relay: Arc<Relay>,
-    /// The client's process. Guards plain data; the lock is never held across an await.
+    /// The client's process. The lock is never held across an await.
     peer: Mutex<Arc<RelayPeer>>,
     guest: Arc<Guest>,
     pub(super) outbox: Outbox,
 }
 
-/// A frame's key, the caller that it stands for, and the served namespace.
+/// A frame that was admitted: its key, the caller that the key identifies, and the served namespace.
 struct AdmittedFrame {
     key: Arc<ApiKey>,
     caller: Caller,
     namespace: Arc<Namespace>,
 }
 
-/// An answer that is ready before any call.
+/// The whole answer to a frame that needs no call.
 struct ReadyAnswer(Vec<u8>);
 
-/// The request that polls for a frame are accounted to.
+/// The namespace and route to which the CPU time of a frame's request is accounted.
 fn watched(admitted: &AdmittedFrame) -> PollSubject {
     PollSubject {
         route: "relay",
@@ -78,24 +78,24 @@ impl Conversation {
         Arc::clone(&self.peer.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes the project that the client claims to work for.
+    /// Records the project that the client claims to work for.
     pub(super) fn greeted(&self, project: Option<String>) {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::make_mut(&mut peer).project = project.map(Into::into);
     }
 
-    /// Registers a running request of this client, until the value is dropped.
+    /// Registers a running request of this client; dropping the value ends the registration.
     pub(super) fn running(&self) -> RunningRequest {
         self.guest.working()
     }
 
-    /// Answers an unusable frame.
+    /// Answers an unusable frame with its error.
     pub(super) async fn refuse(&self, refused: &FrameError) {
         self.note_refused(refused.reason());
         self.outbox.send(refused.reply().into()).await;
     }
 
-    /// Answers a request for the tools.
+    /// Answers a request for the list of tools.
     pub(super) async fn tools(&self, id: &str, key: &Secret, memory: Option<&FrameMemory>) {
         let answer = match self.admit(id, key, memory).await {
             Ok(admitted) => {
@@ -132,7 +132,7 @@ impl Conversation {
         }
     }
 
-    /// Runs a call to its end, and passes its progress on. Dropping the future cancels the call.
+    /// Runs a call to its end, and sends its progress to the client. Dropping the future cancels the call.
     pub(super) async fn call(
         &self,
         id: &str,
@@ -186,7 +186,7 @@ impl Conversation {
         }
     }
 
-    /// Prepares the call for its upstream: of a client that takes progress notifications, but cannot be asked.
+    /// Prepares the call as that of a client that takes progress notifications, but cannot be asked.
     async fn prepare(
         &self,
         id: &str,
@@ -221,7 +221,7 @@ impl Conversation {
         mcp::prepare(&cx, request).await
     }
 
-    /// Passes progress on to a client that gave a token. Questions fail: the relay has no frame for them.
+    /// Sends progress to a client that gave a token. Questions fail: the relay has no frame for them.
     async fn tell(&self, event: PeerEvent, token: Option<&str>) {
         if let PeerEvent::InputRequests(questions) = event {
             for question in questions {
@@ -237,7 +237,8 @@ impl Conversation {
         }
     }
 
-    /// The frame's key, caller and namespace; or the answer that refuses the frame. `memory` is that of the frame.
+    /// Admits a frame: finds its key, caller and namespace. The error is the answer that refuses the frame. `memory`: the
+    /// frame's memory.
     async fn admit(
         &self,
         id: &str,
@@ -270,7 +271,7 @@ impl Conversation {
             note: None,
             status_only: false,
         };
-        // Checked first: a key for other namespaces must not reveal if this one exists.
+        // Checked first: a key for other namespaces must not reveal if this namespace exists.
         if !key.namespaces().opens(name) {
             return Err(self.invalid_key(id, "the API key does not open the relay's namespace"));
         }
@@ -291,7 +292,7 @@ impl Conversation {
             ));
         }
         self.take_room(id, &key, memory)?;
-        // A frame counts as a request, like one over HTTP.
+        // A frame counts as a request for rate limits, like an HTTP request.
         if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
             let failed = rate_limited(&exhausted);
             return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
@@ -303,7 +304,7 @@ impl Conversation {
         })
     }
 
-    /// The answer to an invalid key. If the key never was valid and its user sends many such keys, it comes after a delay.
+    /// The answer to an invalid key. If the key never was valid and its user sends many such keys, the answer is delayed.
     fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> ReadyAnswer {
         let delay = match refusal {
             KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => {
@@ -322,7 +323,7 @@ impl Conversation {
         ReadyAnswer(reply::not_dispatched(id, &failed.retry_after(left)))
     }
 
-    /// Accounts the connection's place and the frame's memory to a valid key; otherwise returns the refusal.
+    /// Accounts the connection and the frame's memory to a valid key. Returns the refusal if the key has no share left.
     fn take_room(
         &self,
         id: &str,
@@ -355,7 +356,7 @@ impl Conversation {
     }
 }
 
-/// The answer to a call that its upstream cannot make.
+/// The answer to a call that its upstream could not prepare.
 fn not_prepared(id: &str, failure: RequestError) -> Vec<u8> {
     let failed = match failure {
         RequestError::Upstream(failed) => failed,
@@ -379,7 +380,7 @@ fn is_progress(event: &PeerEvent) -> bool {
     }
 }
 
-/// A call as a message of MCP. The project is a hint for servers that read `_meta`.
+/// Writes a call as a message of MCP. The project is a hint for servers that read `_meta`.
 fn message(id: &str, call: &ToolCall, project: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + call.arguments.len());
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");

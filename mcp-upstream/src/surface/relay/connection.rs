@@ -1,7 +1,7 @@
 //! A connection of the relay: its lines, its running requests, and its end.
 //!
-//! A client may close its writing end and still read the answers to its requests, as `socat` does. A client that closes the
-//! connection is gone, and its calls are cancelled.
+//! A client may close its writing end and still read the answers to its requests, as `socat` does. When a client closes the
+//! whole connection, its calls are cancelled.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,26 +26,27 @@ use crate::stdio::wire::{ServerLine, ServerLines};
 use crate::surface::outbox::{self, Outbox};
 use crate::surface::requests::{Requests, Room};
 
-/// The most concurrent requests of one connection. The namespace bounds how many of them are running calls.
+/// Limits of one connection's concurrent requests: their number, and the bytes of their lines. The namespace limits how many of
+/// them are running calls.
 const ROOM: Room = Room {
     requests: 64,
     bytes: 16 * 1024 * 1024,
 };
-/// How long a frame may take from its first byte to its last.
+/// Time limit of a frame from its first byte to its last.
 const FRAME_TIME: Duration = Duration::from_secs(30);
-/// How long the client may take to read one line.
+/// Time limit of the client for reading one line.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the client may take to read the last lines.
+/// Time limit of the client for reading the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
-/// Time for judging the frames that a client has sent before it gives up its place.
+/// Time for checking the frames that a client has sent before its connection is ended for another client.
 const LAST_LOOK: Duration = Duration::from_millis(250);
-/// How long such a client may take to read the reason.
+/// Time limit of a client whose connection is ended for reading the reason.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// A frame longer than this many times the limit is not read any further.
+/// Multiple of the maximum frame size at which reading a frame is given up.
 const ENDLESS: u64 = 64;
 
 /// Serves one client until it is gone. Once `stop` resolves, no further frame is read, and running calls are answered. `gone`
-/// resolves when the client has closed the connection, and not only its writing end.
+/// resolves when the client has closed the whole connection, not only its writing end.
 pub(crate) async fn serve(
     core: Arc<Core>,
     relay: Arc<Relay>,
@@ -75,8 +76,8 @@ pub(crate) async fn serve(
         greeted: false,
     };
     let mut gone = std::pin::pin!(gone);
-    // - the client is served to its end: polled first, so that its frames are judged before its place is given away
-    // - its place is needed for another client
+    // - the client is served to its end: polled first, so that its frames are checked before its seat is given away
+    // - another client needs the seat
     let last_lines = tokio::select! {
         biased;
         () = connection.run(reading.lines, gone.as_mut(), stop) => LAST_LINES,
@@ -93,13 +94,13 @@ pub(crate) async fn serve(
     let _ = timeout(last_lines, writer).await;
 }
 
-/// The client's lines, read by a task of their own: skipping a line that is too long must not be interrupted half way.
+/// The client's lines, read by a separate task: skipping a line that is too long must not be interrupted half way.
 struct RelayLines {
     lines: mpsc::Receiver<ReadLine>,
     task: JoinHandle<()>,
 }
 
-/// A line, with the memory of a long one.
+/// A line, with the memory that is reserved for a long one.
 type ReadLine = (ServerLine, Option<FrameMemory>);
 
 fn read(
@@ -114,7 +115,7 @@ fn read(
     let mut read = ServerLines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            // A client whose line lost its memory is not read any further: the rest of its input would take memory from other
+            // Nothing more is read from a client whose line lost its memory: the remaining input would take memory from other
             // clients again.
             let is_last = memory.is_lost();
             if sender.send((line, memory.take())).await.is_err() || is_last {
@@ -125,12 +126,12 @@ fn read(
     RelayLines { lines, task }
 }
 
-/// A client with its running requests.
+/// A connected client with its running requests.
 struct RelayConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
     frame_max: usize,
-    /// True when the first line was read: only that may be a greeting.
+    /// True once the first line was read: only the first line may be a greeting.
     greeted: bool,
 }
 
@@ -144,9 +145,9 @@ impl RelayConnection {
         let mut stop = std::pin::pin!(stop);
         let outbox = self.conversation.outbox.clone();
         loop {
-            // - told to end: running requests are answered
+            // - the relay is told to end: running requests are answered
             // - the client has stopped reading
-            // - a request has ended, with its answer written
+            // - a request has ended, and its answer is written
             // - the client's next frame, or the end of its input
             let line = tokio::select! {
                 biased;
@@ -156,7 +157,7 @@ impl RelayConnection {
                 line = lines.recv() => line,
             };
             let Some((line, memory)) = line else { break };
-            // A full outbox stops reading here, and with it the client.
+            // A full outbox blocks reading here, which slows the client down.
             tokio::select! {
                 biased;
                 () = outbox.closed() => return,
@@ -180,7 +181,7 @@ impl RelayConnection {
         }
     }
 
-    /// Handles a line. `memory` is kept for as long as any part of the line.
+    /// Handles a line. `memory` lives as long as any part of the line.
     async fn take(&mut self, line: ServerLine, memory: Option<FrameMemory>) {
         let first = !std::mem::replace(&mut self.greeted, true);
         let line = match line {
@@ -224,7 +225,7 @@ impl RelayConnection {
         }
     }
 
-    /// Begins a request. When this returns, its call has begun, unless it has to wait.
+    /// Begins a request. When this returns, the call runs, unless it has to wait.
     async fn begin(
         &mut self,
         id: Box<str>,

@@ -1,4 +1,4 @@
-//! Parses a client's line into a frame. Ids, arguments and progress tokens keep the client's bytes.
+//! Parses a client's line as a frame. Ids, arguments and progress tokens keep the client's bytes.
 
 use std::borrow::Cow;
 
@@ -12,12 +12,12 @@ use crate::jsonrpc::{self, Body, ID_MAX, Key, Members, Message, RequestError};
 use crate::protocol::code;
 use crate::stdio::wire::IdScan;
 
-/// The beginning of the first line of older clients.
+/// Prefix of the first line of older clients.
 const GREETING: &[u8] = b"OUBLIETTE-DOWNSTREAM";
-/// The longest project id that is kept.
+/// Maximum length of a project id that is kept.
 const PROJECT_MAX: usize = 128;
 
-/// A parsed line. Ids are raw JSON.
+/// A parsed line of a client. Ids are raw JSON.
 #[derive(Debug)]
 pub(super) enum Frame {
     /// A request for the tools that the key opens.
@@ -30,9 +30,9 @@ pub(super) enum Frame {
     },
     /// The cancellation of a call.
     Cancelled(Box<str>),
-    /// A message that needs no answer.
+    /// A message that gets no answer.
     Ignored,
-    /// A message that is answered with an error.
+    /// An invalid message, which is answered with an error.
     Refused(FrameError),
 }
 
@@ -40,13 +40,13 @@ pub(super) enum Frame {
 #[derive(Debug)]
 pub(super) struct ToolCall {
     pub(super) tool: Box<str>,
-    /// A JSON object.
+    /// The arguments as a JSON object.
     pub(super) arguments: Bytes,
-    /// The token for progress notifications, raw JSON; without a token none are sent.
+    /// The token for progress notifications, as raw JSON; `None` if the client wants none.
     pub(super) progress_token: Option<Box<str>>,
 }
 
-/// A line that is answered with an error.
+/// The error with which an invalid line is answered.
 #[derive(Debug)]
 pub(super) struct FrameError {
     id: Option<Box<str>>,
@@ -55,7 +55,7 @@ pub(super) struct FrameError {
 }
 
 impl FrameError {
-    /// The refusal of a frame that is too long.
+    /// The error for a frame that is too long.
     pub(super) fn too_long(id: Option<u64>, size: u64, max: usize) -> Self {
         Self {
             id: id.map(|id| id.to_string().into()),
@@ -64,7 +64,7 @@ impl FrameError {
         }
     }
 
-    /// The refusal of an incomplete frame whose memory was needed for frames of other clients.
+    /// The error for an incomplete frame whose memory was needed for frames of other clients.
     pub(super) fn no_memory(id: Option<u64>) -> Self {
         Self {
             id: id.map(|id| id.to_string().into()),
@@ -73,12 +73,12 @@ impl FrameError {
         }
     }
 
-    /// The reason, for the log, without the frame's values.
+    /// The reason in words for the log, without the frame's values.
     pub(super) fn reason(&self) -> &str {
         &self.message
     }
 
-    /// The error frame.
+    /// Writes the frame that answers with the error.
     pub(super) fn reply(&self) -> Vec<u8> {
         reply::error(self.id.as_deref(), self.code, &self.message, None)
     }
@@ -168,14 +168,14 @@ impl Frame {
     }
 }
 
-/// The number that appears to be the id of an unreadable request: its sender waits for an answer.
+/// The number that appears to be the id of an unreadable request, whose sender waits for an answer.
 fn seen_id(line: &[u8]) -> Option<String> {
     let mut scan = IdScan::default();
     scan.feed(line);
     scan.requested().map(|id| id.to_string())
 }
 
-/// The members of `params` that the relay reads. Others are ignored: older and newer clients send more.
+/// The keys of `params` that the relay reads. Others are ignored: older and newer clients send more.
 #[derive(Deserialize)]
 struct FrameParams<'a> {
     #[serde(borrow, default, deserialize_with = "jsonrpc::present")]
@@ -196,7 +196,7 @@ impl<'a> FrameParams<'a> {
     }
 }
 
-/// The text of a member, which must be a short string: a longer one names nothing.
+/// Reads a value that must be a short string: no longer name exists. `what` names it in the error.
 fn text<'a>(raw: Option<&'a RawValue>, what: &'static str) -> Result<Cow<'a, str>, RequestError> {
     let invalid = |reason: String| RequestError::InvalidParams(reason.into());
     let raw = raw.ok_or_else(|| invalid(format!("{what} is missing")))?;
@@ -206,8 +206,8 @@ fn text<'a>(raw: Option<&'a RawValue>, what: &'static str) -> Result<Cow<'a, str
     jsonrpc::string(raw).ok_or_else(|| invalid(format!("{what} must be a string")))
 }
 
-/// The project that a first line names: `OUBLIETTE-DOWNSTREAM <project_id>`. `None` for any other line; a greeting
-/// without a usable id names no project.
+/// The project that a first line names: `OUBLIETTE-DOWNSTREAM <project_id>`. `None` for any other line; `Some(None)` for a
+/// greeting without a usable id.
 pub(super) fn greeting(line: &[u8]) -> Option<Option<String>> {
     let rest = line.strip_prefix(GREETING)?;
     if !rest.is_empty() && !rest[0].is_ascii_whitespace() {

@@ -1,10 +1,10 @@
 //! Memory for long frames, reserved as their bytes arrive.
 //!
-//! Frames of clients that have shown a valid key and frames of all other clients have separate parts, and a key has no more than
-//! its share. When a part is full, an incomplete frame loses its memory to the next bytes of another frame: the user with the
-//! most memory loses first, then the key with the most. Among frames of the same key the youngest loses, so that the others are
-//! completed; among those of strangers the frame that got no new bytes for the longest time, so that incomplete frames keep no
-//! client out. A frame that would lose to itself waits.
+//! Frames of clients that have shown a valid key and frames of all other clients (strangers) have separate parts of the memory,
+//! and a single key is limited to its share. When a part is full, an incomplete frame loses its memory to the next bytes of
+//! another frame: a frame of the user with the most memory, and among that user's frames one of the key with the most. Among
+//! frames of the same key the youngest loses, so that the others are completed; among frames of strangers the one that got no
+//! new bytes for the longest time, so that incomplete frames keep no client out. A frame that would lose to itself waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,57 +18,57 @@ use tooldock_workers::keys::{ApiKey, KeyId};
 
 use super::room::Counts;
 
-/// The part of the memory that clients without a valid key share, as a divisor.
+/// Divisor of the total memory for the part of clients without a valid key.
 const STRANGERS_PART: usize = 4;
-/// The part of the memory that a single key may have, as a divisor.
+/// Divisor of the known clients' part for the share of a single key.
 const KEY_PART: usize = 4;
 
-/// The memory for the long frames of a relay.
+/// The memory for long frames of a relay's clients.
 pub(super) struct MemoryStore {
-    /// Bytes for frames of known clients, for frames of one of their keys, and for frames of strangers.
+    /// Limits in bytes: for frames of known clients, for frames of a single key, and for frames of strangers.
     known: usize,
     of_key: usize,
     strangers: usize,
     counts: Counts,
     frames: Mutex<Frames>,
-    /// Woken when a frame gives memory back.
+    /// Notified when a frame frees memory.
     freed: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct Frames {
-    /// The frames in the order in which they began.
+    /// Frames with their reservations, by number, which is the order in which they began.
     all: BTreeMap<u64, FrameReservation>,
-    /// Counts the frames that began and the reservations of memory.
+    /// Counter of events: of frames that began and of reservations.
     clock: u64,
 }
 
 struct FrameReservation {
     owner: FrameOwner,
-    /// The reserved bytes.
+    /// Number of bytes that are reserved for the frame.
     held: usize,
-    /// The time of the last reservation, by the clock of `Frames`.
+    /// Value of the counter in `Frames` at the last reservation.
     grown: u64,
     whole: bool,
     loss: Arc<Loss>,
 }
 
-/// The client that a frame comes from.
+/// The client that sends a frame.
 #[derive(Clone)]
 pub(super) struct FrameOwner {
     pub(super) uid: u32,
-    /// `None` for a stranger.
+    /// The valid key that the client has shown; `None` for a stranger.
     pub(super) key: Option<Arc<ApiKey>>,
 }
 
-/// Tells a reader that its frame has lost its memory.
+/// Signal to a reader that its frame has lost its memory.
 #[derive(Default)]
 struct Loss {
     lost: AtomicBool,
     reader: AtomicWaker,
 }
 
-/// Memory for one frame, until this is dropped.
+/// Handle of the memory of one frame, which is freed when the handle is dropped.
 pub(super) struct FrameMemory {
     store: Arc<MemoryStore>,
     number: u64,
@@ -85,7 +85,7 @@ impl FrameOwner {
     }
 }
 
-/// The memory of each user and of each key in one part of the store.
+/// Bytes that each user and each key has in one part of the store.
 struct Shares {
     of_user: HashMap<u32, usize>,
     of_key: HashMap<Option<KeyId>, usize>,
@@ -97,7 +97,7 @@ impl Frames {
         frames.map(|frame| frame.held).sum()
     }
 
-    /// The shares in an owner's part, if the owner had `more` bytes in addition.
+    /// Bytes of users and keys in an owner's part, if the owner had `more` bytes in addition.
     fn shares(&self, owner: &FrameOwner, more: usize) -> Shares {
         let mut shares = Shares {
             of_user: HashMap::from([(owner.uid, more)]),
@@ -122,7 +122,7 @@ impl Frames {
 }
 
 impl MemoryStore {
-    /// A store of `total` bytes, with at least enough for one frame in each part. `counts` judges keys.
+    /// A store of `total` bytes, with at least enough for one frame in each part. `counts` tells if a key is valid.
     pub(super) fn new(total: usize, frame_max: usize, counts: Counts) -> Self {
         let strangers = (total / STRANGERS_PART).max(frame_max);
         let known = total.saturating_sub(strangers).max(frame_max);
@@ -140,7 +140,7 @@ impl MemoryStore {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a frame without memory yet.
+    /// Registers a frame, which has no memory yet.
     pub(super) fn begin(self: &Arc<Self>, owner: FrameOwner) -> FrameMemory {
         let loss = Arc::<Loss>::default();
         let mut frames = self.frames();
@@ -162,7 +162,7 @@ impl MemoryStore {
         }
     }
 
-    /// Reserves more memory for a frame. Returns false if the frame has to wait.
+    /// Reserves `bytes` more for a frame. Returns false if the frame has to wait.
     fn grow(&self, frames: &mut Frames, number: u64, bytes: usize) -> bool {
         let Some(frame) = frames.all.get(&number) else {
             return false;
@@ -196,8 +196,8 @@ impl MemoryStore {
         true
     }
 
-    /// The frame that loses its memory to another `bytes` of the frame `number`, which may be that frame itself: a frame of the
-    /// same key, or any frame of its part.
+    /// Finds the frame that loses its memory to another `bytes` of the frame `number`, which may be that frame itself. With
+    /// `of_key` only frames of the same key are considered, else all frames of its part.
     fn loser(&self, frames: &Frames, number: u64, bytes: usize, of_key: bool) -> Option<u64> {
         let wanting = &frames.all.get(&number)?.owner;
         let shares = frames.shares(wanting, bytes);
@@ -229,8 +229,8 @@ impl MemoryStore {
 }
 
 impl FrameMemory {
-    /// Reserves memory until the frame has `bytes` of it. Returns false if other frames hold the memory and need not give way:
-    /// then [`FrameMemory::freed`] resolves when another try may succeed.
+    /// Reserves memory until the frame has `bytes` of it. Returns false if other frames have the memory and do not lose it:
+    /// then [`FrameMemory::freed`] resolves when another attempt may succeed.
     pub(super) fn reach(&self, bytes: usize) -> bool {
         let mut frames = self.store.frames();
         let held = frames.all.get(&self.number).map_or(0, |frame| frame.held);
@@ -248,7 +248,7 @@ impl FrameMemory {
         self.loss.lost.load(Ordering::Acquire)
     }
 
-    /// Notes that the frame is complete, with this many bytes: it keeps these, and cannot lose them to another frame.
+    /// Records that the frame is complete, with this many bytes: it keeps them, and cannot lose them to another frame.
     pub(super) fn complete(&self, bytes: usize) {
         let mut frames = self.store.frames();
         if let Some(frame) = frames.all.get_mut(&self.number) {
@@ -259,7 +259,7 @@ impl FrameMemory {
         self.store.freed.notify_waiters();
     }
 
-    /// Accounts the frame to the key that it has shown. Returns false if there is no memory for that key.
+    /// Accounts the frame to the key that it has shown. Returns false if that key's share has no space for it.
     pub(super) fn belongs_to(&self, key: &Arc<ApiKey>) -> bool {
         let mut frames = self.store.frames();
         let Some(frame) = frames.all.get_mut(&self.number) else {

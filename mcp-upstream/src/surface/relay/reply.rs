@@ -1,4 +1,4 @@
-//! Frames for the client. The codes and the texts of keys and scopes are the relay's contract (REL-02…07).
+//! Writes frames for the client. The codes, and the texts about keys and scopes, are part of the relay's contract (REL-02…07).
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -11,18 +11,18 @@ use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
 
-/// The call could not be made, or its upstream did not answer.
+/// Error code: the call could not be made, or its upstream did not answer.
 pub(super) const DISPATCH: i32 = -32000;
-/// The key is not valid.
+/// Error code: the key is not valid.
 const INVALID_KEY: i32 = -32001;
-/// The key's scopes do not open the tool.
+/// Error code: the key's scopes do not open the tool.
 const NOT_ALLOWED: i32 = -32002;
 
-/// The only text about invalid keys, which does not say which part was wrong.
+/// The only text about invalid keys, which does not reveal the reason.
 pub(super) const INVALID_KEY_TEXT: &str = "invalid or expired API key";
 const NOT_ALLOWED_TEXT: &str = "tool not allowed for this token scope";
 
-/// The form of a result with content blocks alone: the oldest form.
+/// Format of a result with content blocks alone, which is the oldest format.
 const BLOCKS: ResultFormat = ResultFormat::Legacy(ProtocolVersion::V2025_03_26);
 
 /// The answer to an invalid key.
@@ -30,7 +30,8 @@ pub(super) fn invalid_key(id: &str) -> Vec<u8> {
     error(Some(id), INVALID_KEY, INVALID_KEY_TEXT, None)
 }
 
-/// The last frame for a client whose place another client needs: strangers have shown no valid key; other clients were idle.
+/// The last frame for a client whose connection is ended for another client. `stranger`: the client has shown no valid key;
+/// otherwise it was idle.
 pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
     let text = match stranger {
         true => "too many connections, and this one has shown no valid API key: connect again",
@@ -39,7 +40,7 @@ pub(super) fn turned_out(stranger: bool) -> Vec<u8> {
     error(None, DISPATCH, text, None)
 }
 
-/// The tools that a key opens.
+/// The frame with the tools that a key opens.
 pub(super) fn tools<'a>(id: &str, tools: impl Iterator<Item = &'a ToolEntry>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     format::begin(&mut out, id);
@@ -63,7 +64,7 @@ pub(super) fn tools<'a>(id: &str, tools: impl Iterator<Item = &'a ToolEntry>) ->
     out
 }
 
-/// An error frame. `code` in `data` is the stable code, as on the other surfaces.
+/// An error frame. `data` contains the stable code as on the other surfaces.
 pub(super) fn error(
     id: Option<&str>,
     code: i32,
@@ -88,7 +89,7 @@ pub(super) fn error(
     out
 }
 
-/// A call that could not be made: as far as known, the tool did not run.
+/// The error frame for a call that could not be made: as far as known, the tool did not run.
 pub(super) fn not_dispatched(id: &str, failed: &CallError) -> Vec<u8> {
     error(Some(id), DISPATCH, &failed.message, Some(failed))
 }
@@ -106,7 +107,7 @@ pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     }
 }
 
-/// The frame for a whole MCP response that needed no call.
+/// The frame for a whole MCP response, which needed no call.
 pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     let object = spans::raw(response);
     let member = |name| object.and_then(|it| spans::member(it, name));
@@ -117,8 +118,8 @@ pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The frame for a failed call: the tool's own failure is a result that a model reads, in the tool's words; all other failures
-/// are errors.
+/// The frame for a failed call: the tool's own failure is a result with the tool's message, which a model reads; all other
+/// failures are errors.
 fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     match failed.code {
         CallErrorCode::InsufficientScope => error(Some(id), NOT_ALLOWED, NOT_ALLOWED_TEXT, None),
@@ -151,7 +152,7 @@ fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     }
 }
 
-/// The frame for a server's result: its content and `isError`.
+/// The frame for a server's result, with its content and `isError`.
 fn server_result(id: &str, result: &Bytes) -> Vec<u8> {
     let object = spans::raw(result);
     let member = |name| object.and_then(|it| spans::member(it, name));

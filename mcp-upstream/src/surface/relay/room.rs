@@ -1,15 +1,17 @@
-//! The connections of a relay, and the choice of the one that gives way when there are too many.
+//! The connections of a relay, and the choice of the connection that is ended for another one when there are too many.
 //!
-//! Every process that reaches the socket may connect, with a key or without one. A connection is known while the key that it has
-//! shown is valid: until the key is revoked, expires or changes. All others are strangers.
+//! Every process that reaches the socket may connect, with a key or without one. A connection is known while the key that it
+//! has shown is valid: until the key is revoked, expires or changes. All other connections are strangers.
 //!
-//! | event | gives way |
+//! | event | ended |
 //! |---|---|
-//! | a connection, while all places of strangers are taken | the oldest stranger of the user (by `SO_PEERCRED`) with the most strangers |
-//! | a valid key on a connection, while known connections have all places | the connection that has been idle longest, of the user and then of the key with the most |
-//! | a valid key that enough connections have shown | the longest idle connection of the key |
+//! | a new connection, beyond the limit of strangers | the oldest stranger of the user with the most strangers |
+//! | a valid key, beyond the limit of known connections | the longest idle connection of the user, then key, with the most |
+//! | a valid key, beyond the limit of connections per key | the longest idle connection of the key |
 //!
-//! A connection that gives way is read once more before it ends: a client that has sent its first frame is judged by that frame,
+//! The user of a connection is that of the client's process (`SO_PEERCRED`).
+//!
+//! Before a connection is ended, its input is read once more: a client that has sent its first frame is judged by that frame,
 //! however many others connect meanwhile.
 
 use std::cmp::Reverse;
@@ -27,34 +29,34 @@ use tooldock_workers::keys::ApiKey;
 
 use super::memory::{FrameMemory, FrameOwner, MemoryStore};
 
-/// The most concurrent connections.
+/// Maximum number of concurrent connections.
 pub(super) const CONNECTIONS_MAX: usize = 256;
-/// The places for strangers when known connections have all others: there is always a way in.
+/// Number of connections that strangers may always have, even if known connections use all others.
 const STRANGERS_MIN: usize = 32;
-/// The most connections that show the same key.
+/// Maximum number of connections that show the same key.
 const OF_KEY_MAX: usize = 64;
-/// The most connections on their way out, in addition to [`CONNECTIONS_MAX`].
+/// Maximum number of leaving connections, in addition to [`CONNECTIONS_MAX`].
 const LEAVING_MAX: usize = 256;
-/// The least time that a client has for its first frame, however many others connect.
+/// Minimum time that a client has for its first frame, however many others connect.
 const FIRST_FRAME: Duration = Duration::from_millis(50);
 
-/// Returns true if a key is valid at this moment.
+/// Function that returns true if a key is valid at this moment.
 pub(super) type Counts = Arc<dyn Fn(&Arc<ApiKey>) -> bool + Send + Sync>;
 
-/// The clients of a relay.
+/// The connected clients of a relay.
 pub(super) struct Room {
     places: Mutex<Places>,
     memory: Arc<MemoryStore>,
     counts: Counts,
-    /// Notified when a connection that gave way has ended.
+    /// Notified when a leaving connection has ended.
     left: Notify,
-    /// A clock that orders the moments at which connections became idle.
+    /// Counter that orders the moments at which connections became idle.
     idled: AtomicU64,
 }
 
 #[derive(Default)]
 struct Places {
-    /// The places in the order in which they were taken.
+    /// Connections by number, which is the order in which they came.
     taken: BTreeMap<u64, ConnectionSeat>,
     came: u64,
     leaving: usize,
@@ -62,27 +64,27 @@ struct Places {
 
 struct ConnectionSeat {
     uid: u32,
-    /// The first key shown among those that are still valid.
+    /// The first shown key that is still valid.
     key: Option<Arc<ApiKey>>,
     signals: Arc<Signals>,
 }
 
-/// The state of a connection that its own tasks and other connections share.
+/// State of a connection that its tasks share with other connections.
 #[derive(Default)]
 struct Signals {
-    /// True when the place is given to another connection, unless this one still shows a valid key.
+    /// True if the connection was chosen to end for another one. It stays if it shows a valid key in time.
     leaving: AtomicBool,
-    /// True when the time to show a key is over: frames that were sent are read, and no more are awaited.
+    /// True once the time to show a key is over: frames that were sent are read, and no more are awaited.
     last_look: AtomicBool,
-    /// Notified when the place is given to another connection.
+    /// Notified when the connection is chosen to end for another one.
     leave: Notify,
-    /// Notified when all frames that the client has sent are judged.
+    /// Notified when all frames that the client has sent were checked.
     judged: Notify,
-    /// The waker of the reading task.
+    /// The waker of the connection's reading task.
     reader: AtomicWaker,
-    /// The number of running requests.
+    /// Number of the connection's running requests.
     running: AtomicUsize,
-    /// True when a frame has begun and is not complete.
+    /// True if a frame has begun and is not complete.
     unfinished: AtomicBool,
     idle_since: AtomicU64,
 }
@@ -100,7 +102,7 @@ impl ConnectionSeat {
         !self.is_leaving() && !self.key.as_ref().is_some_and(|key| counts(key))
     }
 
-    /// Returns true if no request runs. An incomplete frame alone keeps no place.
+    /// Returns true if no request runs. An incomplete frame alone does not keep the connection from being ended.
     fn is_idle(&self) -> bool {
         self.signals.running.load(Ordering::Acquire) == 0
     }
@@ -115,7 +117,7 @@ impl Places {
         }
     }
 
-    /// The stranger that gives way to a newcomer of this user: the oldest one of the user with the most.
+    /// The stranger that is ended for a new client of this user: the oldest one of the user with the most strangers.
     fn stranger(&self, uid: u32, counts: &Counts) -> Option<u64> {
         let strangers = || self.taken.iter().filter(|(_, it)| it.is_stranger(counts));
         let mut of_user = HashMap::from([(uid, 1_usize)]);
@@ -127,7 +129,7 @@ impl Places {
         most.map(|(number, _)| *number)
     }
 
-    /// The known connection that gives way: an idle one of the user and the key with the most.
+    /// The known connection that is ended for another one: an idle one of the user and the key with the most connections.
     fn idle(&self, counts: &Counts, among: impl Fn(&ConnectionSeat) -> bool) -> Option<u64> {
         let known = || self.taken.iter().filter(|(_, it)| it.is_known(counts));
         let key_of = |place: &ConnectionSeat| place.key.as_ref().map(|key| key.record().id);
@@ -150,7 +152,7 @@ impl Places {
 }
 
 impl Room {
-    /// A room whose long frames share this memory, and whose keys `counts` judges.
+    /// The connections of a relay, without any yet. `memory` is for their long frames; `counts` tells if a key is valid.
     pub(super) fn new(memory: MemoryStore, counts: Counts) -> Self {
         Self {
             places: Mutex::default(),
@@ -165,12 +167,12 @@ impl Room {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of connected clients.
+    /// Number of connected clients.
     pub(super) fn taken(&self) -> usize {
         self.places().taken.len()
     }
 
-    /// Waits while too many connections are on their way out.
+    /// Waits while too many connections are leaving.
     pub(super) async fn way_out(&self) {
         loop {
             let mut left = std::pin::pin!(self.left.notified());
@@ -182,8 +184,7 @@ impl Room {
         }
     }
 
-    /// A place for a client of this user. When all are taken, a stranger gives way. `None` if too many connections are on their
-    /// way out.
+    /// Seats a client of this user. If the maximum is reached, a stranger is ended. `None` if too many connections are leaving.
     pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<Guest> {
         let mut places = self.places();
         if places.leaving >= LEAVING_MAX {
@@ -210,7 +211,7 @@ impl Room {
         })
     }
 
-    /// Makes a stranger give way, if the next one would be too many.
+    /// Chooses a stranger to end if the next client would be one too many.
     fn make_room_for_stranger(&self, places: &mut Places, uid: u32) {
         let staying = places.taken.len() - places.leaving;
         if staying < CONNECTIONS_MAX {
@@ -227,20 +228,20 @@ impl Room {
     }
 }
 
-/// A client's place, for as long as this value lives.
+/// A client's seat among the relay's connections, which is freed when the value is dropped.
 pub struct Guest {
     room: Arc<Room>,
     number: u64,
     uid: u32,
     entered: Instant,
-    /// The key in [`ConnectionSeat::key`], for comparisons without the lock.
+    /// Copy of the key in [`ConnectionSeat::key`], for comparisons without the lock.
     key: ArcSwapOption<ApiKey>,
     signals: Arc<Signals>,
 }
 
 impl Guest {
-    /// Notes that the client has shown a valid key. Returns false if too many others show the same key, or any valid key, and all
-    /// of them have running requests.
+    /// Records that the client has shown a valid key. Returns false if too many others show the same key, or any valid key, and
+    /// all of them have running requests.
     pub(super) fn shows(&self, key: &Arc<ApiKey>) -> bool {
         let same = |shown: &Arc<ApiKey>| Arc::ptr_eq(shown, key);
         if !self.is_leaving() && self.key.load().as_ref().is_some_and(same) {
@@ -281,7 +282,7 @@ impl Guest {
         true
     }
 
-    /// Lets the connection keep its place after all.
+    /// Takes back the choice to end the connection.
     fn stay(&self, places: &mut Places) {
         if self.signals.leaving.swap(false, Ordering::AcqRel) {
             self.signals.last_look.store(false, Ordering::Release);
@@ -299,26 +300,26 @@ impl Guest {
         self.signals.leaving.load(Ordering::Acquire)
     }
 
-    /// Returns true if the connection is to give way as soon as all its input is read. Wakes this reader when that happens.
+    /// Returns true if the connection is to end as soon as all its input is read. Wakes this reader when that happens.
     pub(super) fn is_to_leave(&self, reader: &Waker) -> bool {
         self.signals.reader.register(reader);
         self.signals.last_look.load(Ordering::Acquire)
     }
 
-    /// Notes that the reader has read all input that the client has sent.
+    /// Reports that the reader has read all input that the client has sent.
     pub(super) fn has_been_read(&self) {
         self.signals.judged.notify_one();
     }
 
-    /// Notes that a frame has begun, or is complete.
+    /// Records that a frame has begun (true) or is complete (false).
     pub(super) fn is_in_frame(&self, unfinished: bool) {
         self.signals.unfinished.store(unfinished, Ordering::Relaxed);
     }
 
-    /// Waits until another client needs this place and the input of this client is read, for no longer than `last_look`. Returns
+    /// Waits until another client needs this seat and the input of this client is read, for no longer than `last_look`. Returns
     /// true if this client is a stranger.
     ///
-    /// Must be polled after the lines that were read, so that they are judged first.
+    /// Must be polled after the lines that were read, so that they are handled first.
     pub(super) async fn turned_out(&self, last_look: Duration) -> bool {
         loop {
             self.signals.leave.notified().await;
@@ -332,7 +333,7 @@ impl Guest {
                 continue;
             }
             let stranger = self.known_by().is_none();
-            // A request may have begun at the moment when the connection was found idle.
+            // A request may have begun when the connection was just found idle.
             if stranger || self.signals.running.load(Ordering::Acquire) == 0 {
                 return stranger;
             }
@@ -340,13 +341,13 @@ impl Guest {
         }
     }
 
-    /// Registers a running request, until the value is dropped.
+    /// Registers a running request; dropping the value ends the registration.
     pub(super) fn working(self: &Arc<Self>) -> RunningRequest {
         self.signals.running.fetch_add(1, Ordering::AcqRel);
         RunningRequest(Arc::clone(self))
     }
 
-    /// A handle for the memory of a long frame; nothing is reserved yet.
+    /// A handle for the memory of a long frame, without any reserved yet.
     pub(super) fn memory(&self) -> FrameMemory {
         let owner = FrameOwner {
             uid: self.uid,
@@ -356,7 +357,7 @@ impl Guest {
     }
 }
 
-/// A running request of a client.
+/// Registration of a running request of a client.
 pub(super) struct RunningRequest(Arc<Guest>);
 
 impl Drop for RunningRequest {

@@ -1,7 +1,7 @@
-//! `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
+//! Calls of `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
 //!
-//! The tools are those of the management server. A key creates keys with at most its own rights, and they end with it
-//! ([`KeyStore::create_by`], SEC-18). Here it sees and revokes only keys whose namespaces are among its own.
+//! The tools are those of the management server. A key creates keys with at most its own rights, which end with it
+//! ([`KeyStore::create_by`], SEC-18). On the relay it sees and revokes only keys whose namespaces are among its own.
 //!
 //! [`KeyStore::create_by`]: tooldock_workers::keys::KeyStore::create_by
 
@@ -24,20 +24,20 @@ use crate::protocol::method::TOOLS_CALL;
 use crate::session::CancelNotice;
 use crate::upstream::system::KeyTools;
 
-/// The names of the tools. They hide tools of the relay's namespace with the same names.
+/// The names of the token tools. They hide tools of the relay's namespace with the same names.
 const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
 
-/// Returns true for the name of one of the tools.
+/// Returns true for the name of a token tool.
 pub(super) fn is_token_tool(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Returns true if a key may use the tools.
+/// Returns true if a key may use the token tools.
 pub(super) fn may_use(key: &ApiKey) -> bool {
     key.grant().tools.is_admin()
 }
 
-/// A call of one of the tools.
+/// A call of a token tool.
 pub(super) struct TokenCall {
     facts: CallFacts,
     tools: KeyTools,
@@ -47,7 +47,7 @@ pub(super) struct TokenCall {
 }
 
 impl TokenCall {
-    /// The call in a frame, recorded as a call of the relay's namespace.
+    /// The call of a token tool in a frame, recorded as a call of the relay's namespace.
     pub(super) fn new(
         tools: KeyTools,
         tables: KeyTables,
@@ -88,12 +88,12 @@ impl TokenCall {
         }
     }
 
-    /// Returns true if keys for these namespaces open nothing beyond the caller's key.
+    /// Returns true if keys for these namespaces open nothing that the caller's key does not open.
     fn covers(&self, namespaces: &[String]) -> bool {
         self.key.record().opens_all_of(namespaces)
     }
 
-    /// The arguments of `token_revoke`, for a key that the caller may see.
+    /// The arguments of `token_revoke`, checked to name a key that the caller may see.
     fn own_key(&self) -> Result<Bytes, CallError> {
         let arguments = self.arguments()?;
         let id = arguments.get("id").and_then(Value::as_str);
@@ -119,7 +119,7 @@ impl TokenCall {
         })
     }
 
-    /// A list of keys, without those that the caller may not see.
+    /// Removes the keys that the caller may not see from a list.
     fn own_keys(&self, answer: &Bytes) -> Bytes {
         let Ok(mut answer) = serde_json::from_slice::<Value>(answer) else {
             return answer.clone();
@@ -143,7 +143,7 @@ impl UpstreamCall for TokenCall {
         &self.facts
     }
 
-    /// Decided by the key itself: scopes refer to the namespace's tools, and these are not among them.
+    /// Decided by the key itself: scopes refer to the namespace's tools, which do not include the token tools.
     fn admit(&self) -> Result<(), CallError> {
         match may_use(&self.key) {
             true => Ok(()),

@@ -1,15 +1,15 @@
-//! Bounds the refusals that are logged as warnings: a client must not be able to fill the log.
+//! Limit of the refusals that are logged as warnings: a client must not be able to fill the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The most warnings of a relay within [`WINDOW`]. Further refusals are logged at level debug.
+/// Maximum number of warnings of a relay within [`WINDOW`]. Further refusals are logged at level debug.
 const WARNINGS_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Counts the warnings of all clients of a relay together.
+/// Counter of the warnings about all clients of a relay.
 #[derive(Debug)]
 pub(super) struct Warnings(Mutex<(Instant, u32)>);
 

@@ -1,8 +1,8 @@
-//! A reader that ends if a frame stays incomplete, and reserves memory for a long frame as its bytes arrive: an incomplete frame
-//! would hold memory for nothing.
+//! A reader that ends if a frame stays incomplete for too long, and reserves memory for a long frame as its bytes arrive, so
+//! that incomplete frames do not hold memory for nothing.
 //!
-//! The reader also ends if its frame has lost its memory to another client's. If the connection is to give way, the reader
-//! reports when all input of the client is read.
+//! The reader also ends if its frame has lost its memory to another client's frame. If the connection was chosen to end, the
+//! reader reports when all input of the client is read.
 
 use std::future::Future;
 use std::io;
@@ -20,38 +20,38 @@ use tokio::time::{Sleep, sleep};
 use super::memory::FrameMemory;
 use super::room::Guest;
 
-/// The line length up to which no memory from the shared store is needed: every connection may hold this much.
+/// Line length in bytes up to which no memory of the shared store is needed: every connection may use this much.
 const SMALL: usize = 64 * 1024;
-/// The step by which memory is reserved, each time before its bytes are read.
+/// Step in which memory is reserved, in bytes, each time before its bytes are read.
 const STEP: usize = 64 * 1024;
 
-/// Reads until an incomplete line exceeds its time limit. Between lines there is no limit.
+/// Reader of a connection, which ends if a line stays incomplete beyond its time limit. Between lines there is no limit.
 pub(super) struct WholeLines<R> {
     inner: R,
     limit: Duration,
-    /// Runs while a line is incomplete.
+    /// Timer that runs while a line is incomplete.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// The bytes of the incomplete line.
+    /// Number of bytes of the incomplete line.
     size: usize,
     line_max: usize,
     guest: Arc<Guest>,
-    /// The memory of the incomplete line, if it is long.
+    /// Memory of the incomplete line, if it is long.
     memory: Option<FrameMemory>,
-    /// Resolves when another try to get more memory may succeed.
+    /// Resolves when another attempt to get more memory may succeed.
     freed: Option<Pin<Box<OwnedNotified>>>,
     complete: Complete,
     last_look: LastLook,
 }
 
-/// The state of the last reading of a connection that is to give way.
+/// State of the last reading of a connection that was chosen to end.
 enum LastLook {
     NotBegun,
-    /// The runtime checks for more input first: it knows of bytes only after it has asked the kernel.
+    /// Awaits the runtime's check for more input: the runtime knows of bytes only after it has asked the kernel.
     Awaited(Pin<Box<dyn Future<Output = ()> + Send>>),
     Over,
 }
 
-/// The memory of the last complete line, until it is taken, and the flag that a line has lost its memory.
+/// Memory of the last complete line, until it is taken, with the flag that a line has lost its memory.
 #[derive(Clone, Default)]
 pub(super) struct Complete(Arc<CompleteLine>);
 
@@ -62,13 +62,13 @@ struct CompleteLine {
 }
 
 impl Complete {
-    /// Takes the memory, together with the line.
+    /// Takes the memory that belongs to the last complete line.
     pub(super) fn take(&self) -> Option<FrameMemory> {
         let mut memory = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
         memory.take()
     }
 
-    /// Returns true if the last line was given up because its memory was needed for others.
+    /// Returns true if the last line was given up because its memory was needed for other clients.
     pub(super) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Acquire)
     }
@@ -80,7 +80,8 @@ impl Complete {
 }
 
 impl<R> WholeLines<R> {
-    /// A reader that waits no longer than `limit` for the rest of a line, and keeps no more than `line_max` bytes of a line.
+    /// A reader of `inner` that waits no longer than `limit` for the end of a line, and keeps no more than `line_max` bytes of
+    /// a line.
     pub(super) fn new(inner: R, limit: Duration, line_max: usize, guest: Arc<Guest>) -> Self {
         Self {
             inner,
@@ -96,18 +97,18 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// The memory of complete lines.
+    /// Handle for the memory of complete lines.
     pub(super) fn complete(&self) -> Complete {
         self.complete.clone()
     }
 
-    /// Waits for memory before the next bytes of a long line are read.
+    /// Waits for memory, if needed, before the next bytes of a long line are read.
     fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.size <= SMALL {
             return Poll::Ready(Ok(()));
         }
         if self.size > self.line_max {
-            // The rest of the line is skipped as it arrives.
+            // The line is too long: its remaining bytes are skipped as they arrive, and need no memory.
             self.memory = None;
             return Poll::Ready(Ok(()));
         }
@@ -132,7 +133,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Handles the end of available input. If the connection is to give way, reports that all input is read.
+    /// Handles the end of available input. If the connection was chosen to end, reports that all input is read.
     fn has_nothing(&mut self, context: &mut Context<'_>) {
         if !self.guest.is_to_leave(context.waker()) {
             self.last_look = LastLook::NotBegun;
@@ -151,7 +152,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Hands over the memory of the line, which is complete.
+    /// Passes on the memory of the line, which is complete now.
     fn completed(&mut self, size: usize) {
         self.freed = None;
         if let Some(memory) = self.memory.take() {
@@ -192,7 +193,7 @@ impl<R> WholeLines<R> {
         self.completed(self.size + end);
         self.size = read.len() - end - 1;
         self.guest.is_in_frame(self.size > 0);
-        // The next line has a time limit of its own.
+        // The next line has its own time limit.
         self.deadline = (self.size > 0).then(|| Box::pin(sleep(self.limit)));
         Poll::Ready(Ok(()))
     }

@@ -16,16 +16,16 @@ use crate::reply::{Guards, Reply};
 use crate::stream::frame;
 use crate::surface::outbox::Outbox;
 
-/// A client, for as long as its pipes are open.
+/// A client that is connected over pipes.
 pub(super) struct Conversation {
     core: Arc<Core>,
     caller: Caller,
     pub(super) outbox: Outbox,
-    /// The id of the session, once `initialize` has opened one. Guards plain data; the lock is never held across an await.
+    /// The id of the session, once `initialize` has opened one. The lock is never held across an await.
     session: Mutex<Option<Arc<str>>>,
 }
 
-/// The events of a reply, with the guards that live as long as they do.
+/// The events of a reply, with the guards that must live as long.
 struct ReplyEvents {
     chunks: BoxStream<'static, Bytes>,
     _guards: Guards,
@@ -51,7 +51,7 @@ impl Conversation {
         self.outbox.send(message).await;
     }
 
-    /// Opens the session.
+    /// Answers `initialize`, which opens the session.
     pub(super) async fn initialize(&self, id: &str, line: Bytes) {
         if self.session().is_some() {
             let reason =
@@ -76,13 +76,13 @@ impl Conversation {
         }
     }
 
-    /// Handles a message that is not answered. Its faults are logged.
+    /// Handles a message that gets no answer. Its errors are logged.
     pub(super) async fn notice(&self, line: Bytes) {
         let session = self.session();
         mcp::post(&self.core, &self.caller(), &head(session.as_deref()), &line).await;
     }
 
-    /// Answers a request. `id` is raw JSON; `None` for a message without an id, or with several.
+    /// Answers a request. `id`: its id as raw JSON; `None` for a message without an id, or with several.
     pub(super) async fn answer(&self, id: Option<&str>, line: Bytes, session: Option<&str>) {
         let (caller, head) = (self.caller(), head(session));
         let subject = PollSubject {
@@ -95,13 +95,13 @@ impl Conversation {
         self.pass_on(id, reply, session).await;
     }
 
-    /// Opens the stream for server notifications outside of answers.
+    /// Opens the stream for server messages outside of answers.
     pub(super) async fn general_stream(&self, session: &str) -> Reply {
         mcp::get(&self.core, &self.caller(), &head(Some(session))).await
     }
 
-    /// Writes a reply to its end: the answer to the request with this id, or a stream that belongs to no request. A stream that
-    /// ended early, since its reader was too slow, is resumed.
+    /// Writes a whole reply: the answer to the request with this id, or a stream that belongs to no request. A stream that
+    /// ended early, because its reader was too slow, is resumed.
     pub(super) async fn pass_on(&self, id: Option<&str>, mut reply: Reply, session: Option<&str>) {
         let mut last = None;
         loop {
@@ -125,7 +125,7 @@ impl Conversation {
                     return;
                 }
             }
-            // The stream cannot be resumed, or brought no events this time: nothing more follows.
+            // The stream cannot be resumed, or brought no events this time, so nothing more follows.
             let (Some(last), Some(session), true) = (&last, session, came) else {
                 break;
             };
@@ -151,7 +151,7 @@ impl Conversation {
         }
     }
 
-    /// The caller, with an id for its next request.
+    /// The caller, with a new id for its next request.
     fn caller(&self) -> Caller {
         Caller {
             request_id: format!("stdio-{:016x}", fastrand::u64(..)).into(),
@@ -161,7 +161,7 @@ impl Conversation {
 }
 
 impl ReplyEvents {
-    /// The events of a reply; its whole body if it has none.
+    /// The events of a reply. The error is the body of a reply without events.
     fn of(reply: Reply) -> Result<Self, Bytes> {
         let (chunks, guards) = match reply {
             Reply::Full { body, .. } | Reply::Opening { body, .. } => return Err(body),

@@ -1,22 +1,22 @@
-//! Classifies a line of the client, as far as the pipe must know its kind.
+//! Classifies a line of the client, as far as the conversation needs its kind.
 
 use crate::jsonrpc::{self, Body, Key, Message};
 
 /// The kind of a line. Ids are raw JSON.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LineKind {
-    /// Opens the session of the legacy era.
+    /// An `initialize` request.
     Initialize(Box<str>),
-    /// Cancels a request.
+    /// The cancellation of a request with this id.
     Cancelled(Box<str>),
-    /// Any other message that is not answered.
+    /// Any other message that gets no answer.
     OneWay,
-    /// A request of 2026-07-28; `listens` if its answer has no end of its own.
+    /// A request of 2026-07-28. `listens`: its answer does not end by itself.
     Modern { id: Box<str>, listens: bool },
-    /// Any other request, including batches and malformed messages, which are answered, too.
+    /// Any other line that is answered: a legacy request, a batch or a malformed message.
     Legacy {
         id: Option<Box<str>>,
-        /// `None` unless the line is a single request.
+        /// The method; `None` unless the line is a single request.
         method: Option<Box<str>>,
     },
 }

@@ -18,21 +18,21 @@ use super::{AggregatesState, RunningAggregate};
 use crate::broadcast::Change;
 use crate::heavy_work;
 
-/// Most names and patterns in one call, and most patterns among them: each pattern is matched with all entries.
+/// Maximum number of names and patterns in one call, and of patterns among them: each pattern is matched with all entries.
 const NAMES_MAX: usize = 10_000;
 const PATTERNS_MAX: usize = 100;
-/// Most mistakes that one response explains.
+/// Maximum number of mistakes that one response explains.
 const EXPLAINED_MAX: usize = 10;
-/// Bytes of a call that an error shows with all of its names.
+/// Size in bytes up to which an error repeats a call with all of its names.
 const COMPLETED_MAX: usize = 4096;
-/// Most characters of names in a confirmation: the whole stays below 200.
+/// Maximum number of characters of names in a confirmation, for one list and for both: the whole stays below 200.
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
 
-/// A checked activation.
+/// The checked changes of an activation.
 #[derive(Debug)]
 struct Plan<'a> {
-    /// Entries by published name, tools and resources apart, and whether they are turned on or off.
+    /// Entries by kind (true: resource) and published name, with true for entries to turn on and false for entries to turn off.
     wanted: BTreeMap<(bool, &'a str), (&'a PublishedEntry, bool)>,
 }
 
@@ -135,8 +135,8 @@ fn plan<'a>(
     Err(format!("nothing was changed: {}{call}", wrong.join("; ")))
 }
 
-/// The call with unknown names replaced by the nearest known names, and names of the other kind in the other list. `None` if a
-/// name would be both on and off, if nothing is left, or if the call is too long to be shown.
+/// The call with each unknown name replaced by the nearest known name, and names of the other kind moved to the other list.
+/// `None` if a name would be both on and off, if nothing is left, or if the call is too long to be shown.
 fn corrected(
     shown: &CatalogueView<'_>,
     lists: &[(&str, Vec<String>)],
@@ -177,8 +177,8 @@ fn such_as(shown: &CatalogueView<'_>) -> String {
     call.map_or_else(String::new, |call| format!(", for example {call}"))
 }
 
-/// The call of these arguments with all four lists, for the end of an error: a text becomes a list with that text, and other
-/// values that are no list of texts become empty lists.
+/// The call with these arguments and all four lists, for the end of an error: a string becomes a list with that string, and
+/// other values that are no lists of strings become empty lists.
 fn completed(shown: &CatalogueView<'_>, arguments: &BTreeMap<String, Value>) -> String {
     let lists = LISTS.map(|key| match arguments.get(key) {
         Some(Value::String(name)) => json!([name]),
@@ -224,7 +224,7 @@ fn matching<'a>(
 }
 
 impl Plan<'_> {
-    /// The changes, to be applied to the set that is current when it is stored.
+    /// The changes of the plan, to be applied to the set that is current when it is stored.
     fn switches(&self, catalogue: &Catalogue) -> Switches {
         let wanted = self.wanted.values();
         let wanted = wanted.map(|(entry, on)| (entry.id, *on, entry.start));
@@ -254,7 +254,7 @@ impl Plan<'_> {
         parts.into_iter().flatten().collect::<Vec<_>>().join(". ")
     }
 
-    /// The definitions of activated entries, for clients that do not list again.
+    /// The definitions of the activated entries, for clients that do not list again.
     fn definitions(&self) -> Option<String> {
         let list = |resources: bool| -> Vec<&RawValue> {
             let on = self.wanted.values().filter(|(_, on)| *on);
@@ -287,7 +287,7 @@ struct Definitions<'a> {
 struct CheckedActivation {
     said: AggregateReply,
     switches: Switches,
-    /// The lists that change.
+    /// The lists of clients that the activation changes.
     changes: Vec<Change>,
 }
 
@@ -359,7 +359,7 @@ impl Activation {
             let audience = &self.shared.home.audience;
             match &self.active.keep {
                 Keep::Session(session) => audience.tell(session, &changes).await,
-                // The client of a handle has the new handle.
+                // A client without a session or shared set gets a new handle instead of a notification.
                 Keep::Handle | Keep::Nowhere => {}
                 Keep::Principal(_) | Keep::Process => {
                     for change in changes {

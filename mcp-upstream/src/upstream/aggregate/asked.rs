@@ -1,4 +1,5 @@
-//! A request to an aggregate, with all that its response depends on: its lists, and the way to a member.
+//! A request to an aggregate, with everything that its response depends on: the client's active set, the catalogue, and the
+//! members.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,10 +29,10 @@ use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::protocol::Method;
 use crate::upstream::{CallContext, IncomingRequest, PreparedRequest, ServerCopy, Upstream};
 
-/// Time that clients of 2026-07-28 may keep lists: the active set changes with each activation.
+/// Milliseconds for which clients of 2026-07-28 may keep lists: the active set changes with each activation.
 const TTL_MS: u64 = 1_000;
 
-/// A request to an aggregate, with all that its response depends on.
+/// A request to an aggregate, with everything that its response depends on.
 pub(super) struct AggregateRequest<'a> {
     pub(super) shared: &'a Arc<AggregatesState>,
     pub(super) cx: &'a CallContext<'a>,
@@ -58,7 +59,7 @@ impl<'a> AggregateRequest<'a> {
         })?;
         let active = match cx.depth {
             0 => toolsets::active(cx, members, live.scope(), &live.sets, &shared.key)?,
-            // The outermost aggregate has decided that.
+            // The outermost aggregate decides which entries are active.
             _ => Active::all(),
         };
         Ok(Self {
@@ -71,7 +72,7 @@ impl<'a> AggregateRequest<'a> {
         })
     }
 
-    /// Updates the catalogue once all members have had their time to start.
+    /// Waits until all members have had their time to start, and updates the catalogue.
     pub(super) async fn settled(mut self) -> Self {
         self.live.settled().await;
         self.catalogue = self.live.catalogue();
@@ -79,18 +80,18 @@ impl<'a> AggregateRequest<'a> {
         self
     }
 
-    /// Returns true if the caller may know of an entry: of a namespace that clients reach otherwise, only entries that they could
-    /// use there.
+    /// Returns true if the caller may know of an entry. Of a namespace that clients can also reach directly, the caller sees
+    /// only entries that it could use there.
     pub(super) fn is_visible(&self, entry: &PublishedEntry) -> bool {
         self.visible.shows(self, entry)
     }
 
-    /// Returns true if an entry can be used: turned on, in the outermost aggregate.
+    /// Returns true if an entry can be used: it is turned on in the outermost aggregate.
     pub(super) fn is_active(&self, entry: &PublishedEntry) -> bool {
         self.active.is_all || entry.is_active(&self.active.toolset)
     }
 
-    /// The names of the aggregate's own tools. Empty if another aggregate asks: it has own tools with the same purpose.
+    /// The names of the aggregate's own tools. Empty if another aggregate asks, which has own tools with the same purpose.
     pub(super) fn own_names(&self) -> Vec<&'static str> {
         match self.cx.depth {
             0 => own::names(self.options()),
@@ -147,7 +148,7 @@ impl<'a> AggregateRequest<'a> {
         Arc::new(ToolList::listed(self.live.version(), &page.into()))
     }
 
-    /// The catalogue as this client sees it.
+    /// The catalogue as this client sees it, with `visible` as the filter.
     pub(super) fn shown<'s>(
         &'s self,
         visible: &'s (dyn Fn(&PublishedEntry) -> bool + Sync),
@@ -159,7 +160,7 @@ impl<'a> AggregateRequest<'a> {
         }
     }
 
-    /// The facts of a call of the aggregate, for the engine.
+    /// The facts of a call, by which the engine admits and records it.
     pub(super) fn facts(&self, method: &str, subject: &str, arguments: Bytes) -> CallFacts {
         CallFacts {
             namespace: Arc::clone(&self.cx.namespace),
@@ -175,7 +176,7 @@ impl<'a> AggregateRequest<'a> {
         }
     }
 
-    /// A call that the aggregate answers itself: with a result for a call of a tool, else with an error.
+    /// A call that the aggregate answers itself: a tool call with a result, any other request with an error.
     pub(super) fn answered(
         &self,
         facts: CallFacts,
@@ -189,7 +190,7 @@ impl<'a> AggregateRequest<'a> {
         OwnCall::new(facts, Box::pin(std::future::ready(outcome)))
     }
 
-    /// Advice about an unknown name.
+    /// Advice about an unknown name: similar names, and members that are away.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let mut reason = self.shown(&visible).unknown(name, resources);
@@ -201,7 +202,7 @@ impl<'a> AggregateRequest<'a> {
             if prefix.is_empty() || !(is_own(prefix) || is_own(&safe)) {
                 continue;
             }
-            // A namespace that is closed to the caller is not mentioned.
+            // A namespace that the caller may not use is not mentioned.
             let namespace = slot.namespace(&self.shared.home.registry);
             if namespace
                 .as_ref()
@@ -232,7 +233,7 @@ impl<'a> AggregateRequest<'a> {
         reason
     }
 
-    /// State of the copy of a server that this client's requests go to.
+    /// State of the copy of a member's server that gets this client's requests.
     pub(super) fn copy(&self, namespace: Arc<Namespace>) -> ServerCopy {
         let runner = self.shared.runner(&namespace);
         let upstream = runner.upstream();
@@ -240,7 +241,7 @@ impl<'a> AggregateRequest<'a> {
         upstream.copy(&child)
     }
 
-    /// Passes a request to a member under the entry's own name, with these parameters.
+    /// Passes a request with these parameters to the entry's member, under the member's own name.
     pub(super) async fn to_member(
         &self,
         request: IncomingRequest<'_>,
@@ -252,7 +253,7 @@ impl<'a> AggregateRequest<'a> {
         self.to_slot(request, slot, published, params).await
     }
 
-    /// Passes a request to a member's slot, for names that are in no catalogue.
+    /// Passes a request to a member, also for names that are in no catalogue.
     pub(super) async fn to_slot(
         &self,
         request: IncomingRequest<'_>,
@@ -349,16 +350,16 @@ impl<'a> AggregateRequest<'a> {
     }
 }
 
-/// Published name of a member's call.
+/// The name under which a client called a member's entry.
 pub(super) struct PublishedName<'a> {
     /// The published name of the tool or prompt, or the published URI.
     pub(super) name: &'a str,
-    /// The tool that the client called instead, and its arguments.
+    /// The aggregate's tool that the client called to reach the entry (`toolman_call`), and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
 }
 
 impl<'a> PublishedName<'a> {
-    /// A name that the client gave itself.
+    /// A name that the client called directly.
     pub(super) fn plain(name: &'a str) -> Self {
         Self {
             name,
@@ -367,7 +368,7 @@ impl<'a> PublishedName<'a> {
     }
 }
 
-/// Sets a member of the object to a text.
+/// Sets the value of `key` in a JSON object to a string.
 pub(super) fn with(object: &str, key: &'static str, text: &str) -> String {
     let text = Value::from(text).to_string();
     spans::edit(object, &[MemberEdit::Set(key, text.into())])
@@ -382,7 +383,7 @@ pub(super) fn text_of<'a>(
     text.ok_or_else(|| RequestError::InvalidParams(format!("{what} must be a string").into()))
 }
 
-/// Refuses a cursor: there is never a second page.
+/// Refuses a request with a cursor: an aggregate's lists have a single page.
 pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     match members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
@@ -392,7 +393,7 @@ pub(super) fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     }
 }
 
-/// Returns true if a caller's request to the aggregate may go to a member: if the member is a served namespace, only if the
+/// Returns true if a caller's request to the aggregate may go to a member: for a member that is a served namespace, only if the
 /// caller may use that namespace itself.
 pub(super) fn may_reach(caller: &Caller, slot: &MemberSlot, namespace: &Namespace) -> bool {
     !slot.is_served() || caller.is_let_into(namespace)

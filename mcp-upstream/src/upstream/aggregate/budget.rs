@@ -2,10 +2,10 @@
 
 use crate::upstream::worker::uri_template;
 
-/// Most work of a request for comparisons: bytes of a template times bytes of a URI.
+/// Maximum work of a request for comparisons: sum of the bytes of a template times the bytes of a URI.
 const COMPARED_MAX: usize = 16 * 1024 * 1024;
 
-/// The remaining work of a request for comparing URIs with templates, which costs the product of both lengths.
+/// Remaining work of a request for comparing URIs with templates, where a comparison costs the product of both lengths.
 pub(super) struct Budget(usize);
 
 impl Default for Budget {
@@ -17,7 +17,7 @@ impl Default for Budget {
 impl Budget {
     /// Returns true if the URI may match the template (K-42). Once the budget is used up, no URI matches.
     pub(super) fn may_be_of(&mut self, template: &str, uri: &str) -> bool {
-        // For most templates, the text before the first expression shows that they do not match.
+        // For most templates, the text before the first expression shows that the URI does not match.
         let begin = &template[..template.find('{').unwrap_or(template.len())];
         if !uri.starts_with(begin) {
             return false;

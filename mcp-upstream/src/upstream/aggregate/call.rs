@@ -18,20 +18,20 @@ use crate::session::CancelNotice;
 /// A call that a member answers.
 pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
-    /// The call at the member.
+    /// The member's own call.
     pub(super) call: Arc<dyn UpstreamCall>,
-    /// The tool that the client called instead, which calls this one, and its arguments.
+    /// The aggregate's tool by which the client called the member's entry (`toolman_call`), and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
     /// The member's name in the audit log.
     pub(super) via: Arc<str>,
-    /// Publishes the URIs in the reply.
+    /// Rewrites the URIs in the reply to published ones; `None` if the URIs are published unchanged.
     pub(super) references: Option<References>,
     /// The format of results for this client.
     pub(super) format: ResultFormat,
 }
 
 impl MemberCall {
-    /// An error message that a model can act on.
+    /// An error message that tells a model what to do without the member.
     fn unreachable(&self, error: &CallError) -> String {
         let server = &self.via;
         let reason = error.message.trim_end_matches('.');
@@ -66,7 +66,7 @@ impl UpstreamCall for MemberCall {
         }
     }
 
-    /// Failures before the server's own response get the convention's form (AGG-39). REST has its own form.
+    /// Failures before the member's own response get the form of the aggregate's responses (AGG-39). REST has its own form.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         let is_away = matches!(
             error.code,
@@ -96,7 +96,7 @@ impl UpstreamCall for MemberCall {
         self.call.has_lost_its_session()
     }
 
-    /// The engine runs the member's call instead.
+    /// Never needed for members: the engine runs the member's call instead.
     fn start(self: Arc<Self>, peer: Peer) -> Work {
         Arc::clone(&self.call).start(peer)
     }
@@ -105,16 +105,16 @@ impl UpstreamCall for MemberCall {
 /// A call that the aggregate answers itself.
 pub(super) struct OwnCall {
     facts: CallFacts,
-    /// Taken when the call has its turn. `None` for a refused call.
+    /// The work of the call, which is taken when the engine starts it. `None` for a refused call.
     work: Mutex<Option<OwnWork>>,
     refused: Option<CallError>,
 }
 
-/// The work of a call, done when it has its turn.
+/// The work of an aggregate's own call, which the engine starts after its limits.
 pub(super) type OwnWork = std::pin::Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl OwnCall {
-    /// A call that does this work when it has its turn.
+    /// A call that does this work when the engine starts it.
     pub(super) fn new(mut facts: CallFacts, work: OwnWork) -> Arc<Self> {
         facts.talks = Talks::No;
         Arc::new(Self {

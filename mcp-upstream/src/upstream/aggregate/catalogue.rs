@@ -1,8 +1,8 @@
 //! The catalogue of an aggregate: all offers of its members, under published names. An immutable value, rebuilt when a member's
 //! offer changes.
 //!
-//! If two names are equal, the entry of the server that is first in the file is kept (AGG-09). Tools, resources and prompts are
-//! separate; a resource and a template are of one kind, since both are turned on by their URIs.
+//! If two names are equal, the entry of the member that is first in the file is kept (AGG-09). Tools, resources and prompts
+//! have separate names; resources and templates share theirs, since both are turned on by their URIs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -19,12 +19,12 @@ use crate::jsonrpc::{self, spans};
 use crate::session::Toolset;
 use crate::session::toolset::EntryId;
 
-/// Most characters of a description that the catalogue shows.
+/// Maximum number of characters of a description in the catalogue's text.
 const DESCRIPTION_MAX: usize = 132;
-/// Number of characters of a definition that take about one token.
+/// Estimated number of a definition's characters per token.
 const CHARACTERS_PER_TOKEN: usize = 4;
 
-/// Most warnings about one catalogue that are logged in full; only the number of further warnings is logged.
+/// Maximum number of warnings about one catalogue that are logged in full; further warnings are only counted.
 const WARNINGS_MAX: usize = 100;
 
 /// The kind of a published entry.
@@ -37,7 +37,7 @@ pub(super) enum EntryKind {
 }
 
 impl EntryKind {
-    /// Number that separates entries with equal names; resources and templates share one.
+    /// Number of the kind's name space: names are unique within it. Resources and templates share one.
     fn family(self) -> u8 {
         match self {
             Self::Tool => 0,
@@ -46,7 +46,7 @@ impl EntryKind {
         }
     }
 
-    /// The member of a definition that holds its name.
+    /// The key of a definition that holds the entry's name.
     fn key(self) -> &'static str {
         match self {
             Self::Tool | Self::Prompt => "name",
@@ -56,31 +56,31 @@ impl EntryKind {
     }
 }
 
-/// A tool, resource, template or prompt.
+/// A member's tool, resource, template or prompt with its published name.
 #[derive(Debug)]
 pub(super) struct PublishedEntry {
     pub(super) kind: EntryKind,
-    /// Position among all entries; `usize::MAX` for an entry of a server that is away.
+    /// Position of the entry in the catalogue; `usize::MAX` for an entry of a server that is away.
     pub(super) at: usize,
-    /// The position of its member.
+    /// Position of the entry's member among the members.
     pub(super) member: usize,
-    /// The member's own name or URI for it.
+    /// The member's own name or URI of the entry.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
     /// The original name with its prefix, if `published` replaces some of its characters.
     pub(super) unsafe_name: Option<Arc<str>>,
     /// The member's definition with the published name in it.
     pub(super) definition: String,
-    /// The description as the catalogue shows it, on one line.
+    /// The description as the catalogue's text shows it, on one line.
     pub(super) description: String,
     pub(super) id: EntryId,
-    /// True if the entry is active at the start.
+    /// True if the entry is active in the start set.
     pub(super) start: bool,
-    /// The name prepared for comparisons, set once an unknown name was looked up.
+    /// The name prepared for comparisons; set when an unknown name is first looked up.
     pub(super) shape: OnceLock<NameShape>,
 }
 
-/// All entries, in the order of members and of their lists.
+/// All published entries, in the order of members and of their lists.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
     entries: Vec<PublishedEntry>,
@@ -95,17 +95,17 @@ impl PublishedEntry {
         self.shape.get_or_init(|| NameShape::of(&self.published))
     }
 
-    /// Returns true if the entry is active under a toolset. Prompts always are.
+    /// Returns true if the entry is active under a toolset. Prompts are always active.
     pub(super) fn is_active(&self, toolset: &Toolset) -> bool {
         self.kind == EntryKind::Prompt || toolset.says(self.id).unwrap_or(self.start)
     }
 
-    /// Estimated tokens of the definition in a prompt.
+    /// Estimated number of tokens of the definition in a model's prompt.
     pub(super) fn tokens(&self) -> usize {
         self.definition.len().div_ceil(CHARACTERS_PER_TOKEN)
     }
 
-    /// Returns true if models know the entry as a resource.
+    /// Returns true if models know the entry as a resource: a resource or a template.
     pub(super) fn is_resource(&self) -> bool {
         matches!(self.kind, EntryKind::Resource | EntryKind::Template)
     }
@@ -188,12 +188,12 @@ impl Catalogue {
         (catalogue, warnings.all())
     }
 
-    /// All entries of one kind.
+    /// All published entries of one kind.
     pub(super) fn of(&self, kind: EntryKind) -> impl Iterator<Item = &PublishedEntry> {
         self.entries.iter().filter(move |entry| entry.kind == kind)
     }
 
-    /// All entries.
+    /// All published entries, in the order of members and of their lists.
     pub(super) fn entries(&self) -> &[PublishedEntry] {
         &self.entries
     }
@@ -217,7 +217,7 @@ impl Catalogue {
         self.named(EntryKind::Prompt, published)
     }
 
-    /// A resource, or a template by its own text.
+    /// The resource with this published URI, or the template with this text.
     pub(super) fn resource(&self, published: &str) -> Option<&PublishedEntry> {
         self.named(EntryKind::Resource, published)
     }
@@ -227,8 +227,8 @@ impl Catalogue {
         Some(&self.entries[*at])
     }
 
-    /// The template that a URI may match, among those that `fits` accepts: active ones before others, then the one with the
-    /// longest prefix (K-42).
+    /// The best template that a URI may match, among the templates that `fits` accepts: active ones before others, then the one
+    /// with the longest prefix (K-42).
     pub(super) fn template(
         &self,
         uri: &str,
@@ -243,7 +243,7 @@ impl Catalogue {
         let mut best: Option<(&PublishedEntry, (bool, usize))> = None;
         for entry in matching {
             let rank = (is_active(entry), prefix_of(entry.member));
-            // The first of equal templates stays.
+            // Of equally ranked templates, the first is kept.
             if best.is_none_or(|(_, before)| rank > before) {
                 best = Some((entry, rank));
             }
@@ -251,7 +251,7 @@ impl Catalogue {
         best.map(|(entry, _)| entry)
     }
 
-    /// The published URI of a resource of a member, if the member lists it or has a template for it.
+    /// The published URI of a member's resource, if the member lists it or has a template for it.
     pub(super) fn published_uri(
         &self,
         member: usize,
@@ -269,7 +269,7 @@ impl Catalogue {
     }
 }
 
-/// Warnings, of which the first ones are kept in full.
+/// Warnings, of which [`WARNINGS_MAX`] are kept in full.
 #[derive(Default)]
 struct Warnings {
     told: Vec<String>,
@@ -295,19 +295,19 @@ impl Warnings {
     }
 }
 
-/// The name of an entry.
+/// A published name that was assigned to an entry.
 struct AssignedName {
     published: String,
-    /// The original name with its prefix, if `published` replaces some of its characters.
+    /// The original name with its prefix, if some of its characters were replaced.
     full: Option<String>,
 }
 
 /// Assigns the names under which entries are published.
 struct Publisher {
     names: ToolNames,
-    /// Names of all offers that are published unchanged.
+    /// Published names of all members' entries of which no character has to be replaced.
     plain: HashSet<(u8, String)>,
-    /// Assigned names, and the original names that they replace.
+    /// Published names that were assigned so far.
     given: HashSet<(u8, String)>,
     replaced: HashSet<(u8, String)>,
 }
@@ -404,8 +404,8 @@ fn entry(
     }
 }
 
-/// The reason why a name cannot be published: an empty name cannot be called, and a name with a line break would end its line in
-/// the catalogue and could forge lines of other entries.
+/// The reason why a name cannot be published. An empty name cannot be called, and a name with a line break would end its line
+/// in the catalogue's text and could forge lines of other entries.
 fn unfit(name: &str) -> Option<&'static str> {
     let breaks = |it: char| it.is_control() || matches!(it, '\u{2028}' | '\u{2029}');
     match name {
@@ -419,7 +419,7 @@ fn renamed(definition: &str, key: &'static str, published: &str) -> String {
     spans::edit(definition, &[spans::MemberEdit::Set(key, name.into())])
 }
 
-/// The description of a definition, cut short, with every run of white space as one blank: an entry is one line.
+/// The description of a definition on one line, cut short, with every run of white space as one blank.
 fn shown(definition: &RawValue) -> String {
     let description = spans::member(definition, "description").and_then(jsonrpc::string);
     let words = description.unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Hints for callers of aggregates: how to activate an inactive entry, and a complete call of `toolman_call` to paste.
 //!
-//! An activation counts for the caller's session, or for requests that bring the handle of its response. Callers without a
-//! session are told where to put a handle; callers that can bring none are not told about activation.
+//! An activation counts for the caller's session, or for requests that carry the handle of its response. Callers without a
+//! session are told where to put a handle; callers that can send none are not told about activation.
 
 use super::asked::AggregateRequest;
 use super::catalogue::{EntryKind, PublishedEntry};
@@ -11,7 +11,7 @@ use crate::audit::Transport;
 use crate::engine::shortened;
 
 impl AggregateRequest<'_> {
-    /// The refusal of an entry that is not active, under the name that the caller wrote.
+    /// The error for an entry that is not active. `name` is the name that the caller wrote.
     pub(super) fn inactive(&self, name: &str, entry: &PublishedEntry) -> AggregateReply {
         let name = shortened(name);
         let way = match self.way_to_activate(entry) {
@@ -21,11 +21,11 @@ impl AggregateRequest<'_> {
         AggregateReply::unknown(format!("{name} is not active: {way}"))
     }
 
-    /// A whole call that turns an entry on for the caller's next requests.
+    /// Words for a whole call that turns an entry on for the caller's next requests.
     ///
     /// # Errors
     ///
-    /// The reason why the caller cannot turn anything on.
+    /// The reason why the caller cannot turn entries on.
     fn way_to_activate(&self, entry: &PublishedEntry) -> Result<String, &'static str> {
         if !self.cx.view().allows_tool(ACTIVATE) {
             return Err("toolman_activate is not open to you");
@@ -53,7 +53,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// The place of a handle in a request.
+    /// Words for where a request has to carry a handle.
     fn place_of_handle(&self) -> String {
         match self.cx.transport() {
             Transport::Rest if self.cx.caller.manager => {
@@ -64,7 +64,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// A whole call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
+    /// Words for a whole call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
     pub(super) fn call_instead(&self) -> String {
         let mut tools = self.catalogue.of(EntryKind::Tool);
         let active = tools.find(|it| self.is_active(it) && self.is_visible(it));
@@ -72,8 +72,8 @@ impl AggregateRequest<'_> {
         call.map_or_else(String::new, |call| format!(": for example {call}"))
     }
 
-    /// A whole call of the tool with the name nearest to an unknown one, for the end of the error. The caller's arguments are not
-    /// repeated: they may hold secrets.
+    /// Words for a whole call of the tool whose name is nearest to an unknown one, for the end of the error. The caller's
+    /// arguments are not repeated: they may hold secrets.
     pub(super) fn call_of_nearest(&self, name: &str) -> String {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let shown = self.shown(&visible);
@@ -89,5 +89,5 @@ impl AggregateRequest<'_> {
     }
 }
 
-/// The reason why a caller that can bring no handle has the start set.
+/// The reason why a caller that can send no handle always has the start set.
 pub(super) const NOWHERE: &str = "calls by the relay's socket have the tools of active_toolsets, unless the aggregate's file says activation_scope = \"principal\" or \"process\"";

@@ -22,11 +22,11 @@ pub(super) struct RunningAggregate {
     pub(super) aggregate: Arc<Aggregate>,
     /// The members, in the order of the file.
     pub(super) slots: Vec<Arc<MemberSlot>>,
-    /// The last catalogue, and the offers that it was built from.
+    /// The last catalogue, with the offers that it was built from.
     built: Mutex<Option<BuiltCatalogue>>,
-    /// Warnings that were logged about the last catalogue, so that a change logs only new ones.
+    /// Warnings that were logged about the last catalogue, so that only new ones are logged.
     warned: Mutex<HashSet<String>>,
-    /// The sets that the aggregate keeps, also through reloads.
+    /// The active sets that the aggregate keeps, also across reloads.
     pub(super) sets: Arc<SharedSets>,
 }
 
@@ -35,12 +35,12 @@ struct BuiltCatalogue {
     offers: Vec<CatalogueOffer>,
     catalogue: Arc<Catalogue>,
     version: u64,
-    /// All tools, to look up calls. Built on the first use.
+    /// All tools, for looking up calls. Built on first use.
     tools: Arc<OnceLock<Arc<ToolList>>>,
 }
 
 impl RunningAggregate {
-    /// An aggregate with these members. Lasting state of the former version is taken over.
+    /// Builds an aggregate with these members, which takes over the lasting state of its former version.
     pub(super) fn new(
         name: NamespaceName,
         aggregate: Arc<Aggregate>,
@@ -66,7 +66,8 @@ impl RunningAggregate {
         self.built().catalogue
     }
 
-    /// Publishes a member's offer and builds the new catalogue now, so that no request builds it on a message thread.
+    /// Publishes a member's offer with `publish` and builds the new catalogue now, so that no request builds it on a message
+    /// thread.
     pub(super) fn publishing(&self, publish: impl FnOnce()) {
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         publish();
@@ -101,12 +102,12 @@ impl RunningAggregate {
         next
     }
 
-    /// All tools, active or not, to look up calls. Callers are not shown this list.
+    /// All tools, active or not, for looking up calls. Callers are not shown this list.
     pub(super) fn tool_list(&self) -> Arc<ToolList> {
         let built = self.built();
         let list = built.tools.get_or_init(|| {
             let options = &self.aggregate.spec.options;
-            // Calls do not depend on the list in the description.
+            // Calls do not depend on the list of entries in the description, so the list is left empty.
             let nothing = CatalogueView {
                 catalogue: &built.catalogue,
                 toolset: &Toolset::default(),
@@ -123,7 +124,7 @@ impl RunningAggregate {
         Arc::clone(list)
     }
 
-    /// The number of the current catalogue; lists of the same number may be kept.
+    /// The number of the current catalogue; a list made under the same number is still current.
     pub(super) fn version(&self) -> u64 {
         self.built().version
     }
@@ -138,7 +139,7 @@ impl RunningAggregate {
         *warned = warnings.into_iter().collect();
     }
 
-    /// Waits until each member has an offer, has failed, or takes too long.
+    /// Waits until each member has an offer, has failed, or exceeds its time limit.
     pub(super) async fn settled(&self) {
         join_all(self.slots.iter().map(|slot| slot.settled())).await;
     }

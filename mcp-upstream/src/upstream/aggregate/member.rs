@@ -1,5 +1,5 @@
-//! A member of an aggregate and the task that follows it: reads its offer, again when it changes, and removes the offer at once
-//! when the member ends.
+//! A member of an aggregate and the task that follows it. The task reads the member's offer, again whenever it changes, and
+//! removes the offer at once when the member ends.
 //!
 //! ```text
 //!   Starting ──▶ Ready ◀──▶ Gone
@@ -26,12 +26,12 @@ use crate::broadcast::{Audience, Change};
 use crate::stdio::pool::Presence;
 use crate::supervise::supervise;
 
-/// The registry of members, and the audience of their changes.
+/// The objects that members use: the registry of namespaces, their upstreams, and the audience of changes.
 #[derive(Clone)]
 pub(super) struct Home {
     pub(super) registry: Arc<Registry>,
     pub(super) kinds: Arc<Kinds>,
-    /// The aggregates, for members that are aggregates themselves.
+    /// The upstream of aggregates, for members that are aggregates themselves.
     pub(super) aggregates: Weak<AggregatesState>,
     pub(super) audience: Arc<Audience>,
     pub(super) control: Handle,
@@ -44,7 +44,7 @@ pub(super) struct MemberSlot {
     task: AbortHandle,
 }
 
-/// A member's configuration in the aggregate's file.
+/// A member as the aggregate's file describes it.
 #[derive(Clone)]
 struct MemberConfig {
     aggregate: NamespaceName,
@@ -65,7 +65,7 @@ impl MemberSlot {
     ) -> Arc<Self> {
         let label = match &target {
             AggregateMember::Own(own) if spec.prefix.is_empty() => own.name.as_str(),
-            // Members may share a prefix, so the prefix is no unique label.
+            // Members may share a prefix, so a prefix is no unique label.
             AggregateMember::Own(own) => {
                 let (_, label) = own.name.as_str().split_once('.').unwrap_or_default();
                 label
@@ -90,7 +90,7 @@ impl MemberSlot {
         Arc::new(Self { about, state, task })
     }
 
-    /// Returns true if the slot is for exactly this member.
+    /// Returns true if the slot runs exactly this member with this configuration.
     pub(super) fn is_of(&self, target: &AggregateMember, spec: &Member) -> bool {
         let same = match (&self.about.target, target) {
             (AggregateMember::Own(one), AggregateMember::Own(other)) => Arc::ptr_eq(one, other),
@@ -102,17 +102,17 @@ impl MemberSlot {
             && self.about.pin == spec.pin
     }
 
-    /// The prefix of the member's names.
+    /// The prefix of the member's published names.
     pub(super) fn prefix(&self) -> &Arc<str> {
         &self.about.prefix
     }
 
-    /// The member's name for people and in the audit log.
+    /// The member's name in messages and in the audit log.
     pub(super) fn label(&self) -> &Arc<str> {
         &self.about.label
     }
 
-    /// The current state.
+    /// The member's current state.
     pub(super) fn state(&self) -> MemberReadiness {
         self.state.borrow().clone()
     }
@@ -127,7 +127,7 @@ impl MemberSlot {
         }
     }
 
-    /// Waits until the member has an offer, has failed, or its time limit is over.
+    /// Waits until the member has an offer, has failed, or has exceeded its time limit.
     pub(super) async fn settled(&self) {
         let mut state = self.state.subscribe();
         let settled = state.wait_for(|state| !matches!(state, MemberReadiness::Starting));
@@ -139,7 +139,7 @@ impl MemberSlot {
         found(&self.about.target, registry)
     }
 
-    /// Returns true if the member is a namespace that clients can reach otherwise, so that they need access to it.
+    /// Returns true if the member is a namespace that clients can also reach directly, so that they need access to it.
     pub(super) fn is_served(&self) -> bool {
         matches!(self.about.target, AggregateMember::Served(_))
     }
@@ -161,7 +161,7 @@ fn found(target: &AggregateMember, registry: &Registry) -> Option<Arc<Namespace>
 /// Follows a member until the task is aborted.
 async fn keep(keeper: Keeper) {
     supervise("the task of an aggregate's member", || {
-        // Also dropped by a panic: then lists no longer wait for this member, whose task has failed.
+        // Dropped by a panic, too: then lists no longer wait for this member, whose task has failed.
         let broken = GoneByPanic(&keeper);
         let round = keeper.run();
         async move {
@@ -183,18 +183,18 @@ impl Drop for GoneByPanic<'_> {
     }
 }
 
-/// The task of a member.
+/// The task that follows one member.
 struct Keeper {
     home: Home,
     about: MemberConfig,
     state: watch::Sender<MemberReadiness>,
 }
 
-/// Reason why a reading brought no offer.
+/// Reason why a reading of the member gave no offer.
 enum ReadingFailure {
-    /// The server is there, but did not answer this time: the former offer may stay.
+    /// The server runs, but did not answer this time: the former offer may stay.
     Refused(String),
-    /// No offer can be published.
+    /// The member has no offer that can be published.
     Unfit(Why),
 }
 
@@ -205,7 +205,7 @@ impl Keeper {
         let mut pace = Pace::default();
         // The namespace of the published offer, if there is one.
         let mut offered_by: Option<Arc<Namespace>> = None;
-        // The reasons why lists were missing at the last reading.
+        // Reasons for missing lists at the last reading, which were logged then.
         let mut unlisted = Vec::new();
         loop {
             published.mark_unchanged();
@@ -217,7 +217,7 @@ impl Keeper {
                 let _ = published.changed().await;
                 continue;
             };
-            // Subscribed before the lists are read: a change meanwhile causes another reading.
+            // Subscribed before the lists are read: a change during the reading causes another reading.
             let mut overheard = self.home.audience.overhear(&namespace.name);
             overheard.mark_unchanged();
             let same = offered_by.is_some_and(|by| Arc::ptr_eq(&by, &namespace));
@@ -253,8 +253,8 @@ impl Keeper {
         }
     }
 
-    /// Waits for a step of the gateway's start while the member is on its way up. Returns false if it is not. Requests wait only
-    /// for the member's own time limit.
+    /// Waits for a step of the gateway's start while the member is still to be started. Returns false if it is not. Requests
+    /// wait only for the member's own time limit.
     async fn until_up(&self, published: &mut watch::Receiver<Arc<Snapshot>>) -> bool {
         let (AggregateMember::Served(name), registry) = (&self.about.target, &self.home.registry)
         else {
@@ -279,7 +279,7 @@ impl Keeper {
         true
     }
 
-    /// Reads the member's offer. At the first reading, the time limit only ends the wait of requests.
+    /// Reads the member's offer. At the first reading, the time limit does not end the reading, only the wait of requests.
     async fn read(
         &self,
         namespace: &Arc<Namespace>,
@@ -302,7 +302,7 @@ impl Keeper {
                 reading.await
             }
         };
-        // A server that is away may be represented by its last good answers. These do not count as an offer.
+        // Last good answers may take the place of a server that is away. They do not count as an offer.
         let presence = self.presence(namespace);
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
@@ -311,7 +311,7 @@ impl Keeper {
             Err(reason) if is_there => return Err(ReadingFailure::Refused(reason)),
             Err(reason) => return Err(ReadingFailure::Unfit(Why::Unread(reason))),
         };
-        // An offer that is published already was checked before.
+        // An offer equal to the published one was checked before.
         if before.is_some_and(|before| reading.offer.changes(before).is_empty()) {
             return Ok(reading);
         }
@@ -341,8 +341,8 @@ impl Keeper {
         Ok(reading)
     }
 
-    /// Waits until the member's offer may have changed, the member ended, or it is back. A member that is never restarted comes
-    /// back only by a reload. `again`: the time until the next reading in any case.
+    /// Waits until the member's offer may have changed, the member ended, or it came back. A member that is never restarted
+    /// comes back only by a reload. `again`: time until the next reading in any case.
     async fn until_worth_a_reading(
         &self,
         namespace: &Arc<Namespace>,
@@ -360,9 +360,9 @@ impl Keeper {
                 .as_ref()
                 .is_some_and(|it| *it.borrow() == Presence::Dead);
             let due = at.filter(|_| !is_dead);
-            // - the server ended, or is back
+            // - the server ended, or came back
             // - a list changed
-            // - time to read again
+            // - the time for another reading has come
             // - a reload, which counts only if it changed this member
             tokio::select! {
                 () = turned(&mut presence, offers) => {
@@ -399,7 +399,7 @@ impl Keeper {
         self.state.borrow().offer()
     }
 
-    /// Logs the reasons for missing lists, each once.
+    /// Logs the reasons for missing lists that are not in `told`.
     fn unlisted(&self, reasons: Vec<String>, told: &mut Vec<String>) {
         for reason in reasons.iter().filter(|it| !told.contains(it)) {
             tracing::warn!(
@@ -414,11 +414,11 @@ impl Keeper {
         *told = reasons;
     }
 
-    /// Publishes the offer, unless it is published already.
+    /// Publishes the offer, unless it equals the published one.
     fn ready(&self, offer: Offer, before: Option<&Offer>) {
         let changes = match before {
             Some(before) => offer.changes(before),
-            // With a reload, access of clients may have changed, too.
+            // After a reload, access of clients may have changed, too.
             None if self.offer().is_some() => {
                 vec![Change::Tools, Change::Resources, Change::Prompts]
             }
@@ -459,7 +459,7 @@ impl Keeper {
         }
     }
 
-    /// Removes the member's offer, and logs it once.
+    /// Removes the member's offer, and logs the reason once.
     fn gone(&self, why: Why) {
         let mut offered = None;
         let news = self.state.send_if_modified(|state| {
@@ -494,8 +494,8 @@ impl Keeper {
     }
 }
 
-/// Waits until a server with a published offer ends, or a server without one is back. A server that was stopped because it was
-/// unused starts when it is used.
+/// Waits until a server with a published offer ends, or a server without one is back. A server that was stopped as unused
+/// counts as running: it starts when it is used.
 async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) {
     let Some(presence) = presence else {
         return std::future::pending().await;
@@ -504,7 +504,7 @@ async fn turned(presence: &mut Option<watch::Receiver<Presence>>, offers: bool) 
         return;
     }
     loop {
-        // The earlier state does not matter: the last request may have failed for other reasons.
+        // A change is awaited even if the server runs now: the last request may have failed for another reason.
         if presence.changed().await.is_err() {
             return std::future::pending().await;
         }

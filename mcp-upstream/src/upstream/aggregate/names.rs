@@ -1,15 +1,15 @@
-//! Names under which an aggregate publishes the offers of its members.
+//! Names under which an aggregate publishes its members' entries.
 
 use sha2::{Digest as _, Sha256};
 
 use super::catalogue::EntryKind;
 
-/// The longest name of a tool or prompt that all clients accept.
+/// Maximum number of characters of a tool's or prompt's name that all clients accept.
 const NAME_MAX: usize = 64;
-/// Digits of the digest at the end of a name that was too long, or would equal another name.
+/// Number of hex digits of the digest at the end of a name that was too long, or would equal another name.
 const DIGITS: usize = 8;
 
-/// A name, or a URI, behind a prefix.
+/// A name or URI of a member, with the member's prefix.
 pub(super) fn prefixed(prefix: &str, own: &str) -> String {
     match prefix.is_empty() {
         true => own.to_owned(),
@@ -17,7 +17,7 @@ pub(super) fn prefixed(prefix: &str, own: &str) -> String {
     }
 }
 
-/// A prefixed name without its prefix.
+/// A prefixed name without its prefix; `None` if it does not have the prefix.
 pub(super) fn own<'a>(prefix: &str, published: &'a str) -> Option<&'a str> {
     match prefix.is_empty() {
         true => Some(published),
@@ -32,7 +32,7 @@ pub(super) fn prefixed_too_long(kind: EntryKind, prefix: &str, own: &str) -> Opt
     (is_name && published.chars().count() > NAME_MAX).then_some(published)
 }
 
-/// A short form of a name that is too long for some clients, the same at every start; `None` if the name is short.
+/// A short form of a name that is too long for some clients, equal at every start; `None` if the name is short enough.
 pub(super) fn short(published: &str) -> Option<String> {
     let is_long = published.chars().count() > NAME_MAX;
     is_long.then(|| told_apart(published, published))
@@ -49,8 +49,8 @@ pub(super) fn safe(published: &str) -> Option<String> {
     Some(each.collect())
 }
 
-/// A unique name of at most 64 characters: `safe`, shortened, with the beginning of a digest of the original name
-/// `published`. The same at every start.
+/// A unique name of at most 64 characters: `safe`, shortened, with the beginning of a digest of the original name `published`.
+/// Equal at every start.
 pub(super) fn told_apart(safe: &str, published: &str) -> String {
     let digest = hex::encode(Sha256::digest(published));
     let kept: String = safe.chars().take(NAME_MAX - DIGITS - 1).collect();

@@ -1,19 +1,19 @@
 //! Finding the names nearest to an unknown name.
 //!
-//! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand. So the names with the most
-//! letters in common are found first, by counts that each entry keeps, and only those few are compared.
+//! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand names. So the names with
+//! the most letters in common are found first, by counts that each entry keeps, and only those few are compared.
 
 use super::catalogue::PublishedEntry;
 use super::own::{ALIKE, COMPARED_MAX, likeness};
 
-/// Most names that are suggested.
+/// Maximum number of names that are suggested.
 pub(super) const SUGGESTIONS: usize = 3;
-/// Most names that are compared.
+/// Maximum number of names that are compared in full.
 const COMPARED: usize = 24;
 /// Number of classes of letters that are counted separately.
 const LETTERS: usize = 32;
 
-/// A name in lower case, and how often each letter occurs.
+/// A name in lower case, with the number of occurrences of each letter.
 #[derive(Debug)]
 pub(super) struct NameShape {
     lower: Box<str>,
@@ -34,7 +34,7 @@ impl NameShape {
         }
     }
 
-    /// Upper bound of the likeness of two names, by their letters; larger is more alike.
+    /// Upper bound of the likeness of two names by their letter counts; larger is more alike.
     fn may_be_like(&self, other: &Self) -> u32 {
         let pairs = self.counts.iter().zip(&other.counts);
         let common: u32 = pairs.map(|(one, other)| u32::from(*one.min(other))).sum();
@@ -65,7 +65,7 @@ pub(super) fn nearest<'e>(
         let by_letters = |it: &(bool, u32, &PublishedEntry)| std::cmp::Reverse((it.0, it.1));
         candidates.select_nth_unstable_by_key(COMPARED, by_letters);
         candidates.truncate(COMPARED);
-        // In the order of the list: of equally near names, the first is suggested.
+        // Sorted in the order of the list: of equally near names, the first is suggested.
         candidates.sort_by_key(|(_, _, entry)| entry.at);
     }
     let mut near: Vec<_> = candidates

@@ -1,4 +1,5 @@
-//! An aggregate as a member of another one: all entries of its members, active or not, and none of its own tools.
+//! Reading of an aggregate that is a member of another one: its offer is all entries of its members, active or not, and none of
+//! its own tools.
 
 use tooldock_workers::registry::Namespace;
 
@@ -7,7 +8,7 @@ use super::catalogue::EntryKind;
 use super::offer::{Offer, OfferEntry};
 use super::reading::MemberReading;
 
-/// The aggregate's offer, once its members have had their time to start.
+/// Reads the aggregate's offer, once its members have had their time to start.
 ///
 /// # Errors
 ///

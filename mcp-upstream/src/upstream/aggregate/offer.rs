@@ -1,4 +1,4 @@
-//! The offer of a member of an aggregate, as the member wrote it, within limits.
+//! A member's offer: its tools, resources, templates and prompts as the member wrote them, within limits.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::broadcast::Change;
 use crate::catalogue::{ListKind, mend};
 use crate::protocol::Era;
 
-/// Most bytes of names and definitions that are kept of one member, of all its lists together: 8 MiB.
+/// Maximum size of the names and definitions that are kept of one member, of all its lists together: 8 MiB.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of the longest name that is kept.
+/// Maximum size of a name that is kept, in bytes.
 pub(super) const NAME_MAX: usize = 256;
-/// Bytes of the longest URI that is kept.
+/// Maximum size of a URI that is kept, in bytes.
 pub(super) const URI_MAX: usize = 8 * 1024;
-/// Bytes of the longest URI template: each URI that is read is compared with it.
+/// Maximum size of a URI template that is kept, in bytes: each URI that is read is compared with it.
 pub(super) const TEMPLATE_MAX: usize = 1024;
-/// Most definitions of a reading whose faults are reported.
+/// Maximum number of definitions of a reading whose faults are reported.
 const WRONG_MAX: usize = 10;
 
-/// A member's offer at one moment.
+/// A member's lists at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Offer {
     pub(super) tools: Vec<OfferEntry>,
@@ -30,19 +30,19 @@ pub(super) struct Offer {
     pub(super) prompts: Vec<OfferEntry>,
 }
 
-/// Remaining room for a member's entries.
+/// Remaining space for a member's entries, and the record of entries that were left out.
 #[derive(Debug)]
 pub(super) struct OfferRoom {
     bytes: usize,
     pub(super) is_full: bool,
     /// Number of entries whose names are too long.
     too_long: usize,
-    /// Faults of the first few wrong definitions, and the number of further ones.
+    /// Faults of the first wrong definitions, up to [`WRONG_MAX`]; further ones are only counted.
     wrong: Vec<String>,
     more_wrong: usize,
 }
 
-/// An entry of a list.
+/// An entry of a member's list.
 #[derive(Debug, Clone)]
 pub(super) struct OfferEntry {
     /// The member's own name or URI for the entry.
@@ -52,7 +52,7 @@ pub(super) struct OfferEntry {
 }
 
 impl Offer {
-    /// The lists of clients that differ from those of another offer. Tools differ whenever resources do: the catalogue of
+    /// The lists of clients that change if the other offer is replaced. Tools change whenever resources do: the catalogue of
     /// resources is part of the list of tools.
     pub(super) fn changes(&self, other: &Self) -> Vec<Change> {
         let resources = self.resources != other.resources || self.templates != other.templates;
@@ -67,7 +67,7 @@ impl Offer {
         changed.map(|(_, change)| change).collect()
     }
 
-    /// Digest of all names and definitions.
+    /// Digest of all names and definitions, as a `pin` holds it.
     pub(super) fn digest(&self) -> Pin {
         let mut hash = Sha256::new();
         for list in [&self.tools, &self.resources, &self.templates, &self.prompts] {
@@ -96,8 +96,8 @@ impl Default for OfferRoom {
 }
 
 impl OfferRoom {
-    /// Returns true if there is room for an entry. After the first entry without room, no more are kept: the published set does
-    /// not depend on the sizes of the rest.
+    /// Returns true if there is space for an entry. After the first entry without space, no more are kept, so that the
+    /// published set does not depend on the sizes of later entries.
     pub(super) fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
         if own.len() > longest {
             self.too_long += 1;
@@ -109,7 +109,7 @@ impl OfferRoom {
         !self.is_full
     }
 
-    /// The definition as strict clients accept it; `None` if no client could use it.
+    /// Mends a definition so that strict clients accept it; `None` if no client could use it.
     pub(super) fn mended(
         &mut self,
         method: &str,
@@ -171,7 +171,7 @@ impl PartialEq for OfferEntry {
 }
 
 impl OfferEntry {
-    /// An entry with this definition; `None` if it is no JSON.
+    /// An entry with this definition; `None` if the definition is no JSON.
     pub(super) fn new(own: &Arc<str>, definition: &str) -> Option<Self> {
         Some(Self {
             own: Arc::clone(own),
@@ -179,8 +179,8 @@ impl OfferEntry {
         })
     }
 
-    /// The definition with its keys in order, so that only its meaning counts. If it cannot be parsed, such as one with a number
-    /// beyond all bounds, every byte counts: a part that was ignored here could change under the same pin.
+    /// The definition with its keys in order, so that only its meaning counts. If it cannot be parsed, for example because of a
+    /// number beyond all bounds, every byte counts: text that was ignored here could change under the same pin.
     fn canonical(&self) -> String {
         let text = self.definition.get();
         match serde_json::from_str::<serde_json::Value>(text) {

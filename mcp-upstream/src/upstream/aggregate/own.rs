@@ -17,14 +17,14 @@ use crate::format::ResultFormat;
 use crate::jsonrpc::{Response, ResponseOutcome};
 use crate::session::Toolset;
 
-/// Turns tools and resources on and off.
+/// Name of the tool that turns tools and resources on and off.
 pub(super) const ACTIVATE: &str = "toolman_activate";
-/// Finds tools and resources by words.
+/// Name of the tool that finds tools and resources by words.
 pub(super) const SEARCH: &str = "toolman_search";
-/// Calls any active tool.
+/// Name of the tool that calls any active tool.
 pub(super) const CALL: &str = "toolman_call";
 
-/// The four lists of [`ACTIVATE`].
+/// The arguments of [`ACTIVATE`]: four lists of names and patterns.
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
 /// A whole call of [`ACTIVATE`] that turns a name on, in words that can be followed literally: all four lists are required.
@@ -53,18 +53,18 @@ pub(super) fn call_of(tool: &str) -> String {
     )
 }
 
-/// Lowest likeness of a suggested name.
+/// Lowest [`likeness`] of a suggested name.
 pub(super) const ALIKE: f64 = 0.75;
-/// Bytes of the longest name that is compared with others, which costs the product of both lengths; a search looks at as many
-/// characters of a longer listed name.
+/// Maximum size of a name that is compared with others, in bytes: comparing costs the product of both lengths. A search looks
+/// at as many characters of a longer listed name.
 pub(super) const COMPARED_MAX: usize = 256;
-/// Most characters and words of a query that count.
+/// Maximum number of characters, and of words, of a query that count.
 const QUERY_MAX: usize = 256;
 const WORDS_MAX: usize = 16;
-/// Most entries in the result of a search.
+/// Maximum number of entries in the result of a search.
 const FOUND_MAX: usize = 20;
-/// Most work of a search: letters of one word times letters of the other. Beyond that, words that are similar to a part of a name
-/// are no longer found.
+/// Maximum work of a search: sum of the letters of one word times the letters of the other. Beyond it, words that are similar
+/// to a part of a name are no longer found.
 const EFFORT_MAX: usize = 64 * 1024 * 1024;
 
 /// The names of the aggregate's own tools.
@@ -75,8 +75,8 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     names
 }
 
-/// The definition of an own tool of an aggregate. `about_handle` is the sentence for callers whose activations are kept in a
-/// handle.
+/// The definition of one of the aggregate's own tools. `about_handle` is the sentence for callers whose activations are kept in
+/// a handle.
 pub(super) fn definition(
     name: &str,
     catalogue: &CatalogueView<'_>,
@@ -132,7 +132,7 @@ const LEAD: &str = "Activate or deactivate tools and resources. Only active ones
 pub(super) struct CatalogueView<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) toolset: &'a Toolset,
-    /// Returns true if the caller may know of the entry.
+    /// Filter that returns true if the caller may know of the entry.
     pub(super) visible: &'a (dyn Fn(&PublishedEntry) -> bool + Sync),
 }
 
@@ -150,13 +150,13 @@ impl CatalogueView<'_> {
         all.filter(|entry| entry.kind != EntryKind::Prompt && (self.visible)(entry))
     }
 
-    /// An entry for an example, preferably an inactive one.
+    /// An entry for use in an example, preferably an inactive one.
     pub(super) fn exemplary(&self) -> Option<&PublishedEntry> {
         let mut inactive = self.switched().filter(|it| !it.is_active(self.toolset));
         inactive.next().or_else(|| self.switched().next())
     }
 
-    /// A sentence with a whole call that turns an entry on; empty if there is no entry.
+    /// A sentence with a whole call that turns an entry on; empty if the catalogue has no entry.
     fn example(&self) -> String {
         let call = self
             .exemplary()
@@ -208,7 +208,7 @@ impl CatalogueView<'_> {
         nearest(name, all.filter(|entry| entry.is_resource() == resources))
     }
 
-    /// Advice about an unknown name.
+    /// Advice about an unknown name: the nearest names, or that it is of the other kind.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let kind = if resources { "resource" } else { "tool" };
         let near = self.near(name, resources);
@@ -227,7 +227,7 @@ impl CatalogueView<'_> {
         }
     }
 
-    /// The entries that match some words, the best first.
+    /// The entries that match the words of a query, best first, at most [`FOUND_MAX`].
     pub(super) fn search(&self, query: &str) -> Vec<Value> {
         let query: String = query.chars().take(QUERY_MAX).collect();
         let query = query.to_lowercase();
@@ -270,7 +270,7 @@ fn score(entry: &PublishedEntry, words: &[&str], effort: &mut usize) -> f64 {
     let parts: Vec<&str> = name.split(|it: char| !it.is_alphanumeric()).collect();
     let mut alike = |part: &str, word: &str| {
         let (shorter, longer) = (part.len().min(word.len()), part.len().max(word.len()));
-        // A word is never like one of twice its length.
+        // Words of which one is more than twice as long as the other are never alike.
         if 2 * shorter < longer {
             return 0.0;
         }
@@ -312,7 +312,7 @@ fn sorted<'a>(entries: impl Iterator<Item = &'a PublishedEntry>) -> Vec<&'a Publ
     entries
 }
 
-/// A text with names, of about `max` characters; the remaining names are counted.
+/// Lists names in a text of about `max` characters; further names are only counted.
 pub(super) fn few(names: &[&str], max: usize) -> String {
     let mut text = String::new();
     for (at, name) in names.iter().enumerate() {
@@ -327,20 +327,20 @@ pub(super) fn few(names: &[&str], max: usize) -> String {
     text
 }
 
-/// The aggregate's own response.
+/// A response that the aggregate itself gives.
 pub(super) struct AggregateReply {
     /// The result, or advice for the model.
     pub(super) outcome: Result<Value, String>,
-    /// Further blocks of text, for the model.
+    /// Further blocks of text for the model.
     pub(super) further: Vec<String>,
-    /// The handle of the changed set.
+    /// The new handle, after a change of a set that the client keeps.
     pub(super) handle: Option<String>,
-    /// The stable code of a failure.
+    /// The stable code of the failure; unused for a result.
     code: CallErrorCode,
 }
 
 impl AggregateReply {
-    /// A successful response.
+    /// A response with a result.
     pub(super) fn result(result: Value) -> Self {
         Self {
             outcome: Ok(result),
@@ -350,7 +350,7 @@ impl AggregateReply {
         }
     }
 
-    /// An error with advice.
+    /// A response with an error, whose text advises what to do.
     pub(super) fn failed(reason: impl Into<String>, code: CallErrorCode) -> Self {
         Self {
             outcome: Err(reason.into()),
@@ -359,17 +359,17 @@ impl AggregateReply {
         }
     }
 
-    /// An error about the arguments.
+    /// A response with an error about the arguments.
     pub(super) fn invalid(reason: impl Into<String>) -> Self {
         Self::failed(reason, CallErrorCode::InvalidArguments)
     }
 
-    /// An error about a name that is unknown or inactive.
+    /// A response with an error about a name that is unknown or inactive.
     pub(super) fn unknown(reason: impl Into<String>) -> Self {
         Self::failed(reason, CallErrorCode::ToolNotFound)
     }
 
-    /// Adds words at the end of the error.
+    /// Adds words at the end of the error; a result stays.
     pub(super) fn adding(mut self, words: &str) -> Self {
         if let Err(reason) = &mut self.outcome {
             reason.push_str(words);
@@ -377,7 +377,7 @@ impl AggregateReply {
         self
     }
 
-    /// The object of the convention.
+    /// The response as an object with `success`, `result` and `error`.
     fn object(&self) -> Value {
         match &self.outcome {
             Ok(result) => json!({ "success": true, "result": result, "error": null }),
@@ -385,7 +385,7 @@ impl AggregateReply {
         }
     }
 
-    /// The response as the result of a tool.
+    /// The response as the result of a tool call.
     pub(super) fn as_result(&self, format: &ResultFormat) -> Response {
         let object = self.object();
         let mut content = vec![json!({ "type": "text", "text": object.to_string() })];
@@ -424,7 +424,7 @@ impl AggregateReply {
         }
     }
 
-    /// The response as a JSON-RPC error, for methods without another place for it.
+    /// The response as a JSON-RPC error, for methods whose results have no place for it.
     pub(super) fn rpc_error(&self, code: i32) -> Response {
         let message: Cow<'_, str> = match &self.outcome {
             Err(error) => error.as_str().into(),

@@ -1,15 +1,15 @@
-//! Pace of reading a member.
+//! Pauses between readings of a member.
 
 use std::time::Duration;
 
-/// Pause after a list has changed: several changes in a row are read once.
+/// Pause before a reading after a list has changed: several changes in a row are read once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause, for a member whose lists never stop changing.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Time after a reading without changes, after which the pause starts anew.
+/// Time without a change after a reading that resets the pause.
 const QUIET: Duration = Duration::from_secs(10);
-/// Most retries of lists that could not be read while a former list replaces them: not for ever, since a server that is asked is
-/// never stopped as unused.
+/// Maximum number of retries of lists that could not be read while a former list replaces them. Bounded because a server that
+/// is asked is never stopped as unused.
 const AGAIN_MAX: u32 = 6;
 
 /// Pause before the next reading of a member that announced a changed list.
@@ -34,7 +34,7 @@ pub(super) fn retry_after(failures: u32) -> Duration {
     Duration::from_secs(1 << failures.min(6))
 }
 
-/// Pause before missing lists are read again while the member has an offer; `None` after enough attempts.
+/// Pause before missing lists are read again while the member has an offer; `None` after [`AGAIN_MAX`] attempts.
 pub(super) fn again_after(failures: u32) -> Option<Duration> {
     (1..=AGAIN_MAX)
         .contains(&failures)

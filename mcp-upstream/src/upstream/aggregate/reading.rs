@@ -1,4 +1,4 @@
-//! Reading a member of an aggregate: it is asked for its lists as a client would ask, to the end of all pages.
+//! Reads a member of an aggregate: requests its lists as a client would, to the end of all pages.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::profile::Profile;
 use crate::protocol::{ProtocolVersion, code};
 use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, Upstream};
 
-/// Pages that are read of one list at most.
+/// Maximum number of pages that are read of one list.
 const PAGES_MAX: usize = 100;
-/// Entries that are read of one list at most.
+/// Maximum number of entries that are read of one list.
 const ENTRIES_MAX: usize = 10_000;
 
-/// The result of reading a member.
+/// Result of reading a member.
 #[derive(Debug)]
 pub(super) struct MemberReading {
     pub(super) offer: Offer,
-    /// Reasons why lists could not be read. Their former contents replace them, if any.
+    /// Reasons why lists could not be read. Their former contents are used instead, if there are any.
     pub(super) failed: Vec<String>,
-    /// Entries that were left out, and faults that were mended.
+    /// Words about entries that were left out, and about faults that were mended.
     pub(super) left_out: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl ReadingContext<'_> {
             body,
             namespace: Arc::clone(self.namespace),
             upstream: self.upstream,
-            // The richest version whose definitions mean the same in both eras.
+            // The newest legacy version, whose definitions mean the same in both eras.
             client: Client::Legacy(ProtocolVersion::V2025_11_25),
             streams: false,
             depth: 0,
@@ -142,7 +142,7 @@ impl ReadingContext<'_> {
         Ok(capabilities.to_owned())
     }
 
-    /// All entries of a list, except those without a name or without room.
+    /// All entries of a list, except entries without a name or without space.
     async fn list(
         &self,
         method: &str,
@@ -211,7 +211,7 @@ impl ReadingContext<'_> {
         };
         let no_result = || format!("its answer to {method} is no result");
         match self.upstream.prepare(&cx, request).get().await {
-            // The member has the capability, but no entries of this kind now.
+            // The member has the capability, but currently no entries of this kind.
             Err(RequestError::MethodNotFound(_)) => nothing(&method).ok_or_else(no_result),
             Err(refused) => Err(refused.message().into_owned()),
             Ok(PreparedRequest::Response(answer)) => result(&answer).ok_or_else(no_result),
@@ -222,7 +222,7 @@ impl ReadingContext<'_> {
                     UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
                     UpstreamReply::Response(response) => match response.outcome() {
                         ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
-                        // Many servers declare capabilities whose lists they do not have, templates above all.
+                        // Many servers declare capabilities whose lists they do not have, in most cases those of templates.
                         ResponseOutcome::Error(error) if is_unknown_method(&error) => {
                             nothing(&method).ok_or_else(no_result)
                         }
@@ -242,7 +242,7 @@ impl ReadingContext<'_> {
     }
 }
 
-/// An empty list as the answer of a member that does not know the method.
+/// An empty list, which replaces the answer of a member that does not know the method.
 fn nothing(method: &str) -> Option<Box<RawValue>> {
     let key = match method {
         "tools/list" => "tools",
@@ -263,7 +263,7 @@ fn owned(result: &[u8]) -> Option<Box<RawValue>> {
     spans::raw(result).map(ToOwned::to_owned)
 }
 
-/// The result of a whole response.
+/// The result in a whole JSON-RPC response.
 fn result(response: &[u8]) -> Option<Box<RawValue>> {
     spans::member(spans::raw(response)?, "result").map(ToOwned::to_owned)
 }

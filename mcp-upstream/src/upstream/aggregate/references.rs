@@ -12,17 +12,17 @@ use crate::engine::UpstreamReply;
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
 
-/// Publishes the URIs of one member.
+/// Rewrites the URIs of one member to published URIs.
 pub(super) struct References {
     catalogue: Arc<Catalogue>,
     member: usize,
     prefix: Arc<str>,
-    /// Remaining work for comparing URIs: a result may hold very many.
+    /// Remaining work for comparing URIs, since a result may hold very many of them.
     budget: Mutex<Budget>,
 }
 
 impl References {
-    /// For a member with this prefix; `None` if URIs are published unchanged.
+    /// Rewriter for a member with this prefix; `None` if URIs are published unchanged.
     pub(super) fn new(
         catalogue: &Arc<Catalogue>,
         member: usize,
@@ -36,7 +36,7 @@ impl References {
         })
     }
 
-    /// Publishes the URIs in a reply to a request of this method.
+    /// Rewrites the URIs in a reply to a request of this method.
     pub(super) fn publish(&self, method: &str, reply: UpstreamReply) -> UpstreamReply {
         match reply {
             UpstreamReply::Response(response) if !response.is_error() => {
@@ -61,7 +61,7 @@ impl References {
         }
     }
 
-    /// A result object with published URIs; `None` if nothing in it changes.
+    /// The result object with published URIs; `None` if no URI in it changes.
     fn result(&self, method: &str, result: &[u8]) -> Option<String> {
         if !spans::may_hold(result, "uri") {
             return None;
@@ -130,7 +130,7 @@ impl References {
     }
 }
 
-/// Changes items of a list; `None` if no item changes.
+/// Rewrites items of a list; `None` if no item changes.
 fn each(list: &[u8], change: impl Fn(&RawValue) -> Option<String>) -> Option<String> {
     let items: Vec<&RawValue> = serde_json::from_slice(list).ok()?;
     let changed: Vec<_> = items.iter().map(|item| change(item)).collect();

@@ -1,4 +1,4 @@
-//! Requests that an aggregate passes to a member: reading of resources, prompts, completions.
+//! Requests that an aggregate passes to a member: `resources/read`, `prompts/get` and `completion/complete`.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -34,7 +34,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// The active resource, or template, for a published URI, and the member's own URI.
+    /// The active resource or template for a published URI, with the member's own URI.
     pub(super) fn resource(
         &self,
         uri: &str,

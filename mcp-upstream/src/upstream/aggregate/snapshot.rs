@@ -6,11 +6,11 @@ use super::catalogue::{Catalogue, PublishedEntry};
 use super::own::CatalogueView;
 use crate::session::Toolset;
 
-/// A catalogue, a toolset, and the entries that the caller may know of.
+/// A catalogue with the caller's toolset and visibility, owned so that it can go to another thread.
 pub(super) struct Snapshot {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) toolset: Arc<Toolset>,
-    /// Visibility of entries for the caller, by position.
+    /// True for entries that the caller may know of, by position in the catalogue.
     pub(super) visible: Vec<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! Messages of a client to all members: its log level, and notifications. They go only to running copies of servers; none is
-//! started for them. A copy that starts later gets the level as it starts.
+//! Messages of a client that go to all members: its log level, and notifications. They go only to running copies of servers; no
+//! copy is started for them. A copy that starts later gets the level at its start.
 
 use futures_util::future::join_all;
 use tokio::time::{Duration, timeout};
@@ -13,11 +13,11 @@ use crate::jsonrpc::{Key, RequestError};
 use crate::session::SessionPatch;
 use crate::upstream::{IncomingRequest, PreparedRequest, ServerCopy};
 
-/// Time limit for telling members another log level.
+/// Time limit for passing a log level to the members.
 const LEVEL_WAIT: Duration = Duration::from_secs(5);
 
 impl AggregateRequest<'_> {
-    /// `logging/setLevel`: the session remembers the level; members are asked for the same level.
+    /// `logging/setLevel`: the session remembers the level, and the members get the request.
     pub(super) async fn set_level(
         &self,
         request: IncomingRequest<'_>,
@@ -50,7 +50,7 @@ impl AggregateRequest<'_> {
         ))
     }
 
-    /// Passes a notification to all members that run.
+    /// Passes a notification to all members whose copies run.
     pub(super) fn notify(&self, method: &str, message: &str) {
         for slot in self.live.slots.iter().filter(|slot| self.hears(slot)) {
             let Ok(namespace) = self.member_namespace(slot) else {
@@ -63,7 +63,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Returns true if the copy of the server that this client's requests go to is running.
+    /// Returns true if the copy of the member's server that gets this client's requests is running.
     fn hears(&self, slot: &MemberSlot) -> bool {
         let namespace = slot.namespace(&self.shared.home.registry);
         slot.offered().now

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use super::offer::Offer;
 use crate::upstream::health::MemberOffer;
 
-/// The reason for an ended server.
+/// The reason of [`Why::Ended`], for clients.
 pub(super) const ENDED: &str = "its server ended";
 
-/// State of a member.
+/// State of a member's offer.
 #[derive(Clone)]
 pub(super) enum MemberReadiness {
-    /// Its lists are being read for the first time.
+    /// The member's lists are being read for the first time.
     Starting,
     /// The first reading takes longer than its time limit.
     Late,
-    /// It has this offer.
+    /// The member has this offer.
     Ready(Arc<Offer>),
-    /// It has no offer.
+    /// The member has no offer.
     Gone {
         why: Arc<Why>,
-        /// Its last offer. The names stay reserved: a later server of the file must not replace a tool that a client has turned
-        /// on.
+        /// The member's last offer. Its names stay reserved: a later member of the file must not replace a tool that a client
+        /// has turned on.
         last: Option<Arc<Offer>>,
     },
 }
@@ -30,7 +30,7 @@ pub(super) enum MemberReadiness {
 /// A member's contribution to the catalogue.
 #[derive(Clone)]
 pub(super) struct CatalogueOffer {
-    /// The prefix of its names.
+    /// The prefix of the member's names.
     pub(super) prefix: Arc<str>,
     /// The current offer, or the last one if there is none now.
     pub(super) offer: Option<Arc<Offer>>,
@@ -41,19 +41,19 @@ pub(super) struct CatalogueOffer {
 /// Reason why a member has no offer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// No namespace of that name is served.
+    /// No namespace with the member's name is served.
     Missing,
-    /// Its server ended.
+    /// The member's server ended.
     Ended,
-    /// The offer differs from its `pin`. The full text, for the log.
+    /// The offer differs from the member's `pin`. Holds the full text, for the log.
     Pin(String),
-    /// The offer could not be read: the words of its server, or of the failure here. Only for the log, since they may hold paths,
-    /// commands and other words of a server.
+    /// The offer could not be read. Holds the words of the server, or of a failure in the gateway. Only for the log, since they
+    /// may hold paths, commands and other words of a server.
     Unread(String),
 }
 
 impl Why {
-    /// The reason for clients.
+    /// The reason in words for clients.
     pub(super) fn told(&self) -> &'static str {
         match self {
             Self::Missing => "no namespace of that name is served",
@@ -84,7 +84,7 @@ impl MemberReadiness {
         }
     }
 
-    /// The state of the namespace, for operators.
+    /// The state as operators see it.
     pub(super) fn health(&self) -> MemberOffer {
         match self {
             Self::Starting => MemberOffer::Awaited,
@@ -94,7 +94,7 @@ impl MemberReadiness {
         }
     }
 
-    /// The last offer.
+    /// The current offer, or the last one of a member that is gone.
     pub(super) fn last(&self) -> Option<Arc<Offer>> {
         match self {
             Self::Ready(offer) => Some(Arc::clone(offer)),

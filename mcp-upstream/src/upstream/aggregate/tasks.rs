@@ -1,7 +1,7 @@
-//! `tasks/get`, `tasks/result` and `tasks/cancel`, which go to the member that runs the task. The members know their tasks: a
-//! task belongs to the principal whose call began it. Members seal the names of their tasks (`client/task_names.rs`), so that a
-//! name reveals nothing and only its member can open it. There is no `tasks/list`, since the members' lists have cursors of their
-//! own.
+//! `tasks/get`, `tasks/result` and `tasks/cancel`, which go to the member that runs the task. Members keep the owners of their
+//! tasks: a task belongs to the principal whose call began it. Members seal the ids of their tasks (`client/task_names.rs`), so
+//! that an id reveals nothing and only its member can open it. There is no `tasks/list`, since the members' lists have cursors
+//! of their own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::jsonrpc::{self, RequestError, spans};
 use crate::upstream::{IncomingRequest, PreparedRequest};
 
 impl AggregateRequest<'_> {
-    /// Passes on a request about a task.
+    /// Passes a request about a task to the member that runs the task.
     pub(super) async fn task(
         &self,
         request: IncomingRequest<'_>,

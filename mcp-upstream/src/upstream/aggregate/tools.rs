@@ -1,4 +1,4 @@
-//! `tools/call` of an aggregate: a member's tool, or one of the aggregate's own.
+//! `tools/call` of an aggregate, for a member's tool or one of the aggregate's own.
 
 use std::sync::Arc;
 
@@ -129,7 +129,7 @@ impl AggregateRequest<'_> {
                 let named = with(params, "name", &entry.own);
                 let changes = [MemberEdit::Set("arguments", inner.arguments.get().into())];
                 let params = spans::edit(&named, &changes);
-                // Limits by the name of a tool also apply to calls by way of `toolman_call`.
+                // Limits by the name of a tool also apply to calls through `toolman_call`.
                 let published = PublishedName {
                     name: &inner.tool,
                     by_way_of: Some((CALL, arguments)),
@@ -147,7 +147,7 @@ impl AggregateRequest<'_> {
         Ok(PreparedRequest::Call(call))
     }
 
-    /// Prepares a call that did not come as MCP.
+    /// Prepares a tool call from a surface other than MCP.
     pub(super) fn call_tool(
         &self,
         tool: &str,
@@ -191,7 +191,7 @@ impl AggregateRequest<'_> {
                 Err(said) => CallTarget::Nothing(said),
             };
         }
-        // The engine refuses tools that this listener's policy hides, by the name of the call.
+        // A hidden `toolman_call` is not resolved: the engine refuses hidden tools by the name of the call.
         if name != CALL || !self.cx.view().allows_tool(CALL) {
             return CallTarget::Own;
         }
@@ -210,8 +210,8 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Returns true if the caller learns only that its credential does not open a tool: a caller with scopes does not learn which
-    /// other tools exist.
+    /// Returns true if the caller is told only that its credential does not open a tool: a caller with scopes does not learn
+    /// which other tools exist.
     fn is_closed(&self, name: &str) -> bool {
         let is_scoped = self
             .cx
@@ -229,7 +229,7 @@ impl AggregateRequest<'_> {
     }
 
     /// A call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that the
-    /// caller wrote: no member is asked, so that the response is the same whether or not the tool exists.
+    /// caller wrote, without asking a member, so that the response is the same whether or not the tool exists.
     fn closed(&self, method: &str, tool: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
         let facts = self.facts(method, tool, arguments);
         OwnCall::refused(facts, insufficient_scope(tool))
@@ -243,19 +243,19 @@ impl AggregateRequest<'_> {
 
 /// Target of a call of a tool.
 enum CallTarget<'a> {
-    /// A tool of the aggregate itself.
+    /// One of the aggregate's own tools.
     Own,
     /// A member's tool.
     Member(&'a PublishedEntry),
-    /// A member's tool, by way of `toolman_call`.
+    /// A member's tool, through `toolman_call`.
     Inner(&'a PublishedEntry, InnerCall),
-    /// No tool that the scopes of the caller's credential open.
+    /// A tool that the caller's scopes do not open.
     Closed(String),
-    /// No tool that can be called.
+    /// A tool that cannot be called, with the error.
     Nothing(AggregateReply),
 }
 
-/// Finds entries by words, among all visible entries.
+/// Finds visible entries by the words of a query.
 fn search(shown: &CatalogueView<'_>, arguments: &[u8]) -> AggregateReply {
     #[derive(serde::Deserialize)]
     struct Query {

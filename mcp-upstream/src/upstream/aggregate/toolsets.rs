@@ -1,4 +1,4 @@
-//! The active set of a request, and where a changed set is kept.
+//! The active set of a request's client, and where a changed set is kept.
 //!
 //! | client | set | kept |
 //! |---|---|---|
@@ -11,7 +11,8 @@
 //! a handle takes precedence over a principal's set. Clients without a token share no set: each keeps its own as with
 //! `"session"`.
 //!
-//! A change is applied to the set that is current when it is stored, under a lock: of two concurrent activations, both count.
+//! A change is applied to the set that is current when it is stored, under a lock, so that two concurrent activations both take
+//! effect.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,17 +31,17 @@ use crate::session::{Session, SessionPatch, Toolset};
 use crate::upstream::CallContext;
 use crate::upstream::sessions::SessionChanges;
 
-/// The member of `_meta` that may hold a handle, and that holds the new handle in the response to an activation.
+/// The key of `_meta` that may hold a handle, and that holds the new handle in the response to an activation.
 pub(super) const HANDLE_KEY: &str = "tooldock/toolset";
-/// Most principals whose sets are kept.
+/// Maximum number of principals whose sets an aggregate keeps.
 const PRINCIPALS_MAX: usize = 10_000;
 
-/// The active set of a request, and where a changed set is kept.
+/// The active set of a request's client, and where a changed set is kept.
 #[derive(Clone)]
 pub(super) struct Active {
     pub(super) toolset: Arc<Toolset>,
     pub(super) keep: Keep,
-    /// True if everything is active: another aggregate asks, which decides itself.
+    /// True if every entry counts as active: another aggregate asks, which decides itself.
     pub(super) is_all: bool,
 }
 
@@ -53,7 +54,7 @@ impl Active {
         }
     }
 
-    /// All entries are active.
+    /// The active set of a nested aggregate: every entry counts as active.
     pub(super) fn all() -> Self {
         Self {
             is_all: true,
@@ -62,20 +63,20 @@ impl Active {
     }
 }
 
-/// Place of a changed set.
+/// Storage of a changed set.
 #[derive(Clone)]
 pub(super) enum Keep {
     Session(Arc<Session>),
-    /// The client keeps it as a handle.
+    /// The client keeps the set, as a handle.
     Handle,
-    /// Not kept: the caller can bring no handle.
+    /// The set is not kept: the caller can send no handle, so changes are refused.
     Nowhere,
     Principal(Arc<str>),
     Process,
 }
 
 impl Keep {
-    /// The label in metrics.
+    /// The value of the label in metrics.
     pub(super) fn form(&self) -> &'static str {
         match self {
             Self::Session(_) => "session",
@@ -87,7 +88,7 @@ impl Keep {
     }
 }
 
-/// Sets that an aggregate keeps itself, by principal, or one for all clients.
+/// Active sets that an aggregate keeps itself: one per principal, or one for all clients.
 #[derive(Default)]
 pub(super) struct SharedSets(Mutex<HashMap<ToolsetOwner, (Arc<Toolset>, KeptToolset)>>);
 
@@ -97,16 +98,16 @@ enum ToolsetOwner {
     Principal(Arc<str>),
 }
 
-/// The changes of an activation: entries, whether they become active, and whether they are active at the start.
+/// The changes of an activation: entries, true if they become active, and true if they are active in the start set.
 #[derive(Debug)]
 pub(super) struct Switches {
     pub(super) wanted: Vec<(EntryId, bool, bool)>,
-    /// All current entries. If a set would grow too large, entries that no longer exist are dropped from it.
+    /// All current entries. If a set would grow too large, entries that no longer exist are dropped from the set.
     pub(super) known: HashSet<EntryId>,
 }
 
 impl Switches {
-    /// The set after the change.
+    /// Applies the changes to a set.
     ///
     /// # Errors
     ///
@@ -128,11 +129,11 @@ impl Switches {
     }
 }
 
-/// Lock of a session's activations, so that none of them misses a change of another, here or in the store.
+/// Lock of a session's activations, so that none of them misses the change of another one, in this process or in the store.
 struct SessionTurn {
-    /// Its only permit is held by the activation that changes the set.
+    /// Has one permit, which an activation holds while it changes the set.
     turn: Semaphore,
-    /// Counts the set in metrics while it differs from the start.
+    /// Counts the set in metrics while it differs from the start set.
     counted: Mutex<Option<KeptToolset>>,
 }
 
@@ -145,7 +146,7 @@ impl Default for SessionTurn {
     }
 }
 
-/// Changes the set of a session. Returns true if the set differs now.
+/// Changes the set of a session. Returns true if the change made a difference.
 ///
 /// # Errors
 ///
@@ -158,7 +159,7 @@ pub(super) async fn keep_in_session(
     metrics: &ToolmanMetrics,
 ) -> Result<bool, String> {
     let own: Arc<SessionTurn> = session.upstream_binding(aggregate, Arc::default);
-    // Never closed, so the permit is always granted.
+    // The semaphore is never closed, so the permit is always granted.
     let _turn = own.turn.acquire().await;
     let before = session.toolset();
     let after = switches.applied(&before)?;
@@ -183,7 +184,7 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Changes the set for this [`Keep`]. Returns true if the set differs now.
+    /// Changes the set that this [`Keep`] names. Returns true if the change made a difference.
     ///
     /// # Errors
     ///
@@ -233,7 +234,7 @@ impl SharedSets {
     }
 }
 
-/// The active set of a request. `members` are the request's, if it is one of MCP.
+/// The active set of a request's client. `members`: the request's members, if it is a request of MCP.
 ///
 /// # Errors
 ///
@@ -250,7 +251,7 @@ pub(super) fn active(
         return Ok(Active::of(toolset, Keep::Process));
     }
     let principal = cx.caller.principal.clone();
-    // Anonymous clients are not one principal.
+    // Anonymous clients do not count as one principal.
     let of_principal = principal
         .clone()
         .filter(|name| scope == ActivationScope::Principal && **name != *ANONYMOUS);
@@ -296,7 +297,7 @@ fn handle(
     Ok(Some(text.into_owned()))
 }
 
-/// The lists that an activation of these kinds changes.
+/// The lists that clients must read again after an activation of tools or resources.
 pub(super) fn changes(tools: bool, resources: bool) -> Vec<Change> {
     let mut changes = Vec::new();
     if tools || resources {

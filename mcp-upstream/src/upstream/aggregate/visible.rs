@@ -1,4 +1,4 @@
-//! Visibility: the entries of an aggregate that a client may know of.
+//! Visibility of an aggregate's entries: whether a client may know of an entry.
 //!
 //! | member | visible |
 //! |---|---|
@@ -19,11 +19,11 @@ use super::catalogue::{EntryKind, PublishedEntry};
 use crate::catalogue::View;
 use crate::upstream::ServerCopy;
 
-/// The members that a request has looked up so far, each once.
+/// The members' namespaces by position, each looked up once per request; `None` for members that the caller may not use.
 pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
 impl Visible {
-    /// No member of that many is looked up yet.
+    /// No namespace looked up yet, for this number of members.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
     }
@@ -36,7 +36,7 @@ impl Visible {
                 .is_some_and(|namespace| is_open_in(asked, entry, namespace))
     }
 
-    /// A member that the caller may know of.
+    /// The namespace of a member that the caller may use.
     fn member(&self, asked: &AggregateRequest<'_>, at: usize) -> Option<&Arc<Namespace>> {
         let known = self.0.get(at)?.get_or_init(|| {
             let slot = &asked.live.slots[at];
@@ -82,7 +82,7 @@ fn is_open_in(
             }))
 }
 
-/// Asks a member that is an aggregate about an entry, for this caller.
+/// Asks an aggregate that is a member about an entry, on behalf of this caller.
 fn inside(
     asked: &AggregateRequest<'_>,
     namespace: &Arc<Namespace>,

@@ -1,5 +1,5 @@
 //! State of an external server for one session: the session's own process, and its resource subscriptions on a shared one. It
-//! ends with the session.
+//! is dropped with the session.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -11,20 +11,20 @@ use super::inbound::InboundHandler;
 use super::watch::Watch;
 use crate::session::Session;
 
-/// The state for one session.
+/// State of one external server for one session.
 pub(super) struct UpstreamBinding {
     external: Weak<ExternalServers>,
     tag: Arc<str>,
-    /// Handler for messages of its own process, if it has one.
+    /// Handler for messages of the session's own process, if it has one.
     own: OnceLock<Arc<InboundHandler>>,
-    /// Handler for messages about its tasks on a shared process, if it began any.
+    /// Handler for messages about the session's tasks on a shared process, if it began any.
     tasks: OnceLock<Arc<InboundHandler>>,
-    /// Subscriptions by URI.
+    /// The session's subscriptions by URI.
     watches: Mutex<BTreeMap<Arc<str>, Watch>>,
 }
 
 impl UpstreamBinding {
-    /// The state of a session, made on first use.
+    /// The state for a session, created on first use.
     pub(super) fn of(
         external: &Arc<ExternalServers>,
         namespace: &NamespaceName,
@@ -62,7 +62,7 @@ impl UpstreamBinding {
         Arc::clone(self.tasks.get_or_init(make))
     }
 
-    /// Notes that the session has a general stream now, and sends the waiting messages there.
+    /// Sends the messages that waited for a general stream, which the session has now.
     pub(super) fn stream_opened(&self) {
         for handler in [&self.own, &self.tasks]
             .into_iter()
@@ -77,13 +77,13 @@ impl UpstreamBinding {
         self.lock().contains_key(uri)
     }
 
-    /// Keeps a subscription for the session.
+    /// Keeps a subscription for the session, in place of a former one to the same URI.
     pub(super) fn keep(&self, uri: &str, watch: Watch) {
         let before = self.lock().insert(uri.into(), watch);
         drop(before);
     }
 
-    /// Ends a subscription.
+    /// Ends the session's subscription to a resource.
     pub(super) fn leave(&self, uri: &str) {
         let left = self.lock().remove(uri);
         drop(left);

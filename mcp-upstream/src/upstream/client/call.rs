@@ -1,4 +1,4 @@
-//! A request on its way through a process, and its response on the way back.
+//! A call of a client at an MCP server: the request is sent over a leased connection, and the response is checked and adapted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,20 +41,20 @@ use crate::stdio::process::ProcessListener;
 use crate::upstream::Client;
 use crate::upstream::http::retry;
 
-/// Time that a server has to confirm that it has read its opening messages.
+/// Time limit for a server to confirm that it has read its opening messages.
 const READ_WAIT: Duration = Duration::from_secs(5);
-/// Time that a server which asked before its call has to process the answer. No message tells when it has; a client of its own
-/// would send its first call later than that.
+/// Time that a server which asked before its call gets to process the answer. No message tells when the server has done so; a
+/// client that is connected directly would send its first call later than that.
 const TAKEN_IN: Duration = Duration::from_millis(100);
-/// Number of parts of that time, with a ping after each: a server on a busy machine gets more time.
+/// Number of steps that `TAKEN_IN` is divided into, with a ping after each: a server on a busy machine gets more time.
 const TAKEN_IN_PARTS: u32 = 4;
-/// The longest page of a list, in bytes, that is mended on a message thread.
+/// Maximum size of a list's page that is mended on a message thread, in bytes.
 const MENDED_HERE_MAX: usize = 64 * 1024;
 
 /// A page of a list that is too long to be mended on a message thread.
 struct LongPage {
     catalogue: Arc<Catalogue>,
-    /// The version of the tools when the page arrived.
+    /// The version of the tool list when the page arrived.
     version: u64,
     kind: ListKind,
     era: Era,
@@ -63,24 +63,24 @@ struct LongPage {
     answer: Response,
 }
 
-/// A call of a request that goes to the server.
+/// A call that sends a client's request to the server.
 pub(super) struct ServerCall {
     pub(super) external: Arc<ExternalServers>,
     pub(super) facts: CallFacts,
     pub(super) client: Client,
     pub(super) requester: Requester,
-    /// The caller's access, which decides what lists show.
+    /// The caller's scopes and access, which decide what lists show.
     pub(super) access: Access,
     pub(super) request: Request,
-    /// The request with arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
+    /// The request with arguments converted to the types of the tool's schema, if any arguments were sent as JSON in strings.
     pub(super) coerced: OnceLock<Request>,
     /// The tasks that the request names.
     pub(super) tasks: tasks::RequestTasks,
-    /// Task names of the client, if the request came through an aggregate.
+    /// Translation between the client's and the server's task names, if the request came through an aggregate.
     pub(super) task_names: Option<TaskNames>,
-    /// Cancels the request at the server, once it was sent.
+    /// Handle to cancel the request at the server, once it was sent.
     pub(super) sent: Mutex<Option<Canceller>>,
-    /// True if the call failed and the state of its session is lost.
+    /// True if the call failed because the state of its session is lost.
     pub(super) lost: AtomicBool,
 }
 
@@ -140,7 +140,7 @@ impl ServerCall {
             let found = processes.place_of_task(&facts.namespace, era, principal, task);
             place.key = found.unwrap_or(place.key);
         }
-        // Number of attempts, and the backends that were tried if the request could have gone to any.
+        // Number of attempts, and the backends that were tried if any backend could have taken the request.
         let (mut attempts, mut tried) = (1, Vec::new());
         let mut reopened = false;
         loop {
@@ -154,7 +154,7 @@ impl ServerCall {
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                // The session is opened again, once.
+                // An unknown session is reopened, once per call.
                 Err(MissingResponse { fate, .. })
                     if !reopened
                         && (fate == Fate::SessionGone
@@ -207,8 +207,8 @@ impl ServerCall {
         self.coerced.get().unwrap_or(&self.request)
     }
 
-    /// Checks arguments that no MCP client has checked against the tool's schema. Done when the call has its turn, so that
-    /// refused calls count for limits and audit as they do for a worker.
+    /// Checks arguments against the tool's schema that no MCP client has checked. Done after the engine has admitted the call,
+    /// so that refused calls count for limits and audit as they do for a worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools reports wrong arguments itself.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
@@ -244,8 +244,8 @@ impl ServerCall {
         Box::pin(heavy_work::run(&self.requester.principal, check)).await?
     }
 
-    /// Makes the call once, and notes in `tried` the backends that a lease was tried at. `is_open`: the process need not be asked
-    /// for its tools before the call.
+    /// Makes the call once, and adds the backends at which a lease was tried to `tried`. `is_open`: the process need not list
+    /// its tools before the call.
     async fn attempt(
         &self,
         place: &ConnectionTarget,
@@ -276,7 +276,7 @@ impl ServerCall {
         leased: &ConnectionLease,
         peer: &Peer,
     ) -> Result<Response, MissingResponse> {
-        // Checked at each process: another process has other tasks.
+        // Checked at each process, since another process has other tasks.
         if let Some(refused) = self
             .tasks
             .refused(leased, self.requester.principal.as_ref())
@@ -302,8 +302,8 @@ impl ServerCall {
         Ok(answer)
     }
 
-    /// Sets the level of a session's own process if the session asked for it before the process was there: behind an aggregate,
-    /// no process is started for that request alone.
+    /// Sets the log level of a session's own process if the session set it before the process ran: behind an aggregate, no
+    /// process is started for `logging/setLevel` alone.
     async fn tell_level(&self, leased: &ConnectionLease) {
         if let (ConnectionKey::Session(_), Client::Session(session)) =
             (&leased.place.key, &self.client)
@@ -317,7 +317,7 @@ impl ServerCall {
     }
 
     /// Lets a server that was opened for this call alone ask before the call, as a file server asks for its roots. The client
-    /// answers before the call goes up, since the call could mean something else without the answer.
+    /// answers before the call is sent, since the call could mean something else without the answer.
     async fn let_ask(&self, leased: &ConnectionLease, handler: &InboundHandler) {
         let process = &*leased.process;
         let own = leased.place.key == ConnectionKey::Exclusive;
@@ -336,7 +336,7 @@ impl ServerCall {
         }
     }
 
-    /// Returns true if the client declares roots, which servers ask for on their own.
+    /// Returns true if the client declares roots, which servers ask for unprompted.
     fn has_roots(&self) -> bool {
         let capabilities = self.client.capabilities();
         spans::member(&capabilities, "roots").is_some()
@@ -415,10 +415,10 @@ impl ServerCall {
             Some(result) => answer.with_payload(result.into()),
             None => answer,
         };
-        // A principal's list concerns no other client, and only lists of shared connections are kept.
+        // Only lists of shared connections are kept: a principal's list concerns no other client.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
-            // The tools may have changed while the page was mended.
+            // The tools may have changed while the page was mended, which makes it outdated.
             && is_current
             && let Some(page) = self.page(opening)
             && let ResponseOutcome::Result(result) = &answer.outcome()
@@ -476,7 +476,7 @@ impl ServerCall {
                     let (tool, part) = (Arc::clone(tool), part.to_owned());
                     let check = move || tools.check_structured(&tool, &part, false);
                     let heavy = heavy_work::run(&self.requester.principal, check).await;
-                    // A result that cannot be checked now is passed on.
+                    // A result that cannot be checked now, because too much other work waits, is passed on.
                     heavy.unwrap_or(ResultCheck::Fits)
                 }
                 checked => checked,
@@ -577,7 +577,7 @@ impl ServerCall {
         }
     }
 
-    /// The call's listener at a shared process.
+    /// The call's listener for a shared process's messages that belong to no call.
     fn ear(&self, peer: &Peer) -> ProcessListener {
         ProcessListener {
             owner: self.requester.owner(),
@@ -589,7 +589,7 @@ impl ServerCall {
         }
     }
 
-    /// Updates tasks from a response, and removes the tasks of other principals from it.
+    /// Updates the known tasks from a response, and removes the tasks of other principals from it.
     fn with_tasks(&self, leased: &ConnectionLease, answer: Response) -> Response {
         let (process, principal) = (&*leased.process, self.requester.principal.as_ref());
         if process.tasks().await_owner()
@@ -628,7 +628,7 @@ impl ServerCall {
             (Client::Session(_) | Client::Legacy(_) | Client::Plain, ServerInfo::Modern(_)) => {
                 reply::to_legacy(&self.facts.method, answer.outcome())
             }
-            // Between equal eras, only the policy changes a response.
+            // Between equal eras, only the policy's view changes a response.
             _ if &*self.facts.method != "tools/list" => return answer,
             _ => answer.outcome(),
         };
@@ -643,7 +643,7 @@ impl ServerCall {
         })
     }
 
-    /// The request that a sealed state is bound to.
+    /// Properties of the request that a sealed state is bound to.
     fn bound(&self) -> BoundRequest<'_> {
         BoundRequest {
             principal: self.requester.principal.as_deref(),
@@ -654,13 +654,13 @@ impl ServerCall {
         }
     }
 
-    /// The page of a list that is requested, if it is one.
+    /// The page of a list that the request asks for, if it asks for one.
     fn page(&self, opening: &ServerInfo) -> Option<PageKey> {
         let cursor = self.request.raw(Key::Cursor);
         PageKey::of(opening.era(), &self.facts.method, cursor)
     }
 
-    /// The last good list of the server. Only a shared connection's list is for all clients.
+    /// The last good list of the server. Only a shared connection's list applies to all clients.
     fn last_good(&self, place: &ConnectionTarget) -> Option<Response> {
         if place.key != ConnectionKey::Shared {
             return None;
@@ -724,7 +724,7 @@ impl ServerCall {
         .into())
     }
 
-    /// Sends the request, in the client's form or as it was edited on the way.
+    /// Sends the request, as the client wrote it or as it was edited.
     async fn send(
         &self,
         process: &dyn ServerConnection,
@@ -745,7 +745,7 @@ impl ServerCall {
         self.answered(sent.map_err(unsent)?).await
     }
 
-    /// Waits for the response; meanwhile the client can cancel in its own words.
+    /// Waits for the response; meanwhile the client can cancel the request, and its own message is passed on.
     async fn answered(&self, sent: SentRequest) -> Result<Response, MissingResponse> {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
@@ -793,17 +793,17 @@ impl ServerCall {
         (has_token && peer.is_heard()).then(|| Arc::new(self.listener(peer)) as _)
     }
 
-    /// Returns true if a request is sent again after its process ended or its backend did not take it: because it never ran, or
-    /// because it may run twice without harm.
+    /// Returns true if a request is sent again after its process ended or its backend did not take it: the request never ran,
+    /// or it may run twice without harm.
     fn goes_on(&self, unanswered: &MissingResponse, attempts: usize, tried: &[BackendId]) -> bool {
         let namespace = &self.facts.namespace;
         let (retry, is_remote) = match &namespace.upstream {
             UpstreamKind::Remote(server) => (server.spec.retry, true),
-            // Another process of the server is tried once.
+            // A stdio server is tried at one other process.
             _ => (RemoteRetry { max: 1 }, false),
         };
         if unanswered.error.code != CallErrorCode::WorkerUnavailable
-            // All backends that may be tried were tried.
+            // All backends that may be tried have been tried.
             || (is_remote && unanswered.fate == Fate::Unleased)
         {
             return false;
@@ -814,7 +814,7 @@ impl ServerCall {
         }) && (tried.is_empty() || self.external.processes.has_another(namespace, tried))
     }
 
-    /// Returns true if the call may be repeated without harm.
+    /// Returns true if the call may run twice without harm.
     fn is_harmless(&self) -> bool {
         let name = self.request.raw(Key::Name).and_then(json::raw);
         let name = name.and_then(jsonrpc::string);
@@ -823,7 +823,7 @@ impl ServerCall {
         catalogue.is_ok_and(|it| it.is_repeatable(&self.facts.method, name.as_deref()))
     }
 
-    /// Notes that the state of the client's session is lost, so that the session ends.
+    /// Records whether the state of the client's session is lost, in which case the session ends.
     fn note_lost(&self) {
         if let Client::Session(session) = &self.client {
             let (processes, namespace) = (&self.external.processes, &self.facts.namespace);
@@ -833,7 +833,7 @@ impl ServerCall {
     }
 }
 
-/// Waits until a server has read the messages sent before. An error is a response, too.
+/// Waits until a server has read all messages sent before, by a ping. An error counts as a response.
 async fn has_read(process: &dyn ServerConnection) {
     if let Ok(sent) = process.request("ping", None, None) {
         let _ = timeout(READ_WAIT, sent.answer).await;
@@ -849,7 +849,7 @@ pub(super) fn unreadable(error: Unreadable) -> CallError {
     CallError::new(CallErrorCode::InvalidArguments, error.to_string())
 }
 
-/// Returns true if a request failed because its server is not there, or cannot take it.
+/// Returns true if a request failed because its server is away or cannot take it.
 fn is_away(error: &CallError) -> bool {
     matches!(
         error.code,
@@ -857,7 +857,7 @@ fn is_away(error: &CallError) -> bool {
     )
 }
 
-/// The response if the tools on a page cannot be read while some tools are hidden.
+/// The error response for a page of tools that cannot be read while some tools are hidden.
 fn unreadable_list(namespace: &Namespace) -> Response {
     let name = &namespace.name;
     tracing::warn!(

@@ -1,4 +1,4 @@
-//! The tools of a server, read for callers that need them beforehand, and the fallback for a server that takes too long.
+//! The tools of a server: read for callers that need them before a call, with the last good list as fallback for a slow server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::jsonrpc::ResponseOutcome;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::Client;
 
-/// Most readings of tools that change meanwhile, or whose reading failed under another caller.
+/// Maximum number of further readings if tools change meanwhile, or if the reading of another caller fails.
 const TRIES: usize = 2;
-/// Time that a list may take before the last good one is used.
+/// Time that a list may take before the last good list is used.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The namespace and principal whose lists are meant.
+/// Namespace and principal whose lists are read.
 #[derive(Clone, Copy)]
 pub(super) struct ListOwner<'a> {
     pub(super) namespace: &'a Arc<Namespace>,
-    /// The caller's principal. It matters for servers that are reached with the caller's credentials.
+    /// The caller's principal, which matters for servers that are reached with the caller's credentials.
     pub(super) principal: Option<&'a Arc<str>>,
 }
 
@@ -68,7 +68,7 @@ impl ExternalServers {
             };
             let lists = namespace.attached.get::<OwnLists>().unwrap_or_else(|| {
                 namespace.attached.set(Arc::new(OwnLists::default()));
-                // Another caller may have been faster.
+                // Another caller may have set it in between.
                 namespace.attached.get().unwrap_or_default()
             });
             return Ok(lists.of(principal, &base));
@@ -86,7 +86,7 @@ impl ExternalServers {
     ///
     /// # Errors
     ///
-    /// The reason why they cannot be read.
+    /// The reason why the tools cannot be read.
     pub(super) async fn tools(
         self: &Arc<Self>,
         whose: ListOwner<'_>,
@@ -94,7 +94,7 @@ impl ExternalServers {
     ) -> ReadingOutcome {
         let namespace = whose.namespace;
         let version = catalogue.version();
-        // The deadline covers all tries.
+        // The deadline covers all readings.
         let end = Instant::now() + namespace.limits.timeout;
         let mut tries = 0;
         loop {
@@ -105,7 +105,7 @@ impl ExternalServers {
             let (reading, is_own) = self.reading(whose, catalogue);
             let outcome = timeout_at(end, reading.outcome()).await;
             match outcome.unwrap_or_else(|_| Err(late(&namespace.name))) {
-                // The reading may have begun before the change that this request knows of.
+                // The reading may have begun before the change that this caller knows of.
                 Ok(read) if read.version() < version && tries < TRIES => {}
                 Ok(read) => return Ok(read),
                 Err(_) if !is_own && !reading.is_slow() && tries < TRIES => {}
@@ -114,7 +114,7 @@ impl ExternalServers {
         }
     }
 
-    /// The tools for a call that cannot wait long: if they are not there soon, the last known ones serve.
+    /// The tools for a call that cannot wait long: if they do not come soon, the last known tools.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl ExternalServers {
         outcome.or_else(|error| catalogue.known().ok_or(error))
     }
 
-    /// The current reading of the tools, begun if there is none. The flag is true if it was begun here.
+    /// The current reading of the tools, which is begun if there is none. The flag is true if this call began it.
     fn reading(
         self: &Arc<Self>,
         whose: ListOwner<'_>,
@@ -147,7 +147,7 @@ impl ExternalServers {
             let (external, namespace) = (Arc::clone(self), Arc::clone(whose.namespace));
             let principal = whose.principal.cloned();
             let catalogue = Arc::clone(catalogue);
-            // A single task per catalogue, bounded by the time limit of a call.
+            // At most one task per catalogue, bounded by the time limit of a call.
             tokio::spawn(async move {
                 let whose = ListOwner {
                     namespace: &namespace,
@@ -161,8 +161,8 @@ impl ExternalServers {
         (reading, is_own)
     }
 
-    /// Reads the tools from the shared process, which lists for all clients, even if calls have processes of their own. If the
-    /// server is reached with the caller's credentials, reads them from the process of the principal.
+    /// Reads the tools from the shared process, which lists for all clients even if calls have processes of their own. For a
+    /// server that is reached with the caller's credentials, reads them from the principal's process.
     async fn read_tools(
         self: &Arc<Self>,
         whose: ListOwner<'_>,
@@ -198,9 +198,9 @@ impl ExternalServers {
         Ok(list)
     }
 
-    /// The last known tools of a server that cannot be asked.
+    /// The last known tools, for a server that cannot list them now.
     fn last_tools(&self, namespace: &Namespace, catalogue: &Catalogue) -> Option<Arc<ToolList>> {
-        // The pool decides if the server's last answers still count.
+        // `None` if the pool says that the server's last answers are outdated.
         self.processes.last_opening(namespace, Era::Legacy)?;
         let last = catalogue.known()?;
         self.processes.fell_back(namespace, LastGood::List);
@@ -217,8 +217,8 @@ fn list_mode(namespace: &Namespace) -> ListMode {
     }
 }
 
-/// The response to a list method; after [`PATIENCE`] the last good one, if there is one. A request that is given up for that
-/// makes its process suspect.
+/// Waits for the response to a list method; after [`PATIENCE`], returns the last good list if there is one. Giving a request up
+/// for that makes its process suspect.
 pub(super) async fn or_last_good<T, E>(
     attempt: impl Future<Output = Result<T, E>>,
     last_good: impl FnOnce() -> Option<T>,

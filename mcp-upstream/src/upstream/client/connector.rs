@@ -1,6 +1,6 @@
-//! The port from forwarding to the processes of external servers: a connection in use, and the connector that leases connections.
+//! The port to the connections of MCP servers: a connection in use, and the connector that leases connections.
 //!
-//! The pools implement it, and so does the fake server of the tests. No process is started, counted or ended here.
+//! The pools implement the port, and so does the fake server of the tests. No process is started, counted or ended here.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,38 +29,38 @@ use crate::stdio::process::ProcessListener;
 use crate::stdio::process::tasks::Tasks;
 use crate::upstream::health::ServerHealth;
 
-/// A response that is on its way. Dropping it cancels the request.
+/// Future of a response. Dropping it cancels the request.
 pub(crate) type PendingResponse =
     Pin<Box<dyn Future<Output = Result<Response, MissingResponse>> + Send>>;
 
-/// A request that was sent.
+/// A request that was sent to the server.
 pub(crate) struct SentRequest {
-    /// The whole response.
+    /// Future of the whole response.
     pub(crate) answer: PendingResponse,
-    /// Cancels the request with the client's own message.
+    /// Handle that cancels the request with the client's own message.
     pub(crate) cancel: Canceller,
 }
 
-/// Reason for a missing response.
+/// Failure of a request that got no response.
 #[derive(Debug, Clone)]
 pub(crate) struct MissingResponse {
     pub(crate) error: CallError,
-    /// Fate of the request.
+    /// How far the request got.
     pub(crate) fate: Fate,
 }
 
-/// Fate of a request without a response.
+/// How far a request got that has no response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// The server may have begun to process it.
+    /// The server may have begun to process the request.
     Sent,
-    /// No byte of it reached the server.
+    /// No byte of the request reached the server.
     Unsent,
-    /// The server did not process it, because it does not know the session any more.
+    /// The server did not process the request, because it does not know the session any more.
     SessionGone,
     /// The server refused the request because it does not know the session. It may have begun to process the request.
     SessionRefused,
-    /// The request got no process.
+    /// The request was never sent, since it got no process.
     Unleased,
 }
 
@@ -73,7 +73,7 @@ impl From<CallError> for MissingResponse {
     }
 }
 
-/// Leases connections.
+/// Leases connections to MCP servers.
 #[async_trait]
 pub(crate) trait Connector: Send + Sync {
     /// Mode for sharing the processes of a namespace's server; `None` if the namespace is no external server.
@@ -106,7 +106,7 @@ pub(crate) trait Connector: Send + Sync {
         opener: Opener,
     ) -> Result<EraSupport, CallError>;
 
-    /// The eras, without a request; `None` if only a probe can tell. They are nearly always known.
+    /// The eras that the server speaks, if they are known without a request, as nearly always; `None` if only a probe can tell.
     fn known_to_speak(&self, _: &Namespace, _: Era) -> Option<EraSupport> {
         None
     }
@@ -125,7 +125,7 @@ pub(crate) trait Connector: Send + Sync {
         open: OpenAs,
     ) -> Result<Arc<dyn ServerConnection>, CallError>;
 
-    /// Leases the process for a shared key if that needs no wait, as nearly always.
+    /// Leases the process for a shared key; `None` if that would need a wait, which is rare.
     fn lease_at_once(
         &self,
         _: &Namespace,
@@ -156,7 +156,7 @@ pub(crate) trait Connector: Send + Sync {
         false
     }
 
-    /// State of the copy of the server that this key leads to.
+    /// State of the copy of the server that serves this key.
     fn copy(&self, _: &Namespace, _: &ConnectionKey, _: Era) -> ServerCopy {
         ServerCopy::Running
     }
@@ -175,13 +175,13 @@ pub(crate) trait Connector: Send + Sync {
     /// Ends the process of a closed session.
     fn end_session(&self, tag: &Arc<str>);
 
-    /// Notes that a session listens again and must receive notifications of its subscriptions.
+    /// Tells the pools that a session listens again and must receive notifications of its subscriptions.
     fn session_returned(&self, _: &Arc<str>) {}
 
     /// The server's last description of itself, preferably from an opening in this era.
     fn last_opening(&self, namespace: &Namespace, era: Era) -> Option<ServerInfo>;
 
-    /// The server's catalogue for all clients, unchanged for as long as the namespace is served.
+    /// The server's catalogue for all clients, the same object for as long as the namespace is served.
     ///
     /// # Errors
     ///
@@ -223,13 +223,13 @@ pub(crate) trait Connector: Send + Sync {
     fn violation(&self, _: &Namespace, _: ProtocolViolation) {}
 }
 
-/// An opened process, leased while it is in use.
+/// A leased, opened process, or a session at a backend.
 #[async_trait]
 pub(crate) trait ServerConnection: Send + Sync {
-    /// How the process was opened.
+    /// The server's answer to the opening: its description of itself.
     fn opening(&self) -> &ServerInfo;
 
-    /// Sends a request of the gateway. An error means that nothing was written.
+    /// Sends a request of the gateway. On an error, nothing was written.
     ///
     /// # Errors
     ///
@@ -241,8 +241,8 @@ pub(crate) trait ServerConnection: Send + Sync {
         sink: Option<Arc<dyn NotificationSink>>,
     ) -> Result<SentRequest, CallError>;
 
-    /// Sends the whole request of a client of the server's own era. An error means that nothing was written. `of_client`: the
-    /// client's headers to send along. `account`: the request's owner, and the counter for the bytes of its response.
+    /// Sends the whole request of a client of the server's own era. On an error, nothing was written. `of_client`: the client's
+    /// headers to send along. `account`: the request's owner, and the counter for the bytes of its response.
     ///
     /// # Errors
     ///
@@ -262,12 +262,12 @@ pub(crate) trait ServerConnection: Send + Sync {
     /// When the process is gone, or takes no more messages.
     fn notify(&self, message: &str) -> Result<(), CallError>;
 
-    /// The backends that the request was tried at, if it could have gone to any.
+    /// The backends at which the request was tried, for connections that are spread over backends.
     fn tried(&self) -> &[BackendId] {
         &[]
     }
 
-    /// The backend of a server that is reached over HTTP.
+    /// The backend of a remote server's session; `None` for a process.
     fn backend(&self) -> Option<&BackendId> {
         None
     }
@@ -275,8 +275,8 @@ pub(crate) trait ServerConnection: Send + Sync {
     /// The owners of the tasks on the process.
     fn tasks(&self) -> &Tasks;
 
-    /// Registers a listener for messages of a shared process that can only concern the owner of this use, for as long
-    /// as the process is held. Called once: the listener does not change.
+    /// Registers a listener for messages of a shared process that can only concern the owner of this lease. The listener is
+    /// removed with the lease. Called at most once.
     fn hear(&self, listener: ProcessListener);
 
     /// Adds a client's subscription to a resource. `None`: other clients were subscribed before.
@@ -286,14 +286,13 @@ pub(crate) trait ServerConnection: Send + Sync {
     /// When the server cannot be asked, or has too many subscriptions.
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError>;
 
-    /// Asks for log messages from this level on, now and after a restart. The server is not asked again for a level that is in
-    /// effect.
+    /// Requests log messages from this level on, now and after a restart. No request is sent for a level that is in effect.
     async fn set_log_level(&self, level: LogLevel) -> Result<ResponseOutcome, CallError>;
 
-    /// Notes that the server granted a request of its only client.
+    /// Records that the server granted a request of its only client, so that a lasting request is repeated after a restart.
     fn granted(&self, _method: &str, _params: Option<&RawValue>) {}
 
-    /// Notes that the request of this lease was answered: a process that no other client used may serve another request.
+    /// Records that the request of this lease was answered: a process that no other client used may serve another request.
     fn answered(&self);
 }
 

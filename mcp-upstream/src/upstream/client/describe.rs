@@ -1,4 +1,4 @@
-//! The beginning of a conversation with an external server: the server's description of itself, through a leased process.
+//! The opening of a conversation with an external server: the server's description of itself, as a leased process gives it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::session::Session;
 use crate::stdio::metrics::LastGood;
 use crate::upstream::{CallContext, Client};
 
-/// Time that a client waits for a server that was there before and must be started again.
+/// Time that a client waits for a server that ran before and must be started again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The result of `initialize` for a session whose client has declared its capabilities.
 ///
 /// # Errors
 ///
-/// The reason why its server cannot be reached.
+/// The reason why the server cannot be reached.
 pub(super) async fn initialize(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -50,8 +50,8 @@ pub(super) async fn discover(
     Ok(server_info::discover(&opening, versions, scope))
 }
 
-/// The server's description of itself; while it is away, or slow to come back, its last one. Clients then begin as usual, and
-/// their next request finds the server again, or reports why it is away.
+/// The server's description of itself; the last known one while the server is away, or slow to come back. Clients then begin as
+/// usual, and their next request finds the server again, or reports why it is away.
 async fn of_server(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -69,11 +69,11 @@ async fn of_server(
     let early = timeout(PATIENCE, &mut leased).await.ok();
     let outcome = match early {
         Some(outcome) => outcome,
-        // The server was there for other clients a moment ago.
+        // The server served other clients a moment ago, so its last description is used.
         None if common && let Some(opening) = last(external, namespace, client) => {
             return Ok(opening);
         }
-        // The start of the client's own process, or of an unknown server, takes as long as it takes.
+        // The start of the client's own process, or of an unknown server, may take as long as its own time limit.
         None => leased.await,
     };
     match outcome {
@@ -81,7 +81,7 @@ async fn of_server(
             leased.process.answered();
             Ok(leased.process.opening().clone())
         }
-        // A limit is no reason to begin a conversation that cannot go on.
+        // With a limit reached, the conversation could not go on, so it does not begin.
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
         Err(error) => last(external, namespace, client).ok_or(error),
     }

@@ -2,20 +2,20 @@
 //!
 //! | message | on a process of several clients | on a session's own | on one for a single call |
 //! |---|---|---|---|
-//! | `*/list_changed`, `resources/updated` | the namespace's audience, in the gateway's words | the session | the namespace's audience, in the gateway's words |
+//! | changed list or resource | the audience, in the gateway's words | the session | the audience, in the gateway's words |
 //! | a message that names a task | the session that began the task | the newest call, else the session | the call |
-//! | log message, any other notification | the only running call, if the server can be doing nothing else | the newest call, else the session | the call |
+//! | any other notification | the only running call, if there is no other work | the newest call, else the session | the call |
 //! | elicitation, sampling, roots | refused | the newest call, else the session | the call, once it begins |
 //! | any other request | refused | the session | refused |
 //! | a cancelled request | – | cancelled at its client, too | cancelled at its client, too |
 //!
-//! Clients of its own era get the server's own words: whole messages, in which only the ids of the server's requests are
-//! replaced. A modern client whose call is suspended cannot be told that a question was cancelled; its call goes on, and its
-//! answer to that question is dropped.
+//! Clients of the server's era get the server's own messages, in which only the ids of the server's requests are replaced. A
+//! modern client whose call is suspended cannot be told that a question was cancelled; its call goes on, and its answer to that
+//! question is dropped.
 //!
 //! On a process of several clients, a message cannot be linked to the client that caused it, and guessing would show it to a
-//! stranger: the pool handles the first column, and a call gets the rest of it ([`CallListener`]). *The session* means its
-//! general stream, opened by GET; messages before that wait, within limits.
+//! stranger: the pool's router handles the first column, and a call gets the remaining messages ([`CallListener`]). *The
+//! session* means its general stream, opened by GET; messages before that wait, within limits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -43,36 +43,37 @@ use crate::session::Session;
 use crate::stdio::link::NotificationSink;
 use crate::stream::EventLog;
 
-/// Most messages that wait for a session's stream. Beyond, notifications are dropped and requests refused.
+/// Maximum number of messages that wait for a session's stream. Further notifications are dropped, and further requests
+/// refused.
 const WAITING_MAX: usize = 256;
-/// Most bytes of these messages.
+/// Maximum size of the messages that wait for a session's stream, in bytes.
 const WAITING_BYTES: usize = 4 * 1024 * 1024;
 
 /// Handler for messages of one process, or of successive processes of the same session.
 pub(crate) struct InboundHandler {
     namespace: NamespaceName,
     scope: ProcessOwner,
-    /// The secrets of the server, hidden in its messages outside of calls.
+    /// The secrets of the server, which are hidden in its messages outside of calls.
     hidden: HiddenValues,
     audience: Arc<Audience>,
     events: Arc<EventLog>,
-    /// Time limit of a question that no call asked.
+    /// Time limit for the answer to a question outside of calls.
     ask_timeout: Duration,
-    /// Running calls. Plain data, without awaits under the lock.
+    /// Running calls. No awaits under the lock.
     calls: Mutex<PeerCalls>,
     waiting: Mutex<MessageBacklog>,
-    /// Requests of the server without an answer, by the server's ids.
+    /// Requests of the server that are not answered yet, by the server's ids.
     asked: ConnectionInteractions,
-    /// Seals the names of tasks for sessions of aggregates.
+    /// Key that seals the names of tasks for sessions of aggregates.
     key: SessionKey,
 }
 
 /// Owner of the unshared server process whose messages an [`InboundHandler`] routes.
 #[derive(Debug)]
 pub(crate) enum ProcessOwner {
-    /// A session.
+    /// The process belongs to a session.
     Session(Weak<Session>),
-    /// A single call.
+    /// The process serves a single call.
     Call,
 }
 
@@ -85,11 +86,11 @@ struct PeerCalls {
 struct PeerCall {
     number: u64,
     peer: Peer,
-    /// Task names of the client, if the call came through an aggregate.
+    /// Translation of task names for the client, if the call came through an aggregate.
     names: Option<TaskNames>,
-    /// Answers that came with the call: a JSON object of objects.
+    /// Answers to questions that the client sent with the call: a JSON object of objects.
     inputs: Option<Bytes>,
-    /// Number of questions so far, by kind, for their keys.
+    /// Number of questions of the call so far, by kind. The keys of questions contain it.
     asked: [u32; 3],
 }
 
@@ -101,7 +102,7 @@ struct MessageBacklog {
     delivering: bool,
 }
 
-/// Registration of a running call; dropping it ends the registration.
+/// Registration of a running call at a handler; dropping it ends the registration.
 pub(crate) struct RunningCall {
     handler: Arc<InboundHandler>,
     number: u64,
@@ -131,7 +132,7 @@ impl InboundHandler {
         })
     }
 
-    /// Registers a call. `inputs`: answers that its client sent along. `names`: task names of the client, if the call came
+    /// Registers a call. `inputs`: answers that its client sent along. `names`: translation of task names, if the call came
     /// through an aggregate.
     pub(crate) fn enter(
         self: &Arc<Self>,
@@ -163,12 +164,12 @@ impl InboundHandler {
         }
     }
 
-    /// Requests of the server without an answer.
+    /// Requests of the server that are not answered yet.
     pub(crate) fn asked(&self) -> &ConnectionInteractions {
         &self.asked
     }
 
-    /// Notes that the session has a general stream now, and sends the waiting messages there.
+    /// Sends the messages that waited for a general stream, which the session has now.
     pub(crate) fn stream_opened(self: &Arc<Self>) {
         let start = {
             let mut waiting = self.waiting();
@@ -196,12 +197,13 @@ impl InboundHandler {
             _ => return false,
         };
         match &self.scope {
-            // An aggregate's lists are read from the shared process, so changes of a session's own process do not matter.
+            // Ignored: an aggregate's lists are read from the shared process, so changes of a session's own process do not
+            // matter.
             ProcessOwner::Session(session) if self.is_of_aggregate(session) => {}
             ProcessOwner::Session(_) => {
                 self.put(notification.message.clone());
             }
-            // The server's own message about the change may be about the call.
+            // Announced in the gateway's words: the server's own message may be about the call.
             ProcessOwner::Call => self.audience.announce(&self.namespace, change),
         }
         true
@@ -213,7 +215,7 @@ impl InboundHandler {
         session.is_some_and(|it| it.binding().namespace != self.namespace)
     }
 
-    /// The call that a message without a link may go to.
+    /// The call that gets a message which is linked to no call.
     fn listener(&self) -> Option<(Peer, Option<TaskNames>)> {
         let calls = self.calls();
         let heard = |running: &&PeerCall| running.peer.is_heard();
@@ -226,7 +228,7 @@ impl InboundHandler {
 
     fn said(self: &Arc<Self>, notification: &Notification<'_>) {
         if let Some((peer, names)) = self.listener() {
-            // A session's own server filters log messages itself.
+            // The server of a session's own process filters log messages itself.
             let level = match self.scope {
                 ProcessOwner::Session(_) => None,
                 ProcessOwner::Call => filtered_level(notification),
@@ -242,7 +244,8 @@ impl InboundHandler {
         }
     }
 
-    /// Puts a message on the session's general stream, or lets it wait for one. Returns false if there is no room.
+    /// Sends a message on the session's general stream, or keeps it until there is one. Returns false if too many messages
+    /// wait.
     pub(super) fn put(self: &Arc<Self>, message: Bytes) -> bool {
         let message = published(self.session_names().as_ref(), message);
         let start = {
@@ -263,7 +266,7 @@ impl InboundHandler {
         true
     }
 
-    /// Task names of the session, if it came through an aggregate.
+    /// Translation of task names for the session, if it came through an aggregate.
     fn session_names(&self) -> Option<TaskNames> {
         let ProcessOwner::Session(session) = &self.scope else {
             return None;
@@ -275,7 +278,7 @@ impl InboundHandler {
     fn start_delivery(self: &Arc<Self>) {
         match Handle::try_current() {
             Ok(runtime) => {
-                // The task ends when no messages are left, or when there is no stream for them.
+                // The task ends when no messages are left, or when the session has no stream.
                 runtime.spawn(Arc::clone(self).deliver());
             }
             Err(_) => self.waiting().delivering = false,
@@ -303,7 +306,7 @@ impl InboundHandler {
             };
             let mut waiting = self.waiting();
             if !reached {
-                // There is no stream yet; opening one starts the delivery again.
+                // The session has no stream yet; opening one starts the delivery again.
                 waiting.delivering = false;
                 return;
             }
@@ -313,7 +316,8 @@ impl InboundHandler {
         }
     }
 
-    /// Passes a question of the server to the client of a call. Returns the request if no call can be asked.
+    /// Passes a question of the server to the client of a running call. Gives the request back if no client of a call can be
+    /// asked.
     fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
         let (peer, names, key, given) = {
             let mut calls = self.calls();
@@ -380,7 +384,7 @@ impl InboundHandler {
         {
             entry.fail(ask_failed("The client does not read what it is sent"));
         }
-        // Bounded by the time limit, and by the number of questions that a session may have open.
+        // The task is bounded by the time limit, and the tasks by the number of questions that a session may have open.
         runtime.spawn(async move {
             // settled: answered, failed or cancelled. sleep_until: no answer in time.
             tokio::select! {
@@ -401,7 +405,7 @@ impl InboundHandler {
 }
 
 impl InboundHandler {
-    /// Time since which the session of the process is away. `None` for processes of a single call.
+    /// Time since which the session's client is away. `None` for processes of a single call.
     fn away_since(&self, now: Instant) -> Option<Instant> {
         let ProcessOwner::Session(session) = &self.scope else {
             return None;
@@ -414,7 +418,7 @@ impl InboundHandler {
     }
 }
 
-/// Waits for the answer to a question outside of calls.
+/// Owner of a question outside of calls, which waits for the answer.
 struct OutsideCalls {
     handler: Arc<InboundHandler>,
     settled: Notify,
@@ -434,7 +438,7 @@ impl interaction::QuestionOwner for OutsideCalls {
 }
 
 impl PeerCall {
-    /// The key of the call's next question of this kind.
+    /// A key for the call's next question of this kind.
     fn next_key(&mut self, method: AskMethod) -> String {
         let (place, kind) = match method {
             AskMethod::Elicit => (0, "elicitation"),
@@ -456,13 +460,13 @@ impl Drop for RunningCall {
     }
 }
 
-/// A process's reference to its handler.
+/// Reference of a process to its handler.
 pub(crate) struct HandlerRef(pub(crate) Arc<InboundHandler>);
 
 impl Inbound for HandlerRef {
     fn notification(&self, notification: Notification<'_>) {
         match notification.method {
-            // About a call that is over: its token has no owner any more.
+            // Ignored: the progress is about a call that is over, since its token has no owner.
             "notifications/progress" => {}
             "notifications/cancelled" => self.0.asked.withdraw(&notification),
             _ => {
@@ -484,7 +488,7 @@ impl Inbound for HandlerRef {
         }
     }
 
-    /// The server's entries vanish from the session's lists (AGG-35).
+    /// Announces changed lists to the session: the server's entries vanish from them (AGG-35).
     fn ended_for_good(&self) {
         if let ProcessOwner::Session(_) = self.0.scope {
             for change in [Change::Tools, Change::Resources, Change::Prompts] {
@@ -501,11 +505,11 @@ impl Inbound for HandlerRef {
 /// A call's listener for messages of a shared process, and the sink for the call's own messages.
 pub(super) struct CallListener {
     pub(super) peer: Peer,
-    /// Task names of the client, if the call came through an aggregate.
+    /// Translation of task names for the client, if the call came through an aggregate.
     pub(super) names: Option<TaskNames>,
 }
 
-/// Replaces names of tasks in a message by the names that its client knows.
+/// Replaces names of tasks in a message by the names that the client knows.
 fn published(names: Option<&TaskNames>, message: Bytes) -> Bytes {
     match names {
         Some(names) => names.in_message(message),
@@ -515,7 +519,7 @@ fn published(names: Option<&TaskNames>, message: Bytes) -> Bytes {
 
 impl Inbound for CallListener {
     fn notification(&self, notification: Notification<'_>) {
-        // About a call that is over, or about a request that was refused.
+        // Ignored: the message is about a call that is over, or about a request that was refused.
         if matches!(
             notification.method,
             "notifications/progress" | "notifications/cancelled"
@@ -542,8 +546,8 @@ impl NotificationSink for CallListener {
     }
 }
 
-/// The level of a log message that each client filters for itself. A message with an unreadable level counts as the most severe:
-/// clients that want any messages get it, others do not.
+/// The level of a log message, for clients that filter for themselves. A message with an unreadable level counts as the most
+/// severe: clients that want any messages get it, others do not.
 pub(super) fn filtered_level(notification: &Notification<'_>) -> Option<LogLevel> {
     if notification.method != "notifications/message" {
         return None;

@@ -1,22 +1,25 @@
-//! Choosing the process for a request.
+//! Choice of the connection for a request, by the server's `isolation`.
 //!
 //! | `isolation` | legacy session | modern request, legacy server | modern request otherwise | REST, no session |
 //! |---|---|---|---|---|
-//! | `auto` | its own if the client can be asked and the server opens by `initialize`, else shared | one for the call if the client can be asked and the method may ask, else shared | shared | shared |
+//! | `auto` | its own if the client can be asked, else shared ① | its own if it may ask, else shared ② | shared | shared |
 //! | `shared` | shared | shared | shared | shared |
-//! | `session` | its own | one for the call | one for the call | one for the call |
+//! | `session` | its own | its own | its own | its own |
 //! | `principal` | the principal's | the principal's | the principal's | the principal's |
 //!
-//! A process that several clients share is opened in the gateway's name and without capabilities: its server must not ask, since
-//! its question could not be linked to the call that caused it. If it asks all the same, the question is refused. A principal's
-//! process is shared, too: the principal may have several clients, and a question could not be assigned to one of them. A modern
-//! server sends no questions; its input requests come with the result, and the client's capabilities come with each request, so
-//! sharing the process does not matter.
+//! *Its own* is a process of the session, or without a session a process for the single request. ① Also shared if the server does
+//! not open by `initialize`. ② A request may ask if its method may ask and its client can be asked.
 //!
-//! Two methods have no process of their own, regardless of `isolation`, because they do not depend on a process's state: the
-//! server's description of itself for a client without a session (`server/discover`), and such a client's change notifications
-//! (`subscriptions/listen`). A process for them alone would begin with them and know nothing about other processes; the shared
-//! process is restarted and subscribed to for all of them.
+//! A process that several clients share is opened in the gateway's name and without capabilities: its server must not ask,
+//! since its question could not be linked to the call that caused it. If it asks all the same, the question is refused. A
+//! principal's process counts as shared, too: the principal may have several clients, and a question could not be assigned to
+//! one of them. A modern server sends no questions; its input requests come with the result, and the client's capabilities come
+//! with each request, so sharing the process does not matter.
+//!
+//! Two methods never use a process of their own, regardless of `isolation`, because their responses do not depend on a
+//! process's state: the server's description of itself for a client without a session (`server/discover`), and such a client's
+//! change notifications (`subscriptions/listen`). A process for them alone would begin with them and know nothing about other
+//! processes; the shared process is restarted, and subscribed to, on behalf of all processes.
 
 use std::sync::Arc;
 
@@ -45,7 +48,7 @@ impl ConnectionTarget {
 }
 
 impl Client {
-    /// The era of the client's messages. Messages of REST are written by the gateway, so they take the era of the server.
+    /// The era of the client's messages. REST calls count as modern: the gateway writes their messages, in the server's era.
     pub(crate) fn own_era(&self) -> Era {
         match self {
             Self::Session(_) | Self::Legacy(_) => Era::Legacy,
@@ -53,7 +56,7 @@ impl Client {
         }
     }
 
-    /// The era that its server is opened in.
+    /// The era in which the server is opened for this client.
     fn era(&self, speaks: EraSupport) -> Era {
         match speaks {
             EraSupport::Legacy => Era::Legacy,
@@ -62,12 +65,12 @@ impl Client {
         }
     }
 
-    /// Returns true if the client's requests are not connected by a session.
+    /// Returns true if no session connects the client's requests.
     fn has_no_session(&self) -> bool {
         !matches!(self, Self::Session(_))
     }
 
-    /// The client's capabilities: a JSON object.
+    /// The client's capabilities as a JSON object.
     pub(crate) fn capabilities(&self) -> Arc<RawValue> {
         match self {
             Self::Session(session) => Arc::clone(&session.client().capabilities),
@@ -76,7 +79,7 @@ impl Client {
         }
     }
 
-    /// The client's description of itself: a JSON object; `None` if it sent none.
+    /// The client's description of itself as a JSON object; `None` if it sent none.
     pub(crate) fn info(&self) -> Option<Arc<RawValue>> {
         match self {
             Self::Session(session) => session.client().info.clone(),
@@ -94,7 +97,7 @@ impl Client {
     }
 }
 
-/// Chooses the place of a request.
+/// Chooses the connection for a request.
 pub(crate) fn place(
     isolation: Isolation,
     speaks: EraSupport,
@@ -110,7 +113,7 @@ pub(crate) fn place(
         })
     };
     let own = || match client {
-        // After the end of a session, only its running calls go on, in a process that ends with them.
+        // A closed session has only running calls, which get a process that ends with them.
         Client::Session(session) if session.state() == SessionState::Closed => {
             ConnectionKey::Exclusive
         }
@@ -125,7 +128,7 @@ pub(crate) fn place(
         }
         Isolation::Session => own(),
         Isolation::Auto if era == Era::Modern || !client.can_be_asked() => ConnectionKey::Shared,
-        // Requests of a modern client need a process of their own only for methods that may ask.
+        // A modern client's request needs its own process only for methods whose server may ask.
         Isolation::Auto if client.is_modern() && !may_ask(method) => ConnectionKey::Shared,
         Isolation::Auto => own(),
     };
@@ -156,12 +159,12 @@ pub(crate) fn place(
     ConnectionTarget { key, open }
 }
 
-/// Returns true if the state of a process may affect the response.
+/// Returns true if the state of a process may affect the response to this method.
 fn is_of_a_process(method: &str) -> bool {
     !matches!(method, "server/discover" | "subscriptions/listen")
 }
 
-/// Returns true for methods whose server may ask before it responds (MRTR).
+/// Returns true for methods during which a server may ask the client (MRTR).
 pub(crate) fn may_ask(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
@@ -176,7 +179,7 @@ fn declares_any(capabilities: &str) -> bool {
         #[serde(borrow, default)]
         roots: Option<&'a RawValue>,
     }
-    // Many clients declare nothing.
+    // Shortcut: many clients declare no capabilities.
     if capabilities == "{}" {
         return false;
     }
@@ -186,7 +189,7 @@ fn declares_any(capabilities: &str) -> bool {
             .iter()
             .any(|(key, value)| asks(key) && *value != "null");
     }
-    // With a repeated key, the result depends on the parser's choice.
+    // With a repeated key serde decides, which refuses a repetition of one of these three.
     serde_json::from_str::<CapabilityFields<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })

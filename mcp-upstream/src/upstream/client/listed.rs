@@ -1,12 +1,12 @@
-//! Calls of tools where some tools are closed to the caller: only names that the server lists go up.
+//! Check of tool names where some tools are closed to the caller: only names that the server lists are passed on.
 //!
-//! A policy and a credential's scopes judge the name as the client writes it. A server may accept other spellings for the same
-//! tool: `Delete_All`, `delete_all` with a blank or a NUL behind it, full-width letters. So if a name could be closed, it must
-//! be, byte for byte, a name that the server lists. If no tool is closed, names go up unchanged, and a server may have tools that
-//! it does not list.
+//! A policy and a credential's scopes apply to the name as the client writes it. A server may accept other spellings for the
+//! same tool: `Delete_All`, `delete_all` with a blank or a NUL behind it, full-width letters. So if a name could be closed, it
+//! must be, byte for byte, a name that the server lists. If no tool is closed, names are passed on unchanged, and a server may
+//! have tools that it does not list.
 //!
-//! The list that all clients share is checked first; it is read if the current one is unknown. A process of the client's own may
-//! list more: it is asked itself, once for such a call.
+//! The list that all clients share is checked first; it is read if no current list is known. A process of the client's own may
+//! list more tools, so it is asked for its list, once for such a call.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,21 +23,21 @@ use crate::catalogue::{PageSource, listed_by};
 use crate::engine::unknown_tool;
 use crate::jsonrpc::{Key, Request, ResponseOutcome};
 
-/// The result of looking a tool up in the shared list.
+/// Result of looking up a tool in the shared list.
 pub(super) enum SharedList {
     /// No tool is closed to the caller, or the tool is listed.
     Open,
-    /// The tool is not listed.
+    /// The shared list does not have the tool.
     Unlisted,
-    /// The list cannot be read.
+    /// The shared list cannot be read.
     Unread(CallError),
 }
 
-/// A connection that is asked for lists on behalf of a client, with the client's headers.
+/// A connection that lists tools on behalf of a client, with the client's headers.
 struct ForClient<'a> {
     process: &'a Arc<dyn ServerConnection>,
     headers: Option<&'a Arc<HeaderMap>>,
-    /// Set if the connection did not answer: tells if its session is gone.
+    /// Set if the connection did not answer: the fate of the request, which tells if the session is gone.
     fate: OnceLock<Fate>,
 }
 
@@ -69,7 +69,7 @@ impl ServerCall {
     pub(super) async fn shared_list(&self) -> SharedList {
         let facts = &self.facts;
         let namespace = &facts.namespace;
-        // A call without a name is left to the server to refuse.
+        // A call without a name is left to the server, which refuses it.
         let names_a_tool = facts.method.is_tool_call() && self.request.raw(Key::Name).is_some();
         if !names_a_tool || self.access.view(namespace).allows_every_tool() {
             return SharedList::Open;
@@ -96,17 +96,17 @@ impl ServerCall {
         }
     }
 
-    /// Returns true if the call may go to that place without asking the process there, as far as the shared list tells.
+    /// Returns true if the call may use the connection without asking it for its list, as far as the shared list tells.
     ///
     /// # Errors
     ///
-    /// When the tool is not listed and the list applies to the place, or when the list is unknown.
+    /// When the tool is not listed and the shared list applies to the connection, or when the list is unknown.
     pub(super) fn judge(
         &self,
         shared: SharedList,
         place: &ConnectionTarget,
     ) -> Result<bool, CallError> {
-        // A client with headers of its own may have other tools.
+        // A client whose own headers reach the server may have other tools.
         let is_for_all = place.is_common() && !self.requester.is_told_apart();
         match shared {
             SharedList::Open => Ok(true),
@@ -116,7 +116,7 @@ impl ServerCall {
         }
     }
 
-    /// Asks a process of the client's own for a tool that is not in the shared list.
+    /// Looks up a tool that is not in the shared list at the client's own process.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Notifications of clients that are passed to their server.
+//! Notifications of clients that are passed to the server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,29 +9,29 @@ use super::connector::{ConnectionKey, ServerInfo};
 use super::{ExternalServers, Requester, tasks};
 use crate::upstream::{CallContext, Client};
 
-/// Notifications that the gateway handles itself.
+/// Notifications that the gateway handles itself and does not pass on.
 const OURS: [&str; 3] = [
     "notifications/initialized",
     "initialized",
     "notifications/cancelled",
 ];
-/// Notifications that a client of a shared server must not send: the server asked none of its clients.
+/// Notifications that a client of a shared process must not send: the server asked none of its clients.
 const PRIVATE: [&str; 3] = [
     "notifications/roots/list_changed",
     "notifications/progress",
     "notifications/tasks/status",
 ];
 
-/// Most pending notifications of a client in a namespace. Each may wait for a process; further ones are dropped.
+/// Maximum number of pending notifications of a client in a namespace. Each may wait for a process; further ones are dropped.
 const OF_ONE_MAX: usize = 32;
-/// Most pending notifications of all clients: as many as 32 clients with all of theirs.
+/// Maximum number of pending notifications of all clients: 32 clients may use up their quota.
 const ALL_MAX: usize = 32 * OF_ONE_MAX;
-/// Most bytes of a client's pending notifications: the longest message and some more.
+/// Maximum size of a client's pending notifications, in bytes: enough for the longest message.
 const OF_ONE_BYTES: usize = 8 * 1024 * 1024;
-/// Most bytes of all pending notifications.
+/// Maximum size of all pending notifications, in bytes.
 const ALL_BYTES: usize = 16 * OF_ONE_BYTES;
 
-/// Pending notifications by client. Clients without any take no space.
+/// Pending notifications by client. A client without pending notifications takes no space.
 #[derive(Debug, Default)]
 pub(super) struct NotificationQuota(Mutex<QuotaUsage>);
 
@@ -41,18 +41,18 @@ struct QuotaUsage {
     by_client: HashMap<NotificationSource, Usage>,
 }
 
-/// Number and bytes of notifications.
+/// Number and size in bytes of pending notifications.
 #[derive(Debug, Default, Clone, Copy)]
 struct Usage {
     count: usize,
     bytes: usize,
 }
 
-/// Source of a notification and its namespace: the principal, or the session of a client without credentials.
+/// Namespace and source of a notification: the principal, or the session of a client without credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NotificationSource(NamespaceName, Option<Arc<str>>, Option<Arc<str>>);
 
-/// Guard of a pending notification; dropping it makes room.
+/// Guard that counts a pending notification; dropping it ends the count.
 struct PendingNotification {
     external: Arc<ExternalServers>,
     source: NotificationSource,
@@ -70,7 +70,7 @@ impl NotificationSource {
 }
 
 impl Usage {
-    /// The usage with one more notification of this size, if there is room.
+    /// The usage with one more notification of this size; `None` beyond the limits.
     fn and(self, bytes: usize, count_max: usize, bytes_max: usize) -> Option<Self> {
         let more = Self {
             count: self.count + 1,
@@ -88,7 +88,7 @@ impl Usage {
 }
 
 impl NotificationQuota {
-    /// Counts a notification of the client. Returns false if there is no room.
+    /// Counts a pending notification of the client. Returns false if a limit is reached.
     fn begin(&self, source: &NotificationSource, bytes: usize) -> bool {
         let mut waiting = self.lock();
         let own = waiting.by_client.get(source).copied().unwrap_or_default();
@@ -102,7 +102,7 @@ impl NotificationQuota {
         true
     }
 
-    /// Ends the count of a notification.
+    /// Removes a notification from the count.
     fn end(&self, source: &NotificationSource, bytes: usize) {
         let mut waiting = self.lock();
         let Some(own) = waiting.by_client.get_mut(source) else {
@@ -140,7 +140,8 @@ impl Drop for PendingNotification {
     }
 }
 
-/// Passes a whole notification on if its server should receive it. Does not wait: a failed delivery is no error of the sender.
+/// Passes a whole notification to the server if it should receive it. Does not wait: a failed delivery is not reported to the
+/// sender.
 pub(super) fn notify(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -171,7 +172,7 @@ pub(super) fn notify(
         let private = PRIVATE.contains(&&*method);
         let told = match place.key {
             ConnectionKey::Session(_) => true,
-            // A process that is started for this alone would not know the subject of the notification.
+            // A process that is started for the notification alone would not know its subject.
             ConnectionKey::Exclusive => false,
             ConnectionKey::Shared | ConnectionKey::Replica(_) | ConnectionKey::Principal(_) => {
                 !private

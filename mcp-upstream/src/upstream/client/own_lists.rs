@@ -1,21 +1,21 @@
-//! The lists of servers that are reached with the caller's credentials: each principal has its own.
+//! The lists of servers that are reached with the caller's credentials: each principal has its own lists.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::catalogue::Catalogue;
 
-/// Most principals whose lists are kept for a namespace. Beyond that, all are dropped and read again.
+/// Maximum number of principals whose lists are kept for a namespace. Beyond that, all lists are dropped and read again.
 const PRINCIPALS_MAX: usize = 1_000;
 
-/// The catalogue of each principal, kept with the namespace.
+/// Catalogues by principal, kept with the namespace.
 #[derive(Default)]
 pub(super) struct OwnLists(Mutex<HashMap<Arc<str>, PrincipalLists>>);
 
 struct PrincipalLists {
     catalogue: Arc<Catalogue>,
-    /// The version of the server's own catalogue when the lists were read. It counts every change that the server announces, on
-    /// any connection.
+    /// The version of the server's own catalogue when the principal's lists were read. The version counts every change that the
+    /// server announces, on any connection.
     seen: u64,
 }
 
@@ -23,7 +23,7 @@ impl OwnLists {
     /// A principal's catalogue. Its lists are read again when `base`, the server's own catalogue, has changed.
     pub(super) fn of(&self, principal: &Arc<str>, base: &Catalogue) -> Arc<Catalogue> {
         let version = base.version();
-        // The lock is held for a short time.
+        // The lock is held for a few instructions.
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= PRINCIPALS_MAX && !all.contains_key(principal) {
             all.clear();

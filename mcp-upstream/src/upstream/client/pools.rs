@@ -1,4 +1,4 @@
-//! The pools as a connector for forwarding.
+//! The pools as a [`Connector`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, ProcessListener};
 use crate::upstream::health::{LastRestart, ProcessCounts, ServerHealth};
 
-/// The connector for the servers of the registry.
+/// Connector over the pools of the registry's servers.
 pub(crate) struct PooledConnector(pub(crate) Arc<Pools>);
 
 fn there(namespace: &Namespace) -> Result<ServerRef<'_>, CallError> {
@@ -236,11 +236,11 @@ fn sent(mut call: LinkCall) -> SentRequest {
     SentRequest { answer, cancel }
 }
 
-/// A leased process as a connection.
+/// A leased process as a [`ServerConnection`].
 struct LeasedConnection {
     opening: ServerInfo,
     answered: AtomicBool,
-    /// Dropped before the lease, so that only counted users have a listener.
+    /// Dropped before the lease, so that the listener belongs to a counted user at all times.
     listener: OnceLock<ListenerGuard>,
     leased: ProcessLease,
 }

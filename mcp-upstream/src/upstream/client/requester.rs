@@ -1,4 +1,4 @@
-//! The requester: properties of a caller that decide about its connection and its headers.
+//! The requester: properties of a caller that decide about its connection, its backend and its headers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::upstream::CallContext;
 use crate::upstream::http::hash;
 use crate::upstream::http::passed::{self, REQUEST_ID, TRACEPARENT, TRACESTATE};
 
-/// The client behind a request.
+/// The client that makes a request, as the server's connections see it.
 #[derive(Clone, Default)]
 pub(crate) struct Requester {
     /// The principal of the request's token.
@@ -26,16 +26,16 @@ pub(crate) struct Requester {
     pub(super) headers: Option<Arc<HeaderMap>>,
     /// Hash of the client, for servers whose backends are chosen by it.
     pub(super) hash: u64,
-    /// The aggregate that the client called, if the request came through one.
+    /// The aggregate through which the request came, if any.
     pub(super) aggregate: Option<NamespaceName>,
     /// The gateway's id of the request, for servers that are reached over pipes.
     pub(super) request_id: Option<Arc<str>>,
-    /// Note for the edge about the backend that the request went to.
+    /// Record for the edge's access log of the backend that took the request.
     pub(super) note: Option<Arc<CallNote>>,
 }
 
 impl Requester {
-    /// The caller of a message.
+    /// The requester of a message.
     pub(crate) fn of(cx: &CallContext<'_>) -> Self {
         let mut requester = Self {
             principal: cx.caller.principal.clone(),
@@ -59,7 +59,7 @@ impl Requester {
         requester
     }
 
-    /// The owner of the requester's calls.
+    /// The owner of the requester's calls at a server.
     pub(crate) fn owner(&self) -> CallOwner {
         CallOwner {
             principal: self.principal.clone(),
@@ -67,18 +67,18 @@ impl Requester {
         }
     }
 
-    /// The headers that go with a request.
+    /// The client's headers that are sent with a request.
     pub(crate) fn headers(&self) -> Option<&Arc<HeaderMap>> {
         self.headers.as_ref()
     }
 
-    /// Returns true if the server learns which client asks, so that its answers may be for this client alone.
+    /// Returns true if the headers tell the server which client asks, so that its answers may be for this client alone.
     pub(crate) fn is_told_apart(&self) -> bool {
         let headers = self.headers.as_ref();
         headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))
     }
 
-    /// The headers for opening a connection that only this session uses: without the trace and the id of the request.
+    /// The headers for opening a connection that only this client uses: without the trace of the request.
     pub(crate) fn opener(&self) -> Option<Arc<HeaderMap>> {
         let headers = self.headers.as_ref().filter(|_| self.is_told_apart())?;
         let mut headers = HeaderMap::clone(headers);
@@ -88,7 +88,7 @@ impl Requester {
         Some(Arc::new(headers))
     }
 
-    /// Adds the trace to the metadata of a client's request, unless the request has one.
+    /// Adds the trace to the metadata of a client's request, unless the request has a trace.
     pub(crate) fn traced<'a>(&self, request: &'a Request) -> Cow<'a, Request> {
         let header = |name: HeaderName| {
             let value = self.headers.as_ref()?.get(name)?.to_str().ok()?;

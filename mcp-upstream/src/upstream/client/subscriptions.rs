@@ -1,5 +1,5 @@
-//! Requests that the gateway answers because the process is not the session's own, or has no such method: log levels, resource
-//! subscriptions, `subscriptions/listen`.
+//! Requests that the gateway answers itself, because the process is not the session's own or the server has no such method: log
+//! levels, resource subscriptions, `subscriptions/listen`.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::upstream::{CallContext, IncomingRequest};
 
 const LISTEN: &str = "subscriptions/listen";
 
-/// Returns true for methods with a lasting effect.
+/// Returns true for methods whose effect outlasts the request.
 pub(super) fn lasts(method: &str) -> bool {
     matches!(
         method,
@@ -29,7 +29,7 @@ pub(super) fn lasts(method: &str) -> bool {
     )
 }
 
-/// Answers a request with a lasting effect, unless the process is the client's own; within the time limit of a call. `None`: the
+/// Answers a request with a lasting effect, within the time limit of a call. `None`: the process is the client's own, and the
 /// server must answer.
 pub(super) async fn kept(
     external: &Arc<ExternalServers>,
@@ -53,7 +53,7 @@ pub(super) async fn kept(
     }
 }
 
-/// `logging/setLevel`.
+/// Answers `logging/setLevel`.
 async fn set_level(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -78,7 +78,7 @@ async fn set_level(
     Ok(Some(empty(cx, id)))
 }
 
-/// `resources/subscribe` and `resources/unsubscribe`.
+/// Answers `resources/subscribe` and `resources/unsubscribe`.
 async fn subscription(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -181,13 +181,13 @@ impl From<NotWatched> for RequestError {
     }
 }
 
-/// Deadline of a request that begins now: the time limit of a call.
+/// Deadline of a request that begins now, by the time limit of a call.
 fn end_of_call(cx: &CallContext<'_>) -> Instant {
     after(Instant::now(), cx.namespace.limits.timeout)
 }
 
-/// Limits a request to the time of a call. A process that has not answered by then is given back unanswered, which makes it
-/// suspect.
+/// Applies the deadline of a call to a request. A process that has not answered by then is given back unanswered, which makes
+/// it suspect.
 async fn in_time<T>(
     cx: &CallContext<'_>,
     method: &str,

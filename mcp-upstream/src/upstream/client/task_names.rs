@@ -1,9 +1,9 @@
 //! Names of tasks for clients that reach a server through an aggregate.
 //!
-//! A server's own name for a task may reveal the server, and names of two servers may be equal. So an aggregate publishes sealed
-//! names: bound to the principal, the aggregate and the member, of a length that reveals little, and the same each time, since
-//! clients compare them. Any other name belongs to no task. Nothing is stored: a name is valid for as long as its server's
-//! process knows the task.
+//! A server's own name for a task may reveal the server, and names of two servers may be equal. So an aggregate publishes
+//! sealed names: bound to the principal, the aggregate and the member, of a length that reveals little, and equal for the same
+//! task, since clients compare names. A name that was not sealed here belongs to no task. Nothing is stored: a name is valid
+//! for as long as its server's process knows the task.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -16,23 +16,23 @@ use crate::seal::{SessionKey, TaskSeal};
 use crate::session::Session;
 use crate::upstream::CallContext;
 
-/// The key in metadata of the task that a message belongs to.
+/// The key in metadata that names the task to which a message belongs.
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 const TASK_ID: &str = "taskId";
 
-/// The names of one member's tasks for one principal at one aggregate.
+/// Translation between own and published names of one member's tasks, for one principal at one aggregate.
 #[derive(Clone)]
 pub(crate) struct TaskNames(TaskSeal);
 
 impl TaskNames {
-    /// The names for a request. `None`: it came to the server's own namespace.
+    /// The translation for a request; `None` for a request to the server's own namespace.
     pub(super) fn of(key: &SessionKey, cx: &CallContext<'_>) -> Option<Self> {
         let home = cx.caller.namespace.as_ref().filter(|_| cx.depth > 0)?;
         let principal = cx.caller.principal.as_deref();
         Some(Self(key.task_seal(home, &cx.namespace.name, principal)))
     }
 
-    /// The names for the member's messages to a session outside of calls.
+    /// The translation for the member's messages to a session outside of calls.
     pub(super) fn of_session(
         key: &SessionKey,
         member: &NamespaceName,
@@ -44,12 +44,12 @@ impl TaskNames {
         behind.then(|| Self(key.task_seal(home, member, binding.principal.as_deref())))
     }
 
-    /// The server's own name for a task; `None` if this is no name of a task of that member for that principal.
+    /// The server's own name for a published one; `None` if the name is none of that member's tasks for that principal.
     pub(super) fn own(&self, published: &str) -> Option<String> {
         self.0.open(published)
     }
 
-    /// Publishes the names of tasks in a result or in parameters. `None`: the object names no task.
+    /// Replaces the names of tasks in a result or in parameters by published ones. `None`: the object names no task.
     pub(super) fn published(&self, object: &[u8]) -> Option<String> {
         if !spans::may_hold(object, TASK_ID) {
             return None;
@@ -71,7 +71,7 @@ impl TaskNames {
         (!changes.is_empty()).then(|| spans::edit(object.get(), &changes))
     }
 
-    /// Publishes the names of tasks in a whole message of the server.
+    /// Replaces the names of tasks in a whole message of the server by published ones.
     pub(super) fn in_message(&self, message: Bytes) -> Bytes {
         if !spans::may_hold(&message, TASK_ID) {
             return message;
@@ -85,14 +85,14 @@ impl TaskNames {
         changed.map_or(message, Bytes::from)
     }
 
-    /// Publishes the name in an object that names a task.
+    /// Replaces the `taskId` of an object by the published name.
     fn named(&self, object: &RawValue) -> Option<String> {
         let name = self.name_of(object)?;
         let change = MemberEdit::Set(TASK_ID, name.into());
         Some(spans::edit(object.get(), &[change]))
     }
 
-    /// The published name, raw JSON, of the task that an object names.
+    /// The published name of the task that an object names, as raw JSON.
     fn name_of(&self, object: &RawValue) -> Option<String> {
         let own = spans::member(object, TASK_ID).and_then(jsonrpc::string)?;
         Some(Value::from(self.0.seal(&own)).to_string())

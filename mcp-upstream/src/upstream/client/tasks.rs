@@ -1,8 +1,8 @@
 //! Tasks: only the principal whose call began a task may name it, and receives messages about it.
 //!
-//! A request that names another principal's task, or an unknown task, is answered here with the same error; the server does not
-//! see it. Each process knows its own tasks (`stdio::process::tasks`): a task ends with the process that runs it, since another
-//! process may give its id to another client's task.
+//! A request that names another principal's task, or an unknown task, is answered here with the same error and not passed to
+//! the server. Each process has a table of its own tasks (`stdio::process::tasks`): a task ends with the process that runs it,
+//! since another process may give its id to another client's task.
 //!
 //! `tasks/list` is passed on, and other principals' tasks are removed from its result. On a shared process its cursor is sealed,
 //! since servers make cursors from the ids of tasks.
@@ -32,23 +32,23 @@ use crate::stdio::process::tasks;
 pub(super) use crate::stdio::process::tasks::TaskOwner;
 use crate::upstream::Client;
 
-/// Prefix of a sealed cursor, different from other sealed states.
+/// Prefix of the plain text of a sealed cursor, which distinguishes it from other sealed states.
 const MARK: &[u8; 8] = b"tasks\0\0\0";
-/// The longest cursor of a server that is sealed.
+/// Maximum size of a server's cursor that is sealed, in bytes.
 const CURSOR_MAX: usize = 64 * 1024;
 
 pub(super) const LIST: &str = "tasks/list";
 
-/// The tasks in a request.
+/// The tasks that a request names, and the checks that they need.
 #[derive(Debug, Default)]
 pub(super) struct RequestTasks {
-    /// The tasks that it names.
+    /// The ids of the named tasks, as the server knows them.
     ids: Vec<Arc<str>>,
-    /// True for a request about a task of the server.
+    /// True for a method about a single task, such as `tasks/get`.
     about_one: bool,
-    /// True if the cursor of a further page was not made here.
+    /// True if the cursor of a further page was not sealed by the gateway.
     foreign_cursor: bool,
-    /// True if the request came through an aggregate, and names a task that the aggregate did not publish.
+    /// True if the request came through an aggregate, and has a task name that the aggregate did not publish.
     foreign_name: bool,
 }
 
@@ -78,7 +78,7 @@ impl RequestTasks {
         })
     }
 
-    /// Replaces published names of tasks in the request by the server's own.
+    /// Replaces published names of tasks in the request by the server's own names.
     pub(super) fn with_own_names(&mut self, names: &TaskNames, request: Request) -> Request {
         let mut changes = Vec::new();
         self.ids.clear();
@@ -110,7 +110,8 @@ impl RequestTasks {
         }
     }
 
-    /// Replaces the sealed cursor in a request for a further page of tasks by the server's own. Other requests are unchanged.
+    /// Replaces the sealed cursor in a request for a further page of tasks by the server's own cursor. Other requests are
+    /// unchanged.
     pub(super) fn with_own_cursor(
         &mut self,
         key: &SessionKey,
@@ -136,7 +137,7 @@ impl RequestTasks {
         &self.ids
     }
 
-    /// The refusal if the request may not go to this process.
+    /// The error response if the request may not go to this process.
     pub(super) fn refused(
         &self,
         leased: &ConnectionLease,
@@ -146,7 +147,7 @@ impl RequestTasks {
             return Some(refusal("Task not found"));
         }
         let known = leased.process.tasks();
-        // A client that may be asked runs tasks of its own, which messages to its own process may name.
+        // A client that may be asked can run tasks itself, and its messages to its own process may name these.
         let checked = self.about_one || leased.is_common();
         if checked && !self.ids.iter().all(|id| known.owns(principal, id)) {
             return Some(refusal("Task not found"));
@@ -154,7 +155,7 @@ impl RequestTasks {
         (self.foreign_cursor && leased.is_common()).then(|| refusal("Invalid cursor"))
     }
 
-    /// Updates the named tasks from a response.
+    /// Updates the named tasks from a response to this method.
     pub(super) fn answered(&self, method: &str, process: &dyn ServerConnection, answer: &Response) {
         match (method, &*self.ids) {
             _ if answer.is_error() => {}
@@ -191,7 +192,7 @@ pub(super) fn own_list(
     }
 }
 
-/// The list with only the principal's tasks, and with its cursor sealed by this key. `None` if nothing changes.
+/// The list with only the principal's tasks, and with its cursor sealed by `key`. `None` if nothing changes.
 fn listed(
     result: &[u8],
     is_own: impl Fn(&str) -> bool,
@@ -232,7 +233,7 @@ fn listed(
     Ok(changed.then(|| spans::edit(result.get(), &changes)))
 }
 
-/// `cursor` is raw JSON.
+/// Seals a cursor, which is raw JSON; `None` if it is too long.
 fn sealed(key: &SessionKey, cursor: &str) -> Option<String> {
     if cursor.len() > CURSOR_MAX {
         return None;
@@ -247,8 +248,8 @@ fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
     String::from_utf8(cursor.to_vec()).ok()
 }
 
-/// The handler for messages about the task that a request began, outside of calls: the session's own stream. Other clients poll
-/// the task. A process with a single user has a handler anyway.
+/// The handler for messages outside of calls about the task that a request began: it sends them to the session's own stream.
+/// `None` for clients without a session, which poll the task, and for a process with a single user, which has a handler anyway.
 pub(super) fn ear(
     external: &Arc<ExternalServers>,
     namespace: &Namespace,
@@ -270,7 +271,7 @@ pub(super) fn ear(
     }))
 }
 
-/// Handler that passes messages about tasks on a shared process to their session.
+/// Handler that passes messages about a session's tasks on a shared process to the session.
 struct TaskMessageHandler {
     session: Weak<Session>,
     handler: Arc<InboundHandler>,

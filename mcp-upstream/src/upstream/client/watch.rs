@@ -1,7 +1,7 @@
 //! A client's subscription to resources of a process that several clients share.
 //!
-//! The pool counts the subscriptions, asks the server once and asks it again after a restart; updates and changed lists go to the
-//! namespace's audience. This module only ends the subscription.
+//! The pool counts the subscriptions, sends one request to the server, and repeats it after a restart; updates and changed
+//! lists go to the namespace's audience. This module only begins and ends a client's subscription.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +12,7 @@ use super::isolation::ConnectionTarget;
 use super::{ConnectionLease, ExternalServers};
 use crate::jsonrpc::ResponseOutcome;
 
-/// A client's subscription; dropping it ends it.
+/// A client's subscription; dropping the value ends the subscription.
 pub(crate) struct Watch {
     external: Weak<ExternalServers>,
     namespace: Arc<Namespace>,
@@ -20,16 +20,17 @@ pub(crate) struct Watch {
     uris: Vec<Arc<str>>,
 }
 
-/// Reason for a failed subscription.
+/// Reason for a subscription to a resource that failed.
 pub(crate) enum NotWatched {
-    /// The server's refusal: its error object.
+    /// The server refused; its error object.
     Refused(bytes::Bytes),
-    /// The server could not be asked.
+    /// The server could not be reached, or the request failed.
     Failed(CallError),
 }
 
 impl Watch {
-    /// Subscribes to resources through a leased process. If one is refused, the subscriptions before it are ended again.
+    /// Subscribes to resources through a leased process. If the server refuses a resource, the subscriptions before it are
+    /// ended again.
     pub(super) async fn begin(
         external: &Arc<ExternalServers>,
         namespace: &Arc<Namespace>,

@@ -1,11 +1,11 @@
 //! Names of tools in all namespaces together, and the namespace that each name belongs to (K-06).
 //!
-//! `shared` comes first, then the others by their names. A bare name belongs to the first namespace that has it; in later
-//! namespaces the tool is shown as `NAMESPACE_TOOL`, which every tool can be called by. Each tool is listed once. If even that
-//! name is an earlier tool's own, the tool is not shown: it can be called in its namespace.
+//! `shared` comes first, then the other namespaces by their names. A bare name belongs to the first namespace that has it; in
+//! later namespaces the tool is shown as `NAMESPACE_TOOL`, and every tool can be called by such a name. Each tool is listed
+//! once. If even that name is an earlier tool's own name, the tool is not shown, but can be called in its namespace.
 //!
 //! A caller sees the namespaces that it may use, and no trace of others: names do not depend on them. Aggregates are left out:
-//! they have their own naming, and their sets belong to sessions.
+//! they have their own naming, and their active sets belong to sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::caller::Caller;
 use crate::catalogue::{ToolEntry, ToolList, View};
 use crate::upstream::{Soon, ToolsWait, Upstreams};
 
-/// Time that a request waits for the lists of servers. Lists that are late are replaced by the last known list, or left out.
+/// Time that a request waits for the lists of servers. The last known list replaces a late one; without one, the namespace is
+/// left out.
 const WAIT: Duration = Duration::from_secs(5);
 /// The namespace whose tools come first.
 const FIRST: &str = "shared";
@@ -32,16 +33,16 @@ pub(crate) struct GlobalTools {
     tools: Vec<PublishedTool>,
 }
 
-/// A tool's list, its own name, and its published name.
+/// A published tool: its published name, its list's position, and its own name.
 struct PublishedTool {
     name: Box<str>,
     list: usize,
     own: Box<str>,
 }
 
-/// A tool of all namespaces.
+/// A tool with its namespace and published name.
 pub(crate) struct GlobalTool<'a> {
-    /// The published name.
+    /// The published name of the tool.
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a Arc<Namespace>,
     /// The namespace's description of the tool, under its own name.
@@ -49,7 +50,7 @@ pub(crate) struct GlobalTool<'a> {
 }
 
 impl GlobalTools {
-    /// The tools of all namespaces that a caller may use. Namespaces that are not up are left out.
+    /// The tools of all namespaces that a caller may use. Namespaces whose tools are not known are left out.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl GlobalTools {
         Ok(Self { lists, tools })
     }
 
-    /// All tools, each once.
+    /// All published tools, each once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = GlobalTool<'_>> {
         self.tools.iter().filter_map(|tool| {
             let (namespace, list) = &self.lists[tool.list];
@@ -98,19 +99,19 @@ impl GlobalTools {
     }
 }
 
-/// The namespaces that a caller may use, aggregates left out, in the order of their claims to names.
+/// The namespaces that a caller may use, without aggregates, in the order in which they claim names.
 pub(crate) fn members(snapshot: &Snapshot, caller: &Caller) -> Vec<Arc<Namespace>> {
     let all = snapshot.namespaces.values();
     let mut members: Vec<_> = all
         .filter(|it| !matches!(it.upstream, UpstreamKind::Aggregate(_)) && caller.may_use(it))
         .map(Arc::clone)
         .collect();
-    // The snapshot is in the order of names, and the sort keeps it.
+    // The snapshot is in the order of names, which the stable sort keeps.
     members.sort_by_key(|namespace| namespace.name.as_str() != FIRST);
     members
 }
 
-/// The namespace that has a tool of this published name, and the tool's own name there.
+/// Finds the namespace that has a tool of this published name, and the tool's own name there.
 pub(crate) async fn find(
     kinds: &Upstreams,
     snapshot: &Snapshot,
@@ -138,7 +139,7 @@ pub(crate) async fn find(
     None
 }
 
-/// The tools of a namespace, as far as known by the deadline.
+/// The tools of a namespace, as far as they are known by the deadline.
 async fn list(
     kinds: &Upstreams,
     (namespace, caller): (&Arc<Namespace>, &Caller),
@@ -153,7 +154,7 @@ async fn list(
     read.or_else(|| upstream.tools_known(namespace))
 }
 
-/// The published names of all tools, by the same rule as [`find`].
+/// Assigns the published names of all tools, by the same rule as [`find`].
 fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<PublishedTool> {
     let mut bare: HashMap<&str, usize> = HashMap::new();
     let mut all = Vec::new();
@@ -167,7 +168,7 @@ fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Publ
             }
         }
     }
-    // The owner of a prefixed name that is no tool's own name.
+    // Finds the tool that a prefixed name means.
     let by_prefix = |name: &str| {
         let mut lists = lists.iter().enumerate();
         lists.find_map(|(at, (namespace, list))| {

@@ -1,4 +1,4 @@
-//! The meaning of a backend's response for its request: the kind of its body, and its faults.
+//! Interpretation of a backend's response to a request: the kind of its body, and its faults.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,12 +19,12 @@ use crate::call_error::retry_seconds;
 use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
 
-/// Delay before a retry, for backends that do not set one.
+/// Delay that clients are told to wait before a retry, if the backend does not set one.
 const RETRY: Duration = Duration::from_secs(1);
 /// Longest delay that a backend may set, in seconds.
 const RETRY_MAX: u64 = 3600;
 
-/// Reason for a missing response.
+/// Failure of a request that got no response.
 #[derive(Debug, Clone)]
 pub(super) struct RequestFailure {
     pub(super) error: CallError,
@@ -37,14 +37,14 @@ pub(super) struct RequestFailure {
 /// Reason why a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// The size that was read, or announced.
+    /// The body is too large: the size that was read, or announced.
     TooLarge(u64),
-    /// All responses together have reached their limit.
+    /// The responses that are held at once have reached their common limit.
     NoRoom(NoAnswerRoom),
     Cut(BodyError),
 }
 
-/// Reads a whole body, as long as `fits` allows it. `answers` counts the read bytes until the end of the body.
+/// Reads a whole body, as long as `fits` allows its size. `answers` counts the bytes while the body is read.
 pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
@@ -82,7 +82,7 @@ pub(super) async fn body(
     }
 }
 
-/// The part of a body that has been read. Counted in the answers' total once it is large.
+/// Guard that counts the bytes read of a body in the total of all responses, once the body is large.
 pub(crate) struct CountedBody<'a> {
     answers: Option<&'a AnswerAccount>,
     claim: Option<AnswerClaim>,
@@ -98,7 +98,7 @@ impl<'a> CountedBody<'a> {
         }
     }
 
-    /// Notes that the body has this size now.
+    /// Updates the count: the body has this size now.
     ///
     /// # Errors
     ///
@@ -117,12 +117,12 @@ impl<'a> CountedBody<'a> {
     }
 }
 
-/// Returns true if a body answers the request with this id.
+/// Returns true if a body is the response to the request with this id.
 pub(super) fn answers(body: &[u8], id: u64) -> bool {
     answered(body).is_some_and(|answered| call_number(answered) == Some(id))
 }
 
-/// The id, raw JSON, of the request that a body answers.
+/// The id, as raw JSON, of the request to which a body is the response.
 fn answered(body: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(body).ok()?;
     match jsonrpc::message(text.trim()) {
@@ -131,8 +131,8 @@ fn answered(body: &[u8]) -> Option<&str> {
     }
 }
 
-/// Makes a response of an error without an id, or with the id `null`: it is about the only request of its exchange, whose raw id
-/// is `id`. `None` for other bodies.
+/// Turns an error without an id, or with the id `null`, into the response to the only request of its exchange, whose raw id is
+/// `id`. `None` for other bodies.
 pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Bytes> {
     use serde::de::IgnoredAny;
     #[derive(Deserialize)]
@@ -162,7 +162,7 @@ pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Byt
     Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into())
 }
 
-/// The state of a session, judged by an answer to one of its requests.
+/// State of a session, judged by the answer to one of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionVerdict {
     /// The answer is about the request alone.
@@ -177,9 +177,10 @@ pub(crate) enum SessionVerdict {
     },
 }
 
-/// Judges a session by the status and the body of an answer to one of its requests. 404 means that the backend does not
-/// know the session, unless the error is about the method or its params; 400, 410, and such errors mean so only if their
-/// words say it, and 200 only with a code of its own besides. `is_own` returns true for the raw id of the request.
+/// Judges a session by the status and the body of an answer to one of its requests. A 404 means that the backend does not know
+/// the session, unless the body is an error about the method or its params. A 400, a 410, or such an error means so only if its
+/// text says it, and a 200 only if its code is [`SESSION_NOT_FOUND`] as well. `is_own` returns true for the raw id of the
+/// request.
 pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],
@@ -220,15 +221,15 @@ pub(crate) fn session_verdict(
     }
 }
 
-/// The code by which servers refuse an unknown session.
+/// The error code by which servers refuse an unknown session.
 const SESSION_NOT_FOUND: i64 = -32001;
 
-/// True if an answer with status 200 is short and has the code of an unknown session.
+/// Returns true if an answer with status 200 is short and contains the code of an unknown session.
 fn may_deny_session(body: &[u8]) -> bool {
     body.len() <= REFUSAL_MAX && memchr::memmem::find(body, b"-32001").is_some()
 }
 
-/// Reads the beginning of a refusal's body, for its words.
+/// Reads the beginning of a refusal's body, to search its text.
 pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMut, BodyError> {
     let mut read = BytesMut::new();
     while read.len() < REFUSAL_MAX
@@ -239,9 +240,9 @@ pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMu
     Ok(read)
 }
 
-/// True if the answer to `server/discover` may come from a server or a front end that does not know the method. Unknown
-/// methods are refused with almost any status; only after 401 (missing credentials) and 429 (a limit) would
-/// `initialize` fail as well.
+/// Returns true if the answer to `server/discover` may come from a server or a front end that does not know the method. Unknown
+/// methods are refused with almost any status; only after 401 (missing credentials) and 429 (a limit) would `initialize` fail
+/// as well.
 pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     let kind = || media_kind(&response.headers);
     match response.status.as_u16() {
@@ -252,21 +253,21 @@ pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     }
 }
 
-/// True if a backend that did not answer `server/discover` may not know the method: it was reached, and closed the
-/// connection or sent something other than HTTP.
+/// Returns true if a backend that did not answer `server/discover` may not know the method: the backend was reached, and closed
+/// the connection or sent something other than HTTP.
 pub(super) fn may_be_no_such_question(error: &SendError) -> bool {
     let broke_off = matches!(error.kind, SendErrorKind::Closed | SendErrorKind::Malformed);
     broke_off && !error.unsent
 }
 
-/// The response that such a server would have sent.
+/// The JSON-RPC response of a server that does not know the method.
 pub(super) fn unknown_method(id: u64) -> Bytes {
     let code = crate::protocol::code::METHOD_NOT_FOUND;
     let error = format!(r#"{{"code":{code},"message":"no such method"}}"#);
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
 }
 
-/// Returns true if the response to `initialize` may be that of a server that speaks HTTP+SSE of 2024-11-05.
+/// Returns true if the status of the response to `initialize` may be that of a server that speaks HTTP+SSE of 2024-11-05.
 pub(super) fn is_no_streamable(status: StatusCode) -> bool {
     matches!(
         status,
@@ -292,7 +293,7 @@ pub(super) fn failed(
     }
 }
 
-/// The failure for a status that is no response to the request.
+/// The failure for a response whose status says that it does not answer the request.
 pub(super) fn refused(
     server: &RemoteServer,
     backend: &BackendId,
@@ -353,7 +354,7 @@ pub(super) fn refused(
     failed
 }
 
-/// The target of a redirect, worded to follow "a redirect"; empty if there is none. The HTTP client has removed secrets
+/// Words for the target of a redirect, to follow "a redirect"; empty if there is no target. The HTTP client has removed secrets
 /// from it.
 pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
     let target = headers
@@ -362,7 +363,8 @@ pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
     target.map_or_else(String::new, |target| format!(" to {target}"))
 }
 
-/// `Retry-After`: seconds, or a date. A date counts from the `Date` of the response, so that the two clocks need not agree.
+/// Reads `Retry-After`, in seconds or as a date. A date counts from the `Date` of the response, so that the two clocks need not
+/// agree.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
     let value = text(header::RETRY_AFTER)?;
@@ -372,7 +374,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             let date = |text| httpdate::parse_http_date(text).ok();
             let now = text(header::DATE).and_then(date);
             let until = date(value)?.duration_since(now.unwrap_or_else(SystemTime::now));
-            // A date in the past means now.
+            // A date in the past counts as the shortest delay.
             until.unwrap_or(RETRY).max(RETRY)
         }
     };

@@ -1,27 +1,27 @@
-//! Reading server-sent events: from pieces of a body to whole events, bounded.
+//! Reader of server-sent events: splits the pieces of a body into whole events, within bounds.
 //!
 //! Every line end that the format allows is accepted, also if a piece ends between `\r` and `\n`. Comments and unknown fields are
-//! skipped. Of an event that is too long only the size is kept: it is read to its end, piece by piece.
+//! skipped. An event that is too long is read to its end, piece by piece, and only its size is kept.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::port::{BodyError, ResponseBody};
 
-/// Multiple of the longest event after which an unfinished event is given up …
+/// An unfinished event is given up at this multiple of the maximum size, but not below `ENDLESS_MIN`.
 const ENDLESS: u64 = 4;
-/// … once it has more bytes than this.
+/// Minimum size at which an unfinished event is given up, in bytes.
 const ENDLESS_MIN: u64 = 1024 * 1024;
-/// Most bytes of an event's id. It is kept and sent back.
+/// Maximum size of an event's id, in bytes. The id is kept and sent back.
 const ID_MAX: usize = 4096;
 
-/// An event.
+/// A server-sent event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SseEvent {
-    /// The event's name; most events have none.
+    /// The event's name (`event:`); most events have none.
     pub(super) name: Option<String>,
-    /// The id to resume after.
+    /// The event's id, after which the stream can be resumed.
     pub(super) id: Option<String>,
-    /// Milliseconds to wait before reconnecting.
+    /// Milliseconds to wait before reconnecting (`retry:`).
     pub(super) retry: Option<u64>,
     /// The data lines, joined by line feeds.
     pub(super) data: Data,
@@ -41,20 +41,20 @@ impl Default for Data {
     }
 }
 
-/// Reason for the end of the events.
+/// Reason why no more events come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EventsEnd {
     /// The stream ended between two events.
     Complete,
     /// The stream was cut, ended within an event, or took too long.
     Cut,
-    /// An event had no end.
+    /// An event exceeded the size at which it is given up.
     Endless,
     /// The stream is compressed and cannot be decoded.
     Undecodable(BodyError),
 }
 
-/// A body as events.
+/// Reader of the events in a body.
 pub(super) struct EventReader {
     body: Box<dyn ResponseBody>,
     fits: Box<dyn Fn(usize) -> bool + Send>,
@@ -68,20 +68,20 @@ pub(super) struct EventReader {
 struct PartialEvent {
     event: SseEvent,
     data: Option<BytesMut>,
-    /// Size of the data, kept or not.
+    /// Size of the data in bytes, whether kept or not.
     size: u64,
     too_long: bool,
-    /// True if a line has come since the last blank one.
+    /// True if a line has come since the last blank line.
     begun: bool,
 }
 
-/// The bytes that wait to be read, line by line.
+/// The received bytes, to be taken line by line.
 #[derive(Default)]
 struct EventLines {
     buffer: BytesMut,
-    /// Length of the buffer's beginning that is known to have no line end.
+    /// Length of the buffer's beginning that is known to contain no line end.
     scanned: usize,
-    /// True if the last line ended with `\r`: a following `\n` belongs to it.
+    /// True if the last line ended with `\r`, so that a following `\n` belongs to it.
     after_return: bool,
     begun: bool,
 }
@@ -117,7 +117,7 @@ impl EventLines {
 }
 
 impl EventReader {
-    /// `fits` returns true if the data of an event may have this size.
+    /// Reader of the events in `body`. `fits` returns true if the data of an event may have this size.
     pub(super) fn new(
         body: Box<dyn ResponseBody>,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -175,7 +175,7 @@ impl EventReader {
         size > ENDLESS_MIN && !fits(size / ENDLESS)
     }
 
-    /// Drops the beginning of a line that cannot fit, and with it the event.
+    /// Drops the beginning of a line that cannot fit, and with it the data of its event.
     fn skip_long_line(&mut self) {
         let waiting = self.lines.buffer.len();
         if !(self.fits)(waiting) {
@@ -183,7 +183,7 @@ impl EventReader {
             self.event.too_long = true;
             self.event.size += waiting as u64;
             self.event.data = None;
-            // The rest of the line becomes a comment.
+            // The remainder of the line is read as a comment.
             self.lines.buffer = BytesMut::from(&b":"[..]);
             self.lines.scanned = 0;
         }
@@ -229,7 +229,7 @@ impl EventReader {
                 data.extend_from_slice(b"\n");
                 data.extend_from_slice(value);
             }
-            // Nearly every event has one line of data, which is not copied.
+            // Shortcut: nearly every event has a single line of data, which is not copied.
             None if event.event.data == Data::default() => {
                 event.event.data = Data::Whole(value.clone());
             }

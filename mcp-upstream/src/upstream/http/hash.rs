@@ -1,11 +1,11 @@
-//! Numbers of clients for `balance: hash`.
+//! Hashes of clients, for `balance: hash`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::caller::Caller;
 use crate::session::Session;
 
-/// The number of a client: by its session, if it has one, else by its principal and address.
+/// The hash of a client: of its session, if it has one, else of its principal and address.
 pub(crate) fn of_client(caller: &Caller, session: Option<&Session>) -> u64 {
     let mut hasher = DefaultHasher::new();
     match session {

@@ -1,4 +1,4 @@
-//! The headers of requests to backends.
+//! The headers of requests to backends: those of the transport, and values mirrored from the message.
 
 use std::borrow::Cow;
 
@@ -17,10 +17,10 @@ const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// The deepest chain of `properties` that is searched for mirrored arguments.
+/// Maximum depth of nested `properties` that are searched for mirrored arguments.
 const DEPTH_MAX: usize = 16;
 
-/// A message on its way up, with the parts that its headers depend on.
+/// A message to a backend, with the parts that its headers depend on.
 pub(super) struct Outgoing<'a> {
     method: Option<Cow<'a, str>>,
     members: Option<Members<'a>>,
@@ -52,7 +52,7 @@ impl<'a> Outgoing<'a> {
         matches!(self.method(), Some("initialize" | "server/discover"))
     }
 
-    /// Mirrors parts of the message in headers, as a server of 2026-07-28 requires (SEP-2243).
+    /// Mirrors method, name and arguments of the message in headers, as a server of 2026-07-28 requires (SEP-2243).
     pub(super) fn mirror(&self, headers: &mut HeaderMap, catalogue: &Catalogue) {
         headers.insert(VERSION, HeaderValue::from_static(MODERN));
         let Some(method) = self.method() else {
@@ -78,20 +78,20 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Mirrors the arguments that the tool's schema names. While the tool is unknown, the server refuses a call whose headers are
-    /// missing.
+    /// Mirrors the arguments that the tool's schema marks. While the tool is unknown, no headers are sent, and the server
+    /// refuses a call that needs them.
     fn mirror_arguments(&self, headers: &mut HeaderMap, catalogue: &Catalogue) -> Option<()> {
         let members = self.members.as_ref()?;
         let name = members.get(Key::Name).and_then(jsonrpc::string)?;
         let tools = catalogue.known()?;
         let schema = tools.tool(&name)?.input_schema()?.get();
-        // Few tools mirror arguments: the others cost one scan.
+        // Shortcut: few tools mirror arguments, and a single scan shows it.
         memchr::memmem::find(schema.as_bytes(), b"x-mcp-header")?;
         mirror_properties(schema, members.get(Key::Arguments)?, headers, DEPTH_MAX)
     }
 }
 
-/// The parts of a property's schema that matter for headers.
+/// The keys of a property's schema that matter for headers.
 #[derive(Deserialize)]
 struct Property<'a> {
     #[serde(borrow, default, rename = "x-mcp-header")]
@@ -100,7 +100,7 @@ struct Property<'a> {
     properties: Option<&'a RawValue>,
 }
 
-/// Follows the chain of `properties` of a schema beside the arguments they describe.
+/// Walks the nested `properties` of a schema together with the arguments that they describe.
 fn mirror_properties(
     schema: &str,
     arguments: &RawValue,
@@ -128,7 +128,7 @@ fn mirror_properties(
     Some(())
 }
 
-/// A value as written in its header; objects, lists and `null` have no header.
+/// A value in the form of its header; `None` for objects, lists and `null`.
 fn scalar(value: &RawValue) -> Option<Cow<'_, str>> {
     match value.get().as_bytes().first()? {
         b'"' => jsonrpc::string(value),
@@ -137,7 +137,7 @@ fn scalar(value: &RawValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The headers of every POST.
+/// The headers of every POST to a backend.
 pub(super) fn of_post() -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(6);
     let json = HeaderValue::from_static("application/json");
@@ -147,7 +147,7 @@ pub(super) fn of_post() -> HeaderMap {
     headers
 }
 
-/// The headers of every stream; `after`: the event that it continues after.
+/// The headers of every GET for a stream. `after`: id of the event after which the stream continues.
 pub(super) fn of_get(after: Option<&str>) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(4);
     let events = HeaderValue::from_static("text/event-stream");

@@ -1,4 +1,4 @@
-//! Connections to remote servers: a session at the backend that the pool of backends picks.
+//! Launcher for remote servers: each connection is a session at a backend that the pool of backends picks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ use crate::stdio::launch::{
 };
 use crate::stdio::link::Link;
 
-/// Most sessions of a server at once: as many as the gateway may hold itself.
+/// Maximum number of sessions at one server: as many as the gateway may hold itself.
 const SESSIONS_MAX: usize = 100_000;
-/// Time that an unused session is kept at its backend …
+/// Time that an unused session is kept at its backend.
 const IDLE: Duration = Duration::from_secs(600);
-/// … unless its state lives there alone: then it is kept as long as its client's session.
+/// Time that an unused session is kept whose state lives at its backend alone: as long as its client's session.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Time for calls that were running when their session stopped taking calls. They have limits of their own.
+/// Time for calls that were running when their session stopped taking calls. The calls have time limits of their own.
 const LEFT: Duration = Duration::from_secs(3600);
-/// Delay before a retry at a server without healthy backends.
+/// Delay that clients are told to wait before a retry, if a server has no healthy backend.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The launchers for all servers, child processes and remote ones.
@@ -75,7 +75,7 @@ impl Launchers for AllLaunchers {
     }
 }
 
-/// Launcher of sessions at the backends of a server.
+/// Launcher of one server's sessions at its backends.
 struct RemoteLauncher {
     name: NamespaceName,
     reached: Arc<CurrentServer>,
@@ -84,7 +84,7 @@ struct RemoteLauncher {
     runtime: Handle,
 }
 
-/// Settings for the pool of a server's sessions.
+/// Settings of the pool for a remote server's sessions.
 fn settings(spec: &RemoteSpec) -> StdioSettings {
     let opening = spec.timeouts.connect + spec.timeouts.head;
     StdioSettings {
@@ -123,7 +123,7 @@ impl Launcher for RemoteLauncher {
         now.server.spec.backends.iter().any(|it| it.id == *backend)
     }
 
-    /// Sends no message yet: the first message opens the session.
+    /// Sends no message: the first message over the link opens the session.
     async fn launch(
         &self,
         place: LaunchRequirements<'_>,
@@ -207,7 +207,7 @@ impl Launcher for RemoteLauncher {
     }
 }
 
-/// A session, as its keeper holds it.
+/// A session at a backend, with the personal values that it was opened with.
 struct RemoteSession {
     session: Arc<Session>,
     id: BackendId,
@@ -237,7 +237,7 @@ impl Instance for RemoteSession {
     }
 }
 
-/// Stands in for a missing HTTP client: no backend is healthy.
+/// Replacement for a missing HTTP client: no backend is healthy.
 struct NoClient;
 
 impl HttpClient for NoClient {

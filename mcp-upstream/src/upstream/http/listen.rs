@@ -1,5 +1,5 @@
-//! The general stream of a session: the server's messages that belong to no request. Opened by GET, and reopened for as long as
-//! the session lives. A server without such a stream responds with 405.
+//! The general stream of a session at a backend: the server's messages that belong to no request. Opened by GET, and reopened
+//! for as long as the session lives. A server without such a stream responds with 405.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::media::{MediaKind, media_kind};
 use super::session::Session;
 use super::stream::{Cursor, take};
 
-/// The longest pause between two tries; the pause doubles up to this while no event comes.
+/// Longest pause between two attempts; the pause doubles up to it while no event comes.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Returns true if the response to the first GET means that the server has no such stream, or none for the gateway. A server that
-/// is busy or fails is asked again.
+/// Returns true if the response to the first GET means that the server has no such stream for the gateway. After a response
+/// that says that the server is busy or failed, the GET is repeated.
 fn offers_none(status: StatusCode) -> bool {
     let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     !status.is_server_error() && !later.contains(&status)
 }
 
-/// Listens until the session is over. Ends early if the server has no such stream.
+/// Listens until the session is over, or until the server turns out to have no general stream.
 pub(super) async fn run(session: Arc<Session>) {
     session.opened().await;
     let mut cursor = Cursor::default();
@@ -41,7 +41,7 @@ pub(super) async fn run(session: Arc<Session>) {
                     take(&session, None, event);
                 }
             }
-            // The server had a stream, so the session is unknown to it.
+            // The server had a stream before, so 404 means that it does not know the session.
             Ok(response) if had_one && response.status == StatusCode::NOT_FOUND => {
                 session.lose();
                 return;

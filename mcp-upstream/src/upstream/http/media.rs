@@ -6,27 +6,27 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::port::{BackendResponse, BodyError, ResponseBody};
 
-/// The longest beginning of a body that is searched for its first byte.
+/// Maximum size of a body's beginning that is searched for its first byte, in bytes.
 const BEGINNING_MAX: usize = 4096;
-/// The longest media type in an error message.
+/// Maximum length of a media type in an error message, in characters.
 const SHOWN_MAX: usize = 60;
 /// The byte order mark of UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A body's kind by its media type.
+/// Kind of a body by its media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MediaKind {
-    /// JSON, by any of its names.
+    /// JSON, by any of the types that servers use for it.
     Json,
-    /// Server-sent events.
+    /// Server-sent events (`text/event-stream`).
     Events,
     /// No type, or plain text: the body itself may be JSON.
     Unlabelled,
-    /// Any other type.
+    /// Any other media type.
     Other,
 }
 
-/// Reads the kind of a body from its `Content-Type`. Of a list of types, the first counts.
+/// Reads the kind of a body from its `Content-Type`. If the header lists several types, the first one counts.
 pub(crate) fn media_kind(headers: &HeaderMap) -> MediaKind {
     let media = media_type(headers);
     let is = |known: &str| media.eq_ignore_ascii_case(known.as_bytes());
@@ -51,7 +51,7 @@ pub(crate) fn media_kind(headers: &HeaderMap) -> MediaKind {
     }
 }
 
-/// The media type without its parameters; empty if there is none.
+/// The media type without its parameters; empty if the header is absent.
 fn media_type(headers: &HeaderMap) -> &[u8] {
     let value = headers.get(header::CONTENT_TYPE);
     let value = value.map_or(&[][..], HeaderValue::as_bytes);
@@ -59,7 +59,7 @@ fn media_type(headers: &HeaderMap) -> &[u8] {
     value[..end].trim_ascii()
 }
 
-/// The media type for error messages, worded to follow "answered with".
+/// Words for the media type in error messages, to follow "answered with".
 pub(crate) fn shown_media_type(headers: &HeaderMap) -> String {
     let media = media_type(headers);
     if media.is_empty() {
@@ -77,7 +77,7 @@ pub(crate) fn shown_media_type(headers: &HeaderMap) -> String {
     format!("the media type {}{end}", shown.collect::<String>())
 }
 
-/// Reads the beginning of an unlabelled body and tells if the body is JSON: an object or a list. The bytes read
+/// Reads the beginning of an unlabelled body and returns true with it if the body is JSON: an object or a list. The bytes read
 /// remain in the body of the response.
 ///
 /// # Errors
@@ -104,7 +104,7 @@ pub(crate) async fn begins_as_json(
     Ok((response, matches!(first, Some(b'{' | b'['))))
 }
 
-/// The first byte behind white space and a byte order mark; `None` if more has to be read for it.
+/// The first byte behind white space and a byte order mark; `None` if more of the body must be read to find it.
 fn first_byte(beginning: &[u8]) -> Option<u8> {
     let text = beginning.trim_ascii_start();
     match text.strip_prefix(MARK) {
@@ -114,7 +114,7 @@ fn first_byte(beginning: &[u8]) -> Option<u8> {
     }
 }
 
-/// The body without a byte order mark at its beginning.
+/// Removes a byte order mark from the beginning of a body.
 pub(crate) fn without_mark(body: Bytes) -> Bytes {
     match body.trim_ascii_start().strip_prefix(MARK) {
         Some(text) => body.slice_ref(text),
@@ -122,7 +122,7 @@ pub(crate) fn without_mark(body: Bytes) -> Bytes {
     }
 }
 
-/// A body whose beginning was read.
+/// A body of which the beginning was read already.
 pub(crate) struct ReadAhead {
     read: Option<Bytes>,
     rest: Box<dyn ResponseBody>,

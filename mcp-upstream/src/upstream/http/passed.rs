@@ -1,23 +1,23 @@
-//! The client's headers that go up, in either mode: those that the server's `headers.pass` names, and the trace of the request.
-//! The gateway's id of the request is added.
+//! The client's headers that are passed to the server, in client mode and in pass-through mode: those that the server's
+//! `headers.pass` names, and the trace of the request. The gateway's id of the request is added.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tooldock_workers::remote::HeaderRules;
 
 use crate::caller::Caller;
 
-/// The trace (W3C Trace Context), which always goes up.
+/// Header of the trace (W3C Trace Context), which is always passed on.
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// Additions of tracing systems to the trace.
+/// Header for tracing systems' additions to the trace.
 pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The gateway's id of the request, as in its logs.
+/// Header for the gateway's id of the request, as in its logs.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Number of headers that usually go up, with those that either mode adds.
+/// Typical number of headers that are passed on, with those that either mode adds.
 const USUAL: usize = 6;
 
-/// The headers that go up with a caller's request, by the rules of a server.
+/// The headers that are passed on with a caller's request, by the rules of a server.
 pub(crate) fn of_caller(caller: &Caller, rules: &HeaderRules) -> HeaderMap {
     let mut passed = match &caller.headers {
         Some(own) => of_client(own, &rules.pass),
@@ -36,7 +36,7 @@ pub(crate) fn add_request_id(headers: &mut HeaderMap, caller: &Caller) {
     }
 }
 
-/// The client's headers that go up. Their values are marked as sensitive, so that they are never printed.
+/// The client's headers that are passed on. Their values are marked as sensitive, so that they are never printed.
 pub(crate) fn of_client(client: &HeaderMap, pass: &[String]) -> HeaderMap {
     let mut passed = HeaderMap::with_capacity(USUAL);
     for (name, value) in client {

@@ -1,12 +1,12 @@
-//! Port to an HTTP client: pools of backends, and single requests at them.
+//! Port to an HTTP client: pools of backends, and single requests to a backend.
 //!
 //! ```text
 //! HttpClient::backends(server) ─▶ Backends::pick ─▶ Backend::send ─▶ BackendResponse ─▶ ResponseBody::chunk, …
 //! ```
 //!
-//! The client decides which backend is healthy, adds the server's own headers and credentials, and removes hop-by-hop headers. It
-//! repeats a request only with a new token after 401, and at the target of a redirect that only adds or removes a slash. The
-//! layer above decides if other requests may be sent again, by [`SendError::unsent`].
+//! The implementation decides which backend is healthy, adds the server's own headers and credentials, and removes hop-by-hop
+//! headers. It repeats a request only with a new token after 401, and at the target of a redirect that only adds or removes a
+//! slash. The layer above decides if other requests may be sent again, by [`SendError::unsent`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
-/// Client that reaches remote servers.
+/// HTTP client that reaches the backends of remote servers.
 pub trait HttpClient: Send + Sync {
     /// The backends of a server. The same `Arc` of a server gives the same backends; if a server replaces another of its name,
     /// unchanged backends keep their health and connections, and removed ones are drained.
@@ -31,9 +31,10 @@ pub trait HttpClient: Send + Sync {
 
 /// The pool of backends of a server.
 pub trait Backends: Send + Sync {
-    /// The backend for a new session, or for a request without one; none of `avoid`. Backends that are not healthy, or are
-    /// drained, are left out, and backups are used only while nothing else is left. With `balance: hash` the same `hash`
-    /// leads to the same backend. While none is healthy, one that was not picked within the last second is tried.
+    /// Picks the backend for a new session, or for a request without a session, outside of `avoid`. Backends that are not
+    /// healthy, or are drained, are left out, and backups are used only while no other backend is left. With `balance: hash`
+    /// the same `hash` leads to the same backend. While none is healthy, one that was not picked within the last second is
+    /// tried.
     fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>>;
 
     /// Returns true if [`Self::pick`] would find a backend. Unlike a pick, this uses up no trial of a backend that is not
@@ -47,42 +48,42 @@ pub trait Backends: Send + Sync {
     fn states(&self) -> Vec<BackendState>;
 }
 
-/// A copy of a server.
+/// One backend of a server: an address with its health and connections.
 #[async_trait]
 pub trait Backend: Send + Sync {
-    /// `host:port` or `unix:/path`.
+    /// The backend's id: `host:port` or `unix:/path`.
     fn id(&self) -> &BackendId;
 
-    /// Returns true if new sessions may go there: the backend is configured, healthy, and its weight is not 0.
+    /// Returns true if new sessions may be opened at the backend: it is configured, healthy, and its weight is not 0.
     fn accepts_new(&self) -> bool;
 
-    /// Returns true if requests are likely to be answered.
+    /// Returns true if the backend is likely to answer requests.
     fn is_healthy(&self) -> bool;
 
     /// Sends a request and waits for the head of the response. Dropping the future gives the request up.
     ///
     /// # Errors
     ///
-    /// The reason for a missing response, and if the backend can have seen any part of the request.
+    /// The reason for a missing response, and whether the backend can have seen any part of the request.
     async fn send(&self, request: BackendRequest) -> Result<BackendResponse, SendError>;
 }
 
-/// A request.
+/// A request to a backend.
 #[derive(Debug, Clone)]
 pub struct BackendRequest {
-    /// Method of the request.
+    /// HTTP method of the request.
     pub method: Method,
-    /// Path and query, if they differ from the backend's URL.
+    /// Path and query, if they differ from those of the backend's URL.
     pub target: Option<String>,
     /// Headers of the request. `Host`, the framing, and headers of the server's configuration are added. `Accept-Encoding` is not
     /// sent; it decides if a compressed response is also kept undecoded ([`ResponseBody::take_coded`]).
     pub headers: RequestHeaders,
-    /// The whole body.
+    /// The whole body of the request.
     pub body: Bytes,
     /// True if the response may be a stream of any length: `timeouts.idle` applies to it instead of `timeouts.call`. A response
     /// of type `text/event-stream` is such a stream in any case.
     pub streams: bool,
-    /// Lets the caller give the request up before it is sent.
+    /// Lets the caller give the request up before its first byte is written.
     pub departure: Option<Departure>,
     /// The principal whose credentials are added, for servers with personal credentials; `None`: none of these are added.
     pub on_behalf_of: Option<Arc<str>>,
@@ -95,8 +96,8 @@ impl BackendRequest {
     }
 }
 
-/// The headers of a request: shared ones, which other requests for the same client use, too, and its own, which replace shared
-/// ones of the same name.
+/// The headers of a request: headers that it shares with other requests for the same client, and its own headers, which replace
+/// shared ones of the same name.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHeaders {
     shared: Arc<HeaderMap>,
@@ -118,7 +119,7 @@ impl RequestHeaders {
         self
     }
 
-    /// All headers that are sent.
+    /// All headers that are sent: own headers, and shared ones that they do not replace.
     pub fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
         let own = self.own.iter().map(|(name, value)| (name, value));
         let replaced = |name| self.own.iter().any(|(own, _)| own == name);
@@ -175,12 +176,12 @@ impl Departure {
     }
 }
 
-/// The head of a response, and its body; a compressed body is decoded. Redirects that are not followed are responses
-/// like any other; their `Location` may be shown to clients.
+/// The head of a response, with its body; a compressed body is decoded. A redirect that is not followed is a response like any
+/// other; its `Location` may be shown to clients.
 pub struct BackendResponse {
     /// The backend that sent it, for logs.
     pub backend: BackendId,
-    /// Status of the response.
+    /// HTTP status of the response.
     pub status: StatusCode,
     /// Headers of the response, without hop-by-hop headers.
     pub headers: HeaderMap,
@@ -190,7 +191,7 @@ pub struct BackendResponse {
 
 impl BackendResponse {
     /// Returns true if the status is about the gateway's own request, or about the backend: the body is then no response for a
-    /// client. With other 4xx a server refuses the message itself.
+    /// client. With any other 4xx, a server refuses the message itself.
     pub(crate) fn is_refusal(&self) -> bool {
         match self.status {
             StatusCode::UNAUTHORIZED
@@ -221,7 +222,7 @@ pub trait ResponseBody: Send {
     /// The body was cut, or took too long.
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError>;
 
-    /// Returns true if the last piece is known to have been the last; `false` if only the next call will tell.
+    /// Returns true if the last returned piece is known to be the end of the body; false if only the next call can tell.
     fn is_over(&self) -> bool {
         false
     }
@@ -231,7 +232,7 @@ pub trait ResponseBody: Send {
         false
     }
 
-    /// The undecoded body with its `Content-Encoding`, after the last piece. `None` unless the body was compressed and
+    /// Takes the undecoded body with its `Content-Encoding`, after the last piece. `None` unless the body was compressed and
     /// short, and the request's `Accept-Encoding` accepts the coding.
     fn take_coded(&mut self) -> Option<(HeaderValue, Bytes)> {
         None
@@ -253,9 +254,9 @@ pub struct SendError {
 /// Kind of a request's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
-    /// The name has no address, or none that may be used.
+    /// The host name has no address, or none that may be used.
     Resolve,
-    /// There is no connection.
+    /// No connection could be made.
     Connect,
     /// The connection was not made in time.
     ConnectTimeout,
@@ -269,7 +270,7 @@ pub enum SendErrorKind {
     Malformed,
     /// The request cannot be sent as it is.
     Request,
-    /// There is no token for the request. The message is the reason, worded to follow the server's name, and may be
+    /// No token could be obtained for the request. The message is the reason, worded to follow the server's name, and may be
     /// shown to clients.
     Authorization,
     /// The request was given up before it was sent.
@@ -310,7 +311,7 @@ impl SendErrorKind {
     }
 }
 
-/// Reason why a body did not come to its end.
+/// Reason why a body could not be read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// The connection ended in the middle of the body, or the body's framing is broken.
@@ -322,7 +323,7 @@ pub enum BodyError {
     /// The body is compressed and cannot be decoded. The text follows "the response".
     #[error("the response {0}")]
     Coding(&'static str),
-    /// The body is compressed by a coding that is not known.
+    /// The body is compressed by an unknown coding.
     #[error("the response is compressed by {0}, not by gzip, deflate, br or zstd")]
     UnknownCoding(CodingName),
 }
@@ -337,7 +338,7 @@ pub struct CodingName {
 impl CodingName {
     const LENGTH_MAX: usize = 32;
 
-    /// Shortens a name, and replaces bytes that no name of a coding has by `?`.
+    /// Builds the name: shortens it, and replaces bytes that no name of a coding has by `?`.
     pub fn new(name: &[u8]) -> Self {
         let length = name.len().min(Self::LENGTH_MAX);
         let mut shown = [b'?'; Self::LENGTH_MAX];
@@ -360,7 +361,7 @@ impl std::fmt::Display for CodingName {
     }
 }
 
-/// State of a backend.
+/// State of a backend, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendState {
     /// Id of the backend.
@@ -371,7 +372,7 @@ pub struct BackendState {
     pub draining: bool,
     /// True if the backend is used only while no other backend is healthy.
     pub backup: bool,
-    /// Requests that wait for their response, or whose response is being read.
+    /// Number of requests that wait for their response, or whose response is being read.
     pub in_flight: usize,
     /// Reason why the backend is not healthy, without secrets.
     pub problem: Option<String>,

@@ -1,4 +1,4 @@
-//! The version of a server that its sessions use. A reload may bring another version while they last.
+//! The version of a remote server that its sessions use. A reload may bring another version while sessions last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use tooldock_workers::remote::RemoteServer;
 
 use super::port::{Backends, HttpClient};
 
-/// A server as it is configured now, for all its sessions.
+/// The current version of a server, which all its sessions share.
 pub(super) struct CurrentServer {
     version: ArcSwap<Version>,
-    /// True if a session was given up because of a response to a request, and no session was opened since.
+    /// True if a session was given up because of the response to a request, and no session was opened since.
     refused: AtomicBool,
 }
 
@@ -30,22 +30,22 @@ impl CurrentServer {
         })
     }
 
-    /// The current version.
+    /// The current version of the server, with its backends.
     pub(super) fn now(&self) -> Arc<Version> {
         self.version.load_full()
     }
 
-    /// Notes that a session is given up because of a response that may be about the request alone.
+    /// Records that a session is given up because of a response that may be about the request alone.
     pub(super) fn note_refusal(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a session was given up for such a response since the last session was opened.
+    /// Returns true if a session was given up for such a response since the last session was opened. Resets the record.
     pub(super) fn take_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)
     }
 
-    /// Makes another version the current one. Returns false if it was already.
+    /// Makes another version the current one. Returns false if it is current already.
     pub(super) fn adopt(&self, server: &Arc<RemoteServer>, client: &dyn HttpClient) -> bool {
         let other = !Arc::ptr_eq(&self.version.load().server, server);
         if other {

@@ -1,13 +1,13 @@
-//! Repeating a message at another backend, in either mode.
+//! Rule for repeating a message at another backend, in client mode and in pass-through mode.
 //!
-//! `retry.max` is the number of further backends that a message may be sent to. The first backend always gets it. A further one
-//! gets it if no part of the message can have reached the former backend, or if it may run twice without harm. After a backend
-//! that took too long, no other is tried: the time of the message is up, too.
+//! `retry.max` is the number of further backends to which a message may be sent. The first backend always gets the message. A
+//! further one gets it if no part of the message can have reached the former backend, or if the message may run twice without
+//! harm. After a backend that took too long, no other is tried: the time limit of the message is over, too.
 
 use tooldock_workers::remote::RemoteRetry;
 
-/// Returns true if a message that `tried` backends have not answered goes to another. `unsent`: no part of it reached the last
-/// backend.
+/// Returns true if a message that `tried` backends have not answered goes to another backend. `unsent`: no part of it reached
+/// the last backend.
 pub(crate) fn goes_on(
     retry: RemoteRetry,
     tried: usize,

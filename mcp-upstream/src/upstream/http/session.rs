@@ -1,4 +1,4 @@
-//! A session at a backend: the transport of a link over Streamable HTTP.
+//! A session at a backend, which is the transport of a link over Streamable HTTP.
 //!
 //! ```text
 //! Link ── request ──▶ a task: POST ──▶ backend
@@ -8,13 +8,13 @@
 //!   └─── Incoming ◀── the general stream (`listen`): GET, reopened for as long as the session lives
 //! ```
 //!
-//! Each request is a POST of its own with a task of its own, in the runtime of its caller. Until the server has received
-//! `notifications/initialized`, no other message goes up. A server of 2026-07-28 has no session: this is then just a way to its
-//! backend.
+//! Each request is a POST with a task of its own, in the runtime of its caller. Until the server has received
+//! `notifications/initialized`, no other message is sent. A server of 2026-07-28 has no session: this type is then just its
+//! connection to the backend.
 //!
 //! The layer above decides if a call may be sent again; the reasons are recorded here, by [`Unsent`]: a request is unsent if no
-//! part of it can have reached the backend, or if the backend responded that it knows no such session. A session whose backend is
-//! gone or not healthy is left for one at another backend, unless its state lives there alone.
+//! part of it can have reached the backend, or if the backend responded that it knows no such session. If a session's backend
+//! is gone or not healthy, the session is given up for one at another backend, unless its state lives at that backend alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,40 +45,40 @@ use crate::jsonrpc::plain::call_number;
 use crate::protocol::ProtocolVersion;
 use crate::stdio::link::{Incoming, Transport, Unsent};
 
-/// Most notifications and responses under way at once.
+/// Maximum number of notifications and responses that are being sent.
 const SENDS_MAX: usize = 256;
-/// Time for which the stream of a cancelled call of a session is still read: the server may still respond.
+/// Time for which the stream of a session's cancelled call is still read: the server may still respond.
 const AFTER_CANCEL: Duration = Duration::from_secs(60);
 /// Time limit for telling the backend that a session ends.
 const DELETE_WAIT: Duration = Duration::from_secs(2);
 
-/// A session, or for servers without sessions, the way to a backend.
+/// A session at a backend, or for servers without sessions, a connection to a backend.
 pub(super) struct Session {
     pub(super) server: Arc<RemoteServer>,
     reached: Arc<CurrentServer>,
-    /// The backend, as it was when the session was opened.
+    /// The backend in the configuration with which the session was opened.
     opened_at: Arc<dyn Backend>,
     pub(super) incoming: Incoming,
-    /// The runtime of tasks without a caller's runtime.
+    /// The runtime for tasks that no caller starts.
     runtime: Handle,
     /// The session's id, once the backend has given it.
     id: OnceLock<HeaderValue>,
-    /// The version that `initialize` negotiated; `None` inside for servers without `initialize`.
+    /// The version that `initialize` negotiated; holds `None` for servers without `initialize`.
     version: OnceLock<Option<ProtocolVersion>>,
-    /// True once requests of clients may go up.
+    /// True once requests of clients may be sent.
     open: watch::Sender<bool>,
     /// True once the connection takes no more calls.
     lost: watch::Sender<bool>,
-    /// True once the backend responded that it does not know the session: then it need not be ended.
+    /// True once the backend responded that it does not know the session, which then need not be ended.
     gone: AtomicBool,
-    /// True if the former session was given up because of a response that may come again, and this session has answered no
+    /// True if the former session was given up because of a response that may be repeated, and this session has answered no
     /// request of a client yet.
     follows_refusal: AtomicBool,
-    /// Requests under way. Plain data; tasks are spawned under the lock.
+    /// Running requests by id. Plain data; tasks are spawned under the lock.
     calls: Mutex<HashMap<u64, SessionCall>>,
     listening: Mutex<Option<AbortHandle>>,
     sends: Arc<Semaphore>,
-    /// HTTP+SSE of 2024-11-05, if the backend speaks it.
+    /// The transport HTTP+SSE of 2024-11-05, if the backend uses it.
     pub(super) old: sse::Channel,
     /// The server's tools, whose schemas name the arguments to mirror in headers.
     catalogue: Arc<Catalogue>,
@@ -86,21 +86,21 @@ pub(super) struct Session {
     opener: Opener,
 }
 
-/// The client that a session is opened for.
+/// The client for which a session is opened.
 pub(super) struct Opener {
     /// Headers of the session's only client, sent with every message; `None` for shared sessions.
     pub(super) headers: Option<Arc<HeaderMap>>,
-    /// The principal whose credentials go with every message, if they are personal.
+    /// The principal whose credentials are sent with every message, if they are personal.
     pub(super) principal: Option<Arc<str>>,
     /// True if several clients share the session: the backend is chosen for each request, in the pool.
     pub(super) is_shared: bool,
 }
 
-/// Outcome of a request that did not fail.
+/// Outcome of sending a request without a failure.
 enum SendOutcome {
-    /// It was answered, or given up.
+    /// The request was answered, or given up.
     Over,
-    /// The response comes on the stream of the session.
+    /// The response comes on the stream of the session (HTTP+SSE).
     AnsweredElsewhere,
 }
 
@@ -111,7 +111,7 @@ struct SessionCall {
     of_client: OfClient,
 }
 
-/// The client's own headers that go with a message.
+/// The client's own headers that are sent with a message.
 pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
@@ -147,7 +147,7 @@ impl Session {
         })
     }
 
-    /// The session's backend, as it is configured now; as it was at the opening, if it is not configured any more.
+    /// The session's backend in its current configuration; if it is not configured any more, as it was at the opening.
     pub(super) fn backend(&self) -> Arc<dyn Backend> {
         let known = self.reached.now().backends.get(self.opened_at.id());
         known.unwrap_or_else(|| Arc::clone(&self.opened_at))
@@ -168,7 +168,7 @@ impl Session {
         let modern = self.is_modern(&outgoing);
         let left = async {
             given_up.notified().await;
-            // Closing the stream is how a modern server learns of it. A request that was not sent gets no response.
+            // A modern server learns of a cancellation by the closed stream. A request that was not sent gets no response.
             if !modern && departure.has_left() {
                 sleep(AFTER_CANCEL).await;
             }
@@ -227,7 +227,7 @@ impl Session {
         let sent = self.post(outgoing, message.clone(), Some(departure), of_client);
         let response = match sent.await {
             Ok(response) => response,
-            // Some servers close the connection on an unknown method.
+            // Some servers close the connection on an unknown method, here the probe.
             Err(error) if probes && answer::may_be_no_such_question(&error) => {
                 self.incoming.message(answer::unknown_method(id));
                 return Ok(SendOutcome::Over);
@@ -238,7 +238,7 @@ impl Session {
             if self.old.is_possible() && answer::is_no_streamable(response.status) {
                 let refused = self.refused(response.status, &response.headers);
                 drop(response);
-                // If there is no event stream either, the first refusal counts.
+                // If there is no event stream either, the first refusal is reported.
                 self.old.open(self).await.map_err(|_| refused)?;
                 self.old.request(self, message, of_client).await?;
                 return Ok(SendOutcome::AnsweredElsewhere);
@@ -254,11 +254,11 @@ impl Session {
         let is_taken = response.status.is_success();
         let answered = self.answer(id, response, of_client).await;
         if probes && is_taken && answered.is_err() {
-            // A server that knows `server/discover` would have answered it.
+            // A server that knows `server/discover` would have answered the probe.
             self.incoming.message(answer::unknown_method(id));
             return Ok(SendOutcome::Over);
         }
-        // Lists do not count, since the gateway itself reads them in each new session.
+        // Lists do not count as answered requests of a client, since the gateway itself reads them in each new session.
         let is_list = outgoing.method().is_some_and(|it| it.ends_with("/list"));
         if answered.is_ok() && !outgoing.opens() && !is_list {
             self.follows_refusal.store(false, Ordering::Relaxed);
@@ -329,7 +329,7 @@ impl Session {
             _ if self.is_unknown(response.status) => Err(self.session_is_gone()),
             MediaKind::Other | MediaKind::Unlabelled if self.may_say_unknown(response.status) => {
                 let mut response = response;
-                // A body that cannot be read counts as empty.
+                // A body that cannot be read counts as an empty one.
                 let words = answer::refusal_words(&mut *response.body).await;
                 let words = words.unwrap_or_default();
                 let gone = self.without_session(response.status, &words, Some(id));
@@ -350,7 +350,7 @@ impl Session {
         }
     }
 
-    /// Sends a message without a response.
+    /// Sends a message that is no request, once it may be sent.
     async fn tell(&self, message: Bytes, of_client: &OfClient) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
@@ -387,7 +387,7 @@ impl Session {
     }
 
     /// Sends a message that gets no JSON-RPC response: a notification, or a response to the server. If the connection ends
-    /// under the message, the message is sent once more: a repetition tells the server nothing new.
+    /// meanwhile, the message is sent once more: a repetition tells the server nothing new.
     async fn post_unanswered(
         &self,
         outgoing: &Outgoing<'_>,
@@ -431,7 +431,7 @@ impl Session {
             .await
     }
 
-    /// Opens a stream of the session: the general one, or the rest of a call's.
+    /// Opens a stream of the session by GET: the general stream, or the continuation of a call's.
     pub(super) async fn get(
         &self,
         after: Option<&str>,
@@ -453,7 +453,7 @@ impl Session {
             .await
     }
 
-    /// The principal whose credentials go with the session's messages, if they are personal.
+    /// The principal whose credentials are sent with the session's messages, if they are personal.
     pub(super) fn principal(&self) -> Option<Arc<str>> {
         self.opener.principal.clone()
     }
@@ -485,7 +485,7 @@ impl Session {
         EventReader::new(response.body, move |size| incoming.fits(size))
     }
 
-    /// Returns true if a message goes to a server of 2026-07-28, as far as known: until the server is opened, its first request
+    /// Returns true if a message is for a server of 2026-07-28, as far as known: until the server is opened, its first request
     /// is a probe for such a server.
     fn is_modern(&self, outgoing: &Outgoing<'_>) -> bool {
         match self.version.get() {
@@ -501,7 +501,7 @@ impl Session {
 
     async fn wait_until_open(&self) {
         let mut open = self.open.subscribe();
-        // `self` holds the sender.
+        // The sender is in `self`, so the wait ends only with the value.
         let _ = open.wait_for(|open| *open).await;
     }
 
@@ -510,7 +510,7 @@ impl Session {
         self.id.get().is_some() && status == StatusCode::NOT_FOUND
     }
 
-    /// Returns true if the words of a refusal may mean that the backend does not know the session.
+    /// Returns true if the text of a refusal with this status may mean that the backend does not know the session.
     fn may_say_unknown(&self, status: StatusCode) -> bool {
         let words = [StatusCode::BAD_REQUEST, StatusCode::GONE];
         self.id.get().is_some() && words.contains(&status)
@@ -529,7 +529,7 @@ impl Session {
             SessionVerdict::Known => None,
             SessionVerdict::Unknown => Some(self.session_is_gone()),
             SessionVerdict::Refused { in_words } => {
-                // An error that comes again in the next session is the response to the request.
+                // An error that is repeated in the next session is the response to the request itself.
                 if self.follows_refusal.swap(false, Ordering::Relaxed) && !in_words {
                     return None;
                 }
@@ -548,7 +548,7 @@ impl Session {
         }
     }
 
-    /// Ends the session, which the backend does not know any more: the next call opens another.
+    /// Gives up the session, which the backend does not know any more: the next call opens another.
     pub(super) fn session_is_gone(&self) -> RequestFailure {
         self.gone.store(true, Ordering::Relaxed);
         self.lose();
@@ -559,8 +559,8 @@ impl Session {
         }
     }
 
-    /// Returns true if requests should go to another backend: this one is known not to answer, another one takes new sessions,
-    /// and no state is lost that only this one has.
+    /// Returns true if requests should go to another backend: this one is known not to answer, another one accepts new
+    /// sessions, and no state is lost with this one.
     fn is_better_elsewhere(&self) -> bool {
         if self.version.get().is_none() || self.backend().is_healthy() {
             return false;
@@ -571,12 +571,12 @@ impl Session {
         self.may_move() && others()
     }
 
-    /// Returns true if a session at another backend is as good as this session.
+    /// Returns true if a session at another backend can replace this session without loss.
     fn may_move(&self) -> bool {
         !self.opener.is_shared && !self.server.spec.stateful
     }
 
-    /// Leaves the session for one at another backend.
+    /// Gives up the session so that the next one is opened at another backend.
     fn is_left(&self) -> RequestFailure {
         self.lose();
         RequestFailure {
@@ -586,18 +586,18 @@ impl Session {
         }
     }
 
-    /// Stops taking calls: this connection cannot use the backend any more.
+    /// Stops taking calls: this connection cannot use the backend any more. Pending calls go on.
     pub(super) fn lose(&self) {
         self.lost.send_replace(true);
         self.incoming.lost();
     }
 
-    /// Notes that the connection ended by itself.
+    /// Records that the connection ended by itself.
     pub(super) fn note_lost(&self) {
         self.lost.send_replace(true);
     }
 
-    /// Spawns work that lasts as long as the session.
+    /// Spawns a task on the session's runtime.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         self.runtime.spawn(work).abort_handle()
     }
@@ -606,13 +606,13 @@ impl Session {
         *self.lost.borrow()
     }
 
-    /// The failure of a request that got no response.
+    /// The failure of a request that could not be sent, or got no response.
     pub(super) fn not_sent(&self, error: &SendError) -> RequestFailure {
         let code = match error.kind {
             SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
             _ => CallErrorCode::WorkerUnavailable,
         };
-        // Another backend may work: the next call goes to a healthy one.
+        // Another backend may work, so the session is given up: the next call goes to a healthy backend.
         let away = match error.kind {
             SendErrorKind::Resolve | SendErrorKind::Connect | SendErrorKind::Tls => true,
             // The backend has the session, and may just be busy for a moment.
@@ -623,7 +623,7 @@ impl Session {
         if left {
             self.lose();
         }
-        // A failure to get a token is in the log already.
+        // A failure to get a token was logged before.
         if !matches!(
             error.kind,
             SendErrorKind::GivenUp | SendErrorKind::Authorization
@@ -641,14 +641,14 @@ impl Session {
         let mut failed = self.failed(code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
         failed.is_unsent = error.unsent;
-        // The request may have been sent to this backend once, and the connection ended under it: that the backend cannot be
-        // reached now is no attempt.
+        // The request may have been sent to this backend before, when the connection ended; that the backend cannot be reached
+        // now does not count as an attempt.
         let retries = self.server.spec.retry.max > 0;
         failed.is_session_gone = left && error.unsent && retries && self.may_move();
         failed
     }
 
-    /// The failure of a response that ended before its end.
+    /// The failure of a request whose response was cut off or took too long.
     pub(super) fn cut(&self, error: super::port::BodyError) -> RequestFailure {
         use super::port::BodyError;
         let (code, what) = match error {
@@ -692,7 +692,7 @@ impl Session {
         Handle::try_current().unwrap_or_else(|_| self.runtime.clone())
     }
 
-    /// Tells the backend that the session is over.
+    /// Tells the backend that the session is over, by DELETE.
     pub(super) async fn delete(&self) {
         self.stop_listening();
         let gone = self.gone.load(Ordering::Relaxed);
@@ -711,7 +711,7 @@ impl Session {
             departure: None,
             on_behalf_of: self.principal(),
         };
-        // A backend that does not accept this ends the session in its own time.
+        // A backend that refuses DELETE ends the session in its own time.
         let _ = timeout(DELETE_WAIT, self.backend().send(request)).await;
     }
 
@@ -729,7 +729,7 @@ impl Session {
     }
 }
 
-/// The session as the transport of its link.
+/// The session as the [`Transport`] of its link.
 pub(super) struct SessionTransport(pub(super) Arc<Session>);
 
 impl Transport for SessionTransport {
@@ -772,7 +772,7 @@ impl Transport for SessionTransport {
         }
         let legacy = session.is_legacy() || session.old.is_used();
         if let Some(words) = words.filter(|_| legacy && !unsent) {
-            // If there is no room, the server works on in vain.
+            // If too many messages are being sent, the server gets no cancellation, and goes on to work.
             let _ = self.send_of(words, of_client);
         }
     }
@@ -803,7 +803,7 @@ impl Transport for SessionTransport {
 }
 
 impl SessionTransport {
-    /// Sends a message that is no request; `of_client` as for requests.
+    /// Sends a message that is no request. `of_client`: the client's headers to send along.
     fn send_of(&self, message: Bytes, of_client: OfClient) -> Result<(), CallError> {
         let session = Arc::clone(&self.0);
         let Ok(permit) = Arc::clone(&session.sends).try_acquire_owned() else {
@@ -819,7 +819,7 @@ impl SessionTransport {
 }
 
 impl Session {
-    /// Waits until the server has been sent `notifications/initialized`.
+    /// Waits until `notifications/initialized` was sent to the server.
     pub(super) async fn opened(&self) {
         self.wait_until_open().await;
     }

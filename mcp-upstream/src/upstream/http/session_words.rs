@@ -1,18 +1,19 @@
-//! Recognizes the words by which servers refuse a request because its session is not known.
+//! Recognizes by its text that a server refused a request because it does not know the session.
 //!
-//! Servers word it freely, in JSON of any shape, in plain text or in a page. A text means it if a denial stands near the word
-//! "session": `Invalid session ID`, `Session 123 does not exist`, `SessionNotFound`, `Mcp-Session-Id is required`.
+//! Servers phrase the refusal freely, in JSON of any shape, in plain text or in a page. A text counts as one if a denial is
+//! near the word "session": `Invalid session ID`, `Session 123 does not exist`, `SessionNotFound`, `Mcp-Session-Id is
+//! required`.
 
 use serde_json::Value;
 
-/// The longest text that is searched, in bytes.
+/// Maximum size of a text that is searched, in bytes.
 pub(super) const REFUSAL_MAX: usize = 4096;
-/// The largest distance of a denial behind the word "session", in words.
+/// Maximum distance of a denial behind the word "session", in words.
 const NEAR: usize = 8;
-/// The largest distance of a denial before the word "session", in words.
+/// Maximum distance of a denial before the word "session", in words.
 const BEFORE: usize = 5;
 
-/// Denials that stand before "session".
+/// Denials of one word that are searched before "session".
 const DENIALS_BEFORE: [&str; 20] = [
     "no",
     "invalid",
@@ -35,7 +36,7 @@ const DENIALS_BEFORE: [&str; 20] = [
     "requires",
     "absent",
 ];
-/// Denials of several words that stand before "session".
+/// Denials of several words that are searched before "session".
 const PHRASES_BEFORE: [&str; 6] = [
     "cannot find",
     "could not find",
@@ -44,7 +45,7 @@ const PHRASES_BEFORE: [&str; 6] = [
     "unable to find",
     "failed to find",
 ];
-/// Denials that stand behind "session".
+/// Denials of one word that are searched behind "session".
 const DENIALS_AFTER: [&str; 26] = [
     "notfound",
     "unknown",
@@ -73,7 +74,7 @@ const DENIALS_AFTER: [&str; 26] = [
     "evicted",
     "mismatch",
 ];
-/// Denials of several words that stand behind "session".
+/// Denials of several words that are searched behind "session".
 const PHRASES_AFTER: [&str; 18] = [
     "not found",
     "not be found",
@@ -94,7 +95,7 @@ const PHRASES_AFTER: [&str; 18] = [
     "must be provided",
     "not present",
 ];
-/// Phrases without "session".
+/// Phrases that deny the session without the word "session".
 const UNINITIALIZED: [&str; 8] = [
     "server not initialized",
     "server is not initialized",
@@ -106,23 +107,23 @@ const UNINITIALIZED: [&str; 8] = [
     "must initialize",
 ];
 
-/// The words of a refusal about the session of its request.
+/// Statement of a refusal about the session of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionWords {
-    /// No words about the session.
+    /// The text does not mention a session.
     None,
-    /// The word "session" without a denial.
+    /// The text contains the word "session" without a denial.
     Named,
-    /// The session is unknown.
+    /// The text says that the session is unknown.
     Denied,
 }
 
-/// Reads the words of a refusal: all texts of a JSON value, or the body as a text.
+/// Reads the statement of a refusal from all strings of a JSON value, or from the body as text.
 pub(super) fn session_words(body: &[u8]) -> SessionWords {
     let body = &body[..body.len().min(REFUSAL_MAX)];
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     match serde_json::from_slice::<Value>(body) {
-        // If there is an error, only the error counts.
+        // In an object with an `error`, only the error and the message count.
         Ok(Value::Object(members)) => match members.get("error") {
             Some(error) if !error.is_null() => {
                 let code = members.get("message").map_or(SessionWords::None, of_value);

@@ -1,5 +1,5 @@
-//! HTTP+SSE of 2024-11-05: the backend's messages come on a single stream, which begins with the address for the gateway's
-//! messages.
+//! The transport HTTP+SSE of 2024-11-05: the backend's messages come on a single stream, which begins with the address for the
+//! gateway's messages.
 //!
 //! The stream is the session: when it ends, the session ends, and with it every pending call.
 
@@ -23,22 +23,23 @@ use super::session::{OfClient, Session};
 use super::stream::take;
 use crate::stdio::link::LinkEnd;
 
-/// Time that the backend has to send the address for messages.
+/// Time limit for the backend to send the address for messages.
 const ENDPOINT_WAIT: Duration = Duration::from_secs(10);
-/// The longest such address.
+/// Maximum size of the address for messages, in bytes.
 const ENDPOINT_MAX: usize = 4096;
 
-/// The old transport of a session, if it is used.
+/// State of a session's HTTP+SSE transport, which is used or not.
 pub(super) struct Channel {
     transport: Transport,
     used: AtomicBool,
-    /// Path and query that messages are sent to.
+    /// Path and query to which messages are sent, once known.
     endpoint: OnceLock<String>,
     reader: Mutex<Option<AbortHandle>>,
 }
 
 impl Channel {
-    /// Used from the beginning, never, or after the backend has refused Streamable HTTP.
+    /// State for this configured transport: used from the beginning (`Sse`), never, or after the backend has refused Streamable
+    /// HTTP (`Auto`).
     pub(super) fn new(transport: Transport) -> Self {
         Self {
             transport,
@@ -48,7 +49,7 @@ impl Channel {
         }
     }
 
-    /// Returns true if messages go this way.
+    /// Returns true if messages are sent by this transport.
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
@@ -62,7 +63,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// When the backend has no such stream, or its address is not its own.
+    /// When the backend has no such stream, or sends an address at another host.
     pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), RequestFailure> {
         let response = session.get(None, &None).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
@@ -90,7 +91,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends a request, whose response comes on the stream.
+    /// Sends a request, whose response comes on the session's stream.
     pub(super) async fn request(
         &self,
         session: &Arc<Session>,
@@ -103,7 +104,7 @@ impl Channel {
         self.send(session, message, of_client).await
     }
 
-    /// Sends any message.
+    /// Sends any message to the backend's address.
     pub(super) async fn send(
         &self,
         session: &Session,
@@ -131,7 +132,7 @@ impl Channel {
         }
     }
 
-    /// Ends the stream, and so the session.
+    /// Ends the stream, and with it the session.
     pub(super) fn end(&self) {
         let reader = self
             .reader
@@ -148,7 +149,8 @@ impl Channel {
         *place = Some(reader);
     }
 
-    /// Path and query of the address, if it is at the backend itself: messages for the backend must not go to another host.
+    /// Path and query of the address, if it is at the backend itself; `None` otherwise, since messages must not go to another
+    /// host.
     fn own_target(&self, session: &Session, endpoint: &str) -> Option<String> {
         let backends = &session.server.spec.backends;
         let own = backends
@@ -162,8 +164,8 @@ impl Channel {
     }
 }
 
-/// Resolves an address, which may be relative to `base`, at the origin `own` (encrypted, authority); `None` if it is at another
-/// origin.
+/// Resolves an address, which may be relative to `base`, at the origin `own` (true for HTTPS, and the authority); `None` if it
+/// is at another origin.
 fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<String> {
     let endpoint = endpoint.trim();
     let plain = endpoint
@@ -196,7 +198,7 @@ fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<Str
     if endpoint.starts_with('?') {
         return Some(format!("{base}{endpoint}"));
     }
-    // Another scheme, such as `javascript:`.
+    // An address of another scheme, such as `javascript:`, is refused.
     let first = endpoint.split(['/', '?']).next().unwrap_or_default();
     if first.contains(':') {
         return None;
@@ -205,7 +207,7 @@ fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<Str
     Some(format!("{folder}{endpoint}"))
 }
 
-/// Reads the stream for as long as the session lives.
+/// Reads the stream for as long as the session lives. `say` gets the address, which comes first.
 async fn read(session: Arc<Session>, mut events: EventReader, say: oneshot::Sender<String>) {
     let mut say = Some(say);
     while let Ok(event) = events.next().await {

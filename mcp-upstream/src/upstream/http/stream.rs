@@ -1,7 +1,7 @@
-//! The stream that answers a request: its messages go to the link as they come, until the response is among them.
+//! The event stream that answers a request: its messages go to the link as they come, until the response is among them.
 //!
-//! A stream that ends before the response is resumed if it has sent an id of an event (2025-11-25 lets a server close the
-//! connection and be polled). Without an id, it is unknown if the request ran: the call fails with such an error.
+//! A stream that ends before the response is resumed if it has sent an event's id (2025-11-25 lets a server close the
+//! connection and be polled). Without an id it cannot be resumed: the call fails, and may have run.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use super::session::{OfClient, Session};
 
 /// Pause before a stream is resumed, unless the server sets another.
 const RETRY: Duration = Duration::from_secs(1);
-/// Longest pause that a server may set.
+/// Longest pause before a resumption that a server may set.
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// Most times in a row that a stream is resumed without a new event.
+/// Maximum number of resumptions in a row without a new event.
 const TRIES: usize = 5;
-/// Time for reading the rest of a stream after the response, so that its connection can be used again.
+/// Time for reading the remainder of a stream after the response, so that its connection can be used again.
 const AFTER_RESPONSE: Duration = Duration::from_secs(1);
 
-/// Position from which a stream is resumed.
+/// Position from which a stream is resumed, with the server's pause in milliseconds.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pub(super) last_id: Option<String>,
@@ -101,14 +101,14 @@ pub(super) async fn read(
                 return Err(session.broken("does not resume the stream of a request"));
             }
             Ok(response) => {
-                // The request may have run, so it is never unsent.
+                // The request may have run, so the failure is never an unsent request.
                 let refused = session.refused(response.status, &response.headers);
                 return Err(refused);
             }
             Err(_) if tries < TRIES => events = EventReader::new(Box::new(Nothing), |_| true),
             Err(error) => {
                 let failed = session.not_sent(&error);
-                // The request itself was sent.
+                // The request itself was sent, whatever happened to the resumption.
                 return Err(RequestFailure {
                     is_unsent: false,
                     ..failed
@@ -118,16 +118,16 @@ pub(super) async fn read(
     }
 }
 
-/// Reads the rest of a stream after the response.
+/// Reads the remainder of a stream after the response.
 async fn rest(session: &Session, events: &mut EventReader) {
     while let Ok(event) = events.next().await {
         take(session, None, event);
     }
 }
 
-/// Passes on the message of an event. `id`: the request whose response an over-long event may be.
+/// Passes the message of an event to the link. `id`: the request whose response an over-long event may be.
 pub(super) fn take(session: &Session, id: Option<u64>, event: SseEvent) {
-    // No known revision uses other names.
+    // No known revision uses other event names.
     let is_message = event.name.as_deref().is_none_or(|name| name == "message");
     match event.data {
         Data::Whole(data) if is_message && !data.is_empty() => {
@@ -149,7 +149,7 @@ pub(super) fn take(session: &Session, id: Option<u64>, event: SseEvent) {
     }
 }
 
-/// The stream of a failed try.
+/// Empty stream that replaces a resumption that failed.
 struct Nothing;
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! Backends that a test plays: each request is passed to a function, which makes the response.
+//! Backends whose behaviour a test defines: each request is passed to a function, which makes the response.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ use crate::stream::{EventLog, Pulse, StreamMetrics};
 pub(super) type Sent = Result<BackendResponse, SendError>;
 type Play = dyn Fn(Seen) -> Pin<Box<dyn Future<Output = Sent> + Send>> + Send + Sync;
 
-/// A request as a backend saw it.
+/// A request as the backend received it.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) method: Method,
@@ -51,19 +51,19 @@ impl Seen {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The method of the message, or the method of HTTP.
+    /// The method of the JSON-RPC message, else the HTTP method.
     pub(super) fn what(&self) -> String {
         let method = self.body["method"].as_str();
         method.map_or_else(|| self.method.to_string(), ToOwned::to_owned)
     }
 
-    /// A response to the message.
+    /// A response with this result to the message.
     pub(super) fn result(&self, result: Value) -> Value {
         json!({ "jsonrpc": "2.0", "id": self.body["id"], "result": result })
     }
 }
 
-/// A played backend.
+/// A backend whose responses a function makes.
 pub(super) struct Played {
     id: BackendId,
     play: Box<Play>,
@@ -130,7 +130,7 @@ impl Backend for Arc<Played> {
     }
 }
 
-/// The pool of played backends.
+/// The pool of the test's backends.
 pub(super) struct Pool {
     pub(super) backends: Vec<Arc<Played>>,
     next: AtomicUsize,
@@ -183,7 +183,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// With this number of backends, all of which behave the same.
+    /// A scene with this number of backends, all of which behave the same.
     pub(super) fn new<F>(
         count: usize,
         play: impl Fn(Seen) -> F + Clone + Send + Sync + 'static,
@@ -311,7 +311,7 @@ fn spec(backends: Vec<BackendSpec>, transport: Transport) -> RemoteSpec {
     }
 }
 
-/// A body of pieces that the test sends; it waits after the last one.
+/// A body in pieces that the test sends; it waits after the last one.
 pub(super) struct Pieces(mpsc::Receiver<Result<Bytes, BodyError>>);
 
 #[async_trait]
@@ -323,7 +323,7 @@ impl ResponseBody for Pieces {
 
 pub(super) type Pour = mpsc::Sender<Result<Bytes, BodyError>>;
 
-/// A response with this status and these headers, and the sender for its body.
+/// A response with this status and these headers, with the sender of its body's pieces.
 pub(super) fn open(status: u16, headers: &[(&'static str, &str)]) -> (BackendResponse, Pour) {
     let (pour, pieces) = mpsc::channel(16);
     let mut map = HeaderMap::new();

@@ -1,5 +1,5 @@
-//! The core as the management server uses it: in the same process, or another one behind `CORE_URL`. Both are used by requests of
-//! the core's own surface, so that there is a single way to reload and test.
+//! The core as the management server uses it: in the same process, or in another one behind `CORE_URL`. Either is used through
+//! the requests of the core's REST surface, so that there is a single way to reload and test.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -24,33 +24,33 @@ pub enum CoreRequest {
     Reload,
     /// `POST /explain`.
     Explain {
-        /// The question, a JSON object.
+        /// The question as a JSON object.
         question: Bytes,
     },
     /// `POST /output`.
     Output {
-        /// The namespace and the number of lines, a JSON object.
+        /// The namespace and the number of lines, as a JSON object.
         wanted: Bytes,
     },
     /// `POST /tools/{tool}`.
     Call {
         /// The tool's namespace.
         namespace: NamespaceName,
-        /// The tool.
+        /// The tool's name.
         tool: String,
-        /// The arguments, a JSON object.
+        /// The arguments as a JSON object.
         input: Bytes,
         /// The handle of a toolset, for a tool of an aggregate.
         toolset: Option<String>,
     },
 }
 
-/// The core's response.
+/// The core's response to a [`CoreRequest`].
 #[derive(Debug, Clone)]
 pub struct CoreAnswer {
-    /// The status.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// The body, JSON.
+    /// The body of the response, which is JSON.
     pub body: Bytes,
 }
 
@@ -62,7 +62,7 @@ pub struct Unreachable(pub String);
 /// A connection to the core. Every request is made with the manager's token.
 #[async_trait]
 pub trait CoreLink: Send + Sync {
-    /// Asks the core. Dropping the future gives the request up.
+    /// Sends a request to the core. Dropping the future gives the request up.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Management {
     ///
     /// # Errors
     ///
-    /// When the core cannot be reached, or refuses; with advice.
+    /// When the core cannot be reached, or refuses; the message advises what to do.
     pub(super) async fn ask_core<T: DeserializeOwned>(
         &self,
         request: CoreRequest,
@@ -110,11 +110,11 @@ impl Management {
         })
     }
 
-    /// Sends a request to the core and returns any response.
+    /// Sends a request to the core and returns the response, whatever its status.
     ///
     /// # Errors
     ///
-    /// When the core cannot be reached; with advice.
+    /// When the core cannot be reached; the message advises what to do.
     pub(super) async fn answer_of(&self, request: CoreRequest) -> Result<CoreAnswer, CallError> {
         self.core.send(request).await.map_err(|error| {
             refused(format!(
@@ -128,7 +128,7 @@ impl Management {
     }
 }
 
-/// The words of a refusal.
+/// The text of a refusal, for messages.
 fn words(status: StatusCode, body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     match body["detail"].as_str() {

@@ -1,7 +1,7 @@
 //! Finds the package of a server that is added by its name in the MCP registry (K-18).
 //!
 //! For most packages the name alone suffices, so a server is added even if the registry does not answer or does not know the
-//! name. The registry is asked for a different package under this name, or for its lack of one that runs here.
+//! name. The registry is asked because it may have a different package under the name, or none that runs here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::Management;
 
-/// Time limit of the registry. After that, the name alone is used.
+/// Time limit of the registry's answer. After that, the name alone is used.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The registry's answer about a name.
@@ -19,11 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 enum RegistryAnswer {
     /// The registry does not know the name.
     Unknown,
-    /// A package that npx or uvx runs.
+    /// The name has a package that npx or uvx runs.
     Package { package: String, kind: String },
-    /// A server that is reached over HTTP, without such a package.
+    /// The name has no such package, but a server that is reached over HTTP.
     Remote,
-    /// Packages of other kinds, or none.
+    /// The name has packages of other kinds (`Some`), or none.
     Other(Option<String>),
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn with_package(
     Err(format!("{name} {why}"))
 }
 
-/// The name to look up in the registry: for an entry that gives neither the kind of package nor the package itself.
+/// The name to look up in the registry; `None` for an entry that gives the kind of package or the package itself.
 fn asked(config: &Value) -> Option<&str> {
     let said = |key: &str| config.get(key).filter(|value| !value.is_null());
     let source = said("source").map_or("registry", |it| it.as_str().unwrap_or_default());
@@ -100,7 +100,7 @@ fn known(entries: &[Value], name: &str) -> RegistryAnswer {
                     kind: kind.to_owned(),
                 };
             }
-            // If the registry gives no kind, the name of the package is used.
+            // If the registry gives a package without its kind, the name alone is used.
             (Some(_), None) => return RegistryAnswer::Unknown,
             (_, Some("remote")) => other = RegistryAnswer::Remote,
             (_, Some(kind)) => other = RegistryAnswer::Other(Some(kind.to_owned())),

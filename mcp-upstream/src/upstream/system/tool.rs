@@ -1,4 +1,4 @@
-//! Definition of a management tool: a Rust type for its parameters and one for its result, which its schemas are made of, its
+//! Definition of a management tool: a Rust type for its parameters and one for its result, from which its schemas are made, its
 //! texts for models, and a function.
 //!
 //! A new tool is a type that implements [`ManagementTool`], in a file of its group in `tools/`, and its name in the table
@@ -37,16 +37,16 @@ pub(super) trait ManagementTool: 'static {
     const EFFECTS: &'static [Effect];
     /// Time limit of the tool.
     const TIME: Time = Time::Short;
-    /// The arguments, an object.
+    /// The type of the arguments, whose schema is an object.
     type Parameters: DeserializeOwned + JsonSchema + Send + 'static;
-    /// The result: an object, or a list.
+    /// The type of the result, whose schema is an object or a list.
     type Outcome: Serialize + JsonSchema;
 
     /// Runs the tool. Dropping the future ends the tool.
     ///
     /// # Errors
     ///
-    /// The fault and its remedy. No change was made then.
+    /// The fault and its remedy. The tool has changed nothing then.
     fn run(
         management: Arc<Management>,
         parameters: Self::Parameters,
@@ -54,7 +54,7 @@ pub(super) trait ManagementTool: 'static {
     ) -> impl Future<Output = Result<Self::Outcome, CallError>> + Send;
 }
 
-/// MCP's annotations.
+/// Hints of a tool, as MCP's `annotations` have them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hints {
     read_only: bool,
@@ -71,7 +71,7 @@ impl Hints {
         idempotent: true,
         open_world: false,
     };
-    /// For tools that add something; a second call adds no more.
+    /// For tools that add something; an equal second call adds no more.
     pub(super) const ADDS: Self = Self {
         read_only: false,
         destructive: false,
@@ -84,13 +84,13 @@ impl Hints {
         ..Self::ADDS
     };
 
-    /// The tool also communicates with servers elsewhere.
+    /// Marks a tool that also communicates with servers elsewhere.
     pub(super) const fn elsewhere(mut self) -> Self {
         self.open_world = true;
         self
     }
 
-    /// A second call has a further effect.
+    /// Marks a tool whose equal second call has a further effect.
     pub(super) const fn each_time(mut self) -> Self {
         self.idempotent = false;
         self
@@ -100,14 +100,14 @@ impl Hints {
 /// Time limit of a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Time {
-    /// Files and short child processes.
+    /// Two minutes, for files and short child processes.
     Short,
-    /// A reload, an installer, a clone: the time limit of an installer, and some more. Such a tool reports progress.
+    /// The time limit of an installer and two minutes: for a reload, an installer, a clone. Such a tool reports progress.
     Long,
 }
 
 impl Time {
-    /// The limit; `install` is the time limit of an installer.
+    /// The time limit; `install` is the time limit of an installer.
     pub(super) fn limit(self, install: Duration) -> Duration {
         const SHORT: Duration = Duration::from_secs(120);
         match self {
@@ -117,14 +117,14 @@ impl Time {
     }
 }
 
-/// Reports a tool's progress to the client, and tells the tool which caller asks for API keys.
+/// Reports a tool's progress to the client, and knows the maker of API keys that the caller asks for.
 pub(super) struct Progress {
     sink: Option<Arc<dyn CallSink>>,
     maker: KeyMaker,
 }
 
 impl Progress {
-    /// The progress of a call. API keys that it makes belong to this maker.
+    /// The progress reporter of a call. API keys that the call makes belong to `maker`.
     pub(super) fn new(sink: Option<Arc<dyn CallSink>>, maker: KeyMaker) -> Self {
         Self { sink, maker }
     }
@@ -146,16 +146,16 @@ impl Progress {
 /// A running tool: a future of its JSON result.
 type ToolFuture = Pin<Box<dyn Future<Output = Result<Bytes, CallError>> + Send>>;
 
-/// A row of the table.
+/// A management tool in the table: its declaration, time limit and function.
 pub(super) struct ManagementToolEntry {
-    /// The declaration in lists.
+    /// The declaration that lists show.
     pub(super) declaration: Arc<Tool>,
     pub(super) time: Time,
     pub(super) run: fn(Arc<Management>, Bytes, Progress) -> ToolFuture,
 }
 
 impl ManagementToolEntry {
-    /// Makes the row of a tool.
+    /// Makes the table entry of a tool.
     pub(super) fn of<T: ManagementTool>() -> Self {
         let hints = T::HINTS;
         let annotations = json!({
@@ -194,7 +194,7 @@ impl ManagementToolEntry {
 ///
 /// # Errors
 ///
-/// When the result cannot be written as JSON, which no tool's result is.
+/// Never for the results of the tools here, which can always be written as JSON.
 pub(super) fn written(outcome: &impl Serialize) -> Result<Bytes, CallError> {
     let text = serde_json::to_vec(outcome);
     text.map(Bytes::from)
@@ -215,7 +215,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let text = without_value(error.into_inner().to_string());
-        // The position in the text is of no use to a caller that wrote an object.
+        // The position in the JSON text is of no use to a caller that wrote an object.
         let text = text.split(" at line ").next().unwrap_or_default();
         let place = match &*path {
             "." => String::new(),
@@ -225,7 +225,7 @@ pub(super) fn read<P: DeserializeOwned>(arguments: &[u8]) -> Result<P, CallError
     })
 }
 
-/// A type error without the text that it quotes: that text may be the value of a secret in the wrong place.
+/// Removes the text that a type error quotes: it may be the value of a secret in the wrong place.
 fn without_value(text: String) -> String {
     const BEGIN: &str = "string \"";
     match (text.find(BEGIN), text.rfind("\", expected")) {
@@ -252,7 +252,7 @@ fn raw(value: &Value) -> Arc<RawValue> {
         .into()
 }
 
-/// The schema of a tool's arguments: an object without references, since clients that generate forms read nothing else.
+/// The schema of a tool's arguments: an object without references, which clients that generate forms cannot read.
 fn input_schema<T: JsonSchema>() -> Value {
     schema::<T>(SchemaSettings::draft2020_12())
 }
@@ -264,7 +264,7 @@ fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
     let mut schema = schema.to_value();
     remove_number_formats(&mut schema);
     if let Some(schema) = schema.as_object_mut() {
-        // Both describe the Rust type.
+        // Title and description are those of the Rust type.
         schema.remove("title");
         schema.remove("description");
         let is_object = schema.get("type").is_some_and(|it| it == "object");

@@ -24,11 +24,12 @@ use crate::protocol::Method;
 use crate::session::CancelNotice;
 use crate::upstream::{CallContext, PreparedRequest};
 
-/// Most characters of an unknown prompt's name in messages.
+/// Maximum number of characters of an unknown prompt's name in messages.
 const UNKNOWN_NAME_MAX: usize = 128;
 
 impl WorkerUpstream {
-    /// `tools/call`. Wrong parameters are a JSON-RPC error. Any later failure of the call is a result, even an unknown tool.
+    /// Prepares `tools/call`. Wrong parameters are a JSON-RPC error. Any later failure of the call is a result, even an unknown
+    /// tool.
     pub(super) fn tool_call(
         &self,
         cx: &CallContext<'_>,
@@ -46,7 +47,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, talks)
     }
 
-    /// `prompts/get`. Unknown prompts are refused by the snapshot, before anything runs; the worker checks the arguments.
+    /// Prepares `prompts/get`. Unknown prompts are refused by the snapshot, before anything runs; the worker checks the
+    /// arguments.
     pub(super) fn prompt_get(
         &self,
         cx: &CallContext<'_>,
@@ -66,8 +68,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, prompt.context)
     }
 
-    /// `resources/read`. Any URI goes to the worker, which finds the matching template. Here it suffices to know if a template
-    /// may take a context.
+    /// Prepares `resources/read`. Any URI goes to the worker, which finds the matching template. Here it suffices to know if
+    /// any template takes a context.
     pub(super) fn resource_read(
         &self,
         cx: &CallContext<'_>,
@@ -86,7 +88,7 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, talks)
     }
 
-    /// `completion/complete`. Shapes are checked here; the worker knows the completions.
+    /// Prepares `completion/complete`. The shape of the parameters is checked here; the worker knows the completions.
     pub(super) fn complete(
         &self,
         cx: &CallContext<'_>,
@@ -107,8 +109,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, false)
     }
 
-    /// Makes the call of an operation of MCP. `members` are the request's; `talks`: the function takes a context, and may know
-    /// its client.
+    /// Makes the call of an operation of MCP. `members`: the request's members; `talks`: the function takes a context, and may
+    /// receive facts about its client.
     fn function_call(
         &self,
         cx: &CallContext<'_>,
@@ -117,7 +119,7 @@ impl WorkerUpstream {
         talks: bool,
     ) -> Result<PreparedRequest, RequestError> {
         jsonrpc::object(members.get(Key::Meta), "params._meta")?;
-        // Progress comes only from functions that talk.
+        // Only functions with a context report progress.
         let progress_token = match talks {
             true => members.progress_token()?.map(str::to_owned),
             false => None,
@@ -129,10 +131,10 @@ impl WorkerUpstream {
     }
 }
 
-/// The parameters of a tool's call or a prompt: a name and perhaps arguments.
+/// The parameters of a tool call or a prompt.
 struct FunctionParams<'a> {
     name: Cow<'a, str>,
-    /// An object, if present.
+    /// The arguments, an object if present.
     arguments: Option<&'a RawValue>,
 }
 
@@ -145,7 +147,7 @@ impl<'a> FunctionParams<'a> {
     }
 }
 
-/// `params` of `completion/complete`.
+/// The `params` of `completion/complete`.
 #[derive(Deserialize)]
 struct CompletionParams<'a> {
     #[serde(borrow, default, deserialize_with = "jsonrpc::present", rename = "ref")]
@@ -164,13 +166,13 @@ struct CompletionArgument<'a> {
     value: Option<&'a RawValue>,
 }
 
-/// A call of a function. Its facts hold its subject and arguments.
+/// A call of a function. Its facts contain its subject and arguments.
 pub(crate) struct FunctionCall {
     facts: CallFacts,
     kind: OperationKind,
     /// The client and its capabilities, as the worker's `caller` object; only for functions that take a context.
     caller_facts: Option<Bytes>,
-    /// The maker of API keys that the caller asks for.
+    /// The maker of API keys that the call asks for.
     maker: KeyMaker,
     /// The arguments converted to the types of the tool's schema, if any were sent as JSON in strings.
     coerced: Option<Bytes>,
@@ -178,7 +180,7 @@ pub(crate) struct FunctionCall {
     ports: Arc<dyn WorkerPorts>,
 }
 
-/// The kind of an [`Operation`], apart from its subject and arguments.
+/// Kind of an [`Operation`], without its subject and arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OperationKind {
     Tool,
@@ -188,7 +190,7 @@ enum OperationKind {
 }
 
 impl FunctionCall {
-    /// Makes a call. A function with `caller_facts` takes a context, and so may report, log and ask.
+    /// Makes a call. A function with `caller_facts` takes a context, and so may report progress, log and ask.
     pub(crate) fn new(
         ports: &Arc<dyn WorkerPorts>,
         cx: &CallContext<'_>,
@@ -263,7 +265,7 @@ impl FunctionCall {
 }
 
 impl OperationKind {
-    /// The MCP method that runs the function.
+    /// The MCP method of this kind of operation.
     fn method(self) -> &'static str {
         match self {
             Self::Tool => "tools/call",
@@ -274,7 +276,7 @@ impl OperationKind {
     }
 }
 
-/// A worker learns of a cancelled call by the end of its future.
+/// The worker learns about a cancelled call when the call's future is dropped.
 impl CancelNotice for FunctionCall {}
 
 impl UpstreamCall for FunctionCall {
@@ -326,7 +328,7 @@ impl UpstreamCall for FunctionCall {
     }
 }
 
-/// A worker, as seen by calls.
+/// The port to a worker, for calls.
 pub(crate) trait WorkerPort: Send + Sync {
     /// Runs a call. Messages of the function before its result go to the sink. Dropping the future cancels the call.
     fn call(self: Arc<Self>, call: WorkerCall, sink: Option<Arc<dyn CallSink>>) -> Work;
@@ -338,7 +340,7 @@ pub(crate) trait WorkerPorts: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The reason why there is no worker.
+    /// The reason why the namespace has no worker.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError>;
 }
 
@@ -368,7 +370,7 @@ pub(crate) struct Workers {
 }
 
 impl WorkerPorts for Workers {
-    /// If a call waited for its turn through two reloads, its snapshot's worker is gone. Nothing was sent yet, so the current
+    /// If a call waited in the queue through two reloads, its snapshot's worker is gone. Nothing was sent yet, so the current
     /// worker takes the call.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
         if let UpstreamKind::Worker(worker) = &namespace.upstream

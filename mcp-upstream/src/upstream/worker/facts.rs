@@ -6,13 +6,13 @@ use tooldock_workers::worker::LogLevel;
 use crate::format;
 use crate::upstream::{CallContext, Client};
 
-/// The level of a client that set none.
+/// The log level of a client that set none.
 const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
 
-/// Writes the facts, around the spans that the client sent. `progress`: the client gave a token.
+/// Writes the facts, around the spans that the client sent. `progress`: the client sent a progress token.
 ///
-/// A client that takes no events with its response cannot be sent messages or questions, whatever it declared. In 2026-07-28 it
-/// may be asked without events, but then it gets no log messages and no progress.
+/// A client that accepts no events before its response cannot be sent messages or questions, whatever it declared. In
+/// 2026-07-28 it may be asked without events, but then it gets no log messages and no progress.
 pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     let progress = progress && cx.streams;
     let mut facts = FactsWriter::default();
@@ -63,7 +63,7 @@ pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
 struct FactsWriter(Vec<u8>);
 
 impl FactsWriter {
-    /// Adds a member whose value is JSON.
+    /// Adds a key with a JSON value.
     fn raw(&mut self, key: &str, value: &[u8]) {
         self.0.push(if self.0.is_empty() { b'{' } else { b',' });
         format::escape(&mut self.0, key.as_bytes());

@@ -1,4 +1,4 @@
-//! Handling of an exception in a Python function: its traceback for the log, and the error that its caller may read.
+//! Handling of exceptions in Python functions: the traceback for the log, and the error that the caller may read.
 
 use serde_json::value::RawValue;
 use tooldock_workers::error::{CallError, CallErrorCode};
@@ -7,13 +7,13 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use crate::caller::Caller;
 use crate::engine::shortened;
 
-/// Most bytes of a traceback that are logged. The end names the exception, so the beginning is cut.
+/// Maximum size of a traceback that is logged, in bytes. The end names the exception, so the beginning is cut.
 const TRACEBACK_MAX: usize = 16 * 1024;
 
 /// Logs the traceback of a failed call, if there is one, and returns the failure as its caller may see it.
 ///
-/// With `mask_errors` an exception's own words are for the log alone: they may name files, addresses and values. A
-/// `ToolError` is meant for the caller and stays, and so does everything for a caller with the manager token.
+/// With `mask_errors`, an exception's own text is only logged: it may name files, addresses and values. A `ToolError` is meant
+/// for the caller and stays, and so does everything for a caller with the manager token.
 pub(super) fn shown(
     error: CallError,
     caller: &Caller,
@@ -38,8 +38,8 @@ pub(super) fn shown(
     CallError::new(error.code, message).caused_by(error.code.as_str(), error.message)
 }
 
-/// Returns true if the message of such a failure comes from the code of the tool, its packages or its types, and was written for
-/// the code's author.
+/// Returns true if messages of errors with this code come from the code of the tool, its packages or its types, and were
+/// written for the code's author.
 fn is_of_the_code(code: CallErrorCode) -> bool {
     matches!(
         code,
@@ -47,8 +47,8 @@ fn is_of_the_code(code: CallErrorCode) -> bool {
     )
 }
 
-/// Logs an exception, within the log quota of its namespace. The function and the request stand before the text, which may have
-/// many lines.
+/// Logs an exception, within the log quota of its namespace. The function and the request are named before the text, which may
+/// have many lines.
 fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
     let UpstreamKind::Worker(worker) = &namespace.upstream else {
         return;
@@ -57,14 +57,14 @@ fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
         return;
     };
     let (namespace, request_id) = (&namespace.name, &*caller.request_id);
-    // A URI is the client's own text: escaped, it cannot forge a line of the log, nor fill the log by its length.
+    // A URI is the client's own text: escaped and cut, it cannot forge a line of the log, nor fill the log by its length.
     let subject = shortened(subject).escape_debug();
     tracing::warn!(
         "{subject} of namespace {namespace}, request {request_id}, raised an exception{text}"
     );
 }
 
-/// The text under the key `traceback`.
+/// The text under the key `traceback` of an error's details.
 fn traceback(details: &RawValue) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Details {

@@ -1,4 +1,4 @@
-//! The lists: raw definitions joined, all on one page.
+//! The lists of a namespace of functions: raw definitions joined, all on one page.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{Key, Members, RequestError};
 use crate::upstream::CallContext;
 
-/// `tools/list`: the tools that the client may see. A namespace that could not be brought up is an error, never an empty list.
+/// Answers `tools/list` with the tools that the client may see. A namespace that could not be brought up is an error, never an
+/// empty list.
 pub(super) fn tools(
     cx: &CallContext<'_>,
     id: &str,
@@ -47,7 +48,7 @@ pub(super) fn declared(namespace: &Namespace) -> Arc<ToolList> {
     declared
 }
 
-/// `resources/list`.
+/// Answers `resources/list`.
 pub(super) fn resources(
     cx: &CallContext<'_>,
     id: &str,
@@ -58,7 +59,7 @@ pub(super) fn resources(
     definitions_list(cx, id, members, "resources", definitions)
 }
 
-/// `resources/templates/list`.
+/// Answers `resources/templates/list`.
 pub(super) fn resource_templates(
     cx: &CallContext<'_>,
     id: &str,
@@ -69,7 +70,7 @@ pub(super) fn resource_templates(
     definitions_list(cx, id, members, "resourceTemplates", definitions)
 }
 
-/// `prompts/list`.
+/// Answers `prompts/list`.
 pub(super) fn prompts(
     cx: &CallContext<'_>,
     id: &str,
@@ -105,7 +106,7 @@ fn begin<'d>(
     ResultWriter::begin(id, format, 256 + 512 * entries).cached(cx.view().cache_scope())
 }
 
-/// Refuses a cursor: there is never a second page.
+/// Refuses a request with a cursor: each list has a single page.
 fn one_page(members: &Members<'_>) -> Result<(), RequestError> {
     match members.raw(Key::Cursor) {
         Some(cursor) if cursor != "null" => Err(RequestError::InvalidParams(
@@ -126,8 +127,8 @@ fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mu
     out.push(b']');
 }
 
-/// Writes a tool's definition under this name. An output schema describes `structuredContent`, so it is written only for clients
-/// that get the latter; a title and icons are harmless to clients that do not know them.
+/// Writes a tool's definition under this name. An output schema describes `structuredContent`, so it is written only for
+/// clients that get such content; a title and icons are harmless to clients that do not know them.
 pub(crate) fn describe(out: &mut Vec<u8>, name: &str, tool: &Tool, format: &ResultFormat) {
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
         out.extend_from_slice(key);

@@ -29,7 +29,7 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// Ends a subscription, also of a resource that is gone.
+    /// Ends a subscription, even of a resource that is gone.
     pub(super) async fn unsubscribe(
         &self,
         cx: &CallContext<'_>,
@@ -46,7 +46,7 @@ impl WorkerUpstream {
     }
 
     /// Sets the lowest severity of the session's log messages. Without a session the level cannot be kept; the request is
-    /// answered as if it had been, since the client did nothing wrong.
+    /// answered as a success all the same, since the client did nothing wrong.
     pub(super) async fn set_level(
         &self,
         cx: &CallContext<'_>,
@@ -75,11 +75,11 @@ fn subject<'a>(
     Ok((session, uri.into()))
 }
 
-/// Most work of a request for comparisons: bytes of templates times bytes of a URI.
+/// Maximum work of a request for comparisons: sum of the bytes of templates times the bytes of a URI.
 const COMPARED_MAX: usize = 8 * 1024 * 1024;
 
-/// Returns true if the URI is listed, or may match a template. If comparing takes too long, only the worker can tell, so this
-/// returns true.
+/// Returns true if the URI is listed, or may match a template. Also returns true if comparing takes too much work: then only
+/// the worker can decide.
 fn there_is(namespace: &Namespace, uri: &str) -> bool {
     let mut left = COMPARED_MAX;
     let mut could_match = |template: &str| {

@@ -1,17 +1,17 @@
-//! Matching URIs with templates (RFC 6570). The worker decides finally when the URI is read; here it suffices never to refuse a
-//! URI that the worker would take.
+//! Matching URIs with templates (RFC 6570). The worker finally decides when the URI is read; this module must only never refuse
+//! a URI that the worker would accept.
 
-/// Longest URI that can match: matching costs by the length of both.
+/// Maximum size of a URI that can match, in bytes: matching costs the product of URI and template.
 pub(in crate::upstream) const URI_MAX: usize = 8 * 1024;
 
-/// Returns true if an expansion of the template could give the URI: the URI contains the texts between the expressions in their
-/// order, the first at its beginning and the last at its end, and every expression has room.
+/// Returns true if an expansion of the template could give the URI. The URI must contain the texts between the expressions in
+/// their order, the first at its beginning and the last at its end, with enough bytes between them for every expression.
 pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
     }
     let uri = uri.as_bytes();
-    // reached[i]: the parts so far can match the first i bytes.
+    // reached[i]: the template up to here can match the first i bytes.
     let mut reached = vec![false; uri.len() + 1];
     reached[0] = true;
     let mut rest = template;
@@ -29,8 +29,8 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     }
 }
 
-/// Returns true if the URI contains the template's own text, in its order, with anything in place of the expressions: for a
-/// server that alone knows the values of its expressions.
+/// Returns true if the URI contains the template's own text, in its order, with anything in place of the expressions. For
+/// servers that alone know the values of the expressions.
 pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
@@ -44,7 +44,7 @@ pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
         if next.is_none() {
             return rest.ends_with(literal);
         }
-        // The first position is as good as any other: the following text has more room after it.
+        // The first position suffices: a later one leaves less of the URI for the following text.
         let Some(at) = rest.find(literal) else {
             return false;
         };
@@ -54,7 +54,7 @@ pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     rest.is_empty()
 }
 
-/// The text before the next expression, the expression, and what comes after it. An open brace without its end is text.
+/// The text before the next expression, the expression, and the template after it. An open brace without its end is text.
 fn split(template: &str) -> (&str, Option<&str>, &str) {
     let found = template.find('{').and_then(|open| {
         let length = template[open..].find('}')?;
@@ -80,8 +80,8 @@ fn after_literal(reached: &[bool], uri: &[u8], literal: &[u8]) -> Vec<bool> {
     next
 }
 
-/// A plain expression is one or more bytes of one path segment; `{x*}`, `{+x}` and `{/x}` may cross segments; query and
-/// fragment expressions may be empty, since their variables need not be there.
+/// Extends `reached` by an expression. A plain expression is one or more bytes of one path segment; `{x*}`, `{+x}` and `{/x}`
+/// may cross segments; query and fragment expressions may be empty, since their variables need not be set.
 fn after_expression(reached: &[bool], uri: &[u8], expression: &str) -> Vec<bool> {
     let operator = expression.bytes().next().unwrap_or_default();
     let optional = matches!(operator, b'?' | b'&' | b'#' | b'/' | b'.' | b';');
@@ -91,7 +91,7 @@ fn after_expression(reached: &[bool], uri: &[u8], expression: &str) -> Vec<bool>
     } else {
         vec![false; reached.len()]
     };
-    // True if the expression has begun and may go on at this byte.
+    // True if the expression has begun before and may include this byte.
     let mut open = false;
     for at in 0..uri.len() {
         open = (open || reached[at]) && (crosses || uri[at] != b'/');

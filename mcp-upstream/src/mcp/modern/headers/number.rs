@@ -1,6 +1,6 @@
 //! Compares decimal numbers exactly: `42` and `42.0` are equal, 2^53 and 2^53+1 are not.
 
-/// A number's sign, its significant digits, and the power of ten of the last digit.
+/// A decimal number: its sign, its significant digits, and the power of ten of the last digit.
 #[derive(PartialEq, Eq)]
 struct Decimal {
     negative: bool,
@@ -8,7 +8,7 @@ struct Decimal {
     exponent: i64,
 }
 
-/// Compares numerically, without rounding. A text that is not a number equals nothing.
+/// Compares two numbers without rounding. A text that is no number equals nothing.
 pub(super) fn equal(one: &str, other: &str) -> bool {
     one == other && parse(one).is_some()
         || parse(one).is_some_and(|one| parse(other).is_some_and(|other| one == other))

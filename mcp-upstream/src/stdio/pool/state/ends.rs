@@ -28,7 +28,7 @@ impl PoolStateMachine {
         };
         self.forget_scout(process);
         let server = match (server, self.server) {
-            // The process was opened before the eras were found out.
+            // The process was opened before another one showed the eras.
             (EraSupport::ModernAtLeast, Some(known @ (EraSupport::Modern | EraSupport::Dual))) => {
                 known
             }
@@ -90,7 +90,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Moves empty slots of an era that the server does not speak to the era that it speaks.
+    /// Moves empty slots of an era that the server does not speak to the other era.
     fn settle_eras(&mut self, server: EraSupport, but: &SlotKey) {
         let empty = self.slots.iter().filter(|(_, slot)| slot.process.is_none());
         let other = empty.filter(|(key, _)| server.opened_for(key.era) != key.era);
@@ -104,7 +104,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Moves a slot. Returns false if the slot is gone or the other slot has a process already.
+    /// Moves a slot to another key. Returns false if the slot is gone or the target has a process already.
     fn move_slot(&mut self, from: &SlotKey, to: &SlotKey) -> bool {
         let Some(moved) = self.slots.remove(from) else {
             return false;
@@ -155,7 +155,7 @@ impl PoolStateMachine {
                 self.forget_scout(process);
                 self.refuse_waiting(&slot, scouted, &failure.error, actions);
                 self.failed(&slot, false, now, jitter);
-                // The known eras may be wrong: the next process is probed anew.
+                // The known eras may be wrong, so the next process is probed anew.
                 let mut others = self.processes.values();
                 if !others.any(|it| matches!(it.duty, Duty::Serving { .. })) {
                     self.server = None;
@@ -172,7 +172,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Returns true if a start in this slot tests the server for a handshake.
+    /// Returns true if a start in this slot tests whether the server takes a handshake.
     pub(super) fn is_trial(&self, slot: &SlotKey) -> bool {
         slot.era == Era::Legacy
             && matches!(
@@ -181,8 +181,8 @@ impl PoolStateMachine {
             )
     }
 
-    /// Notes that the server takes no handshake, or cannot be tested: waiters for it are served without, as long as this server
-    /// runs.
+    /// Records that the server takes no handshake, or cannot be tested: waiters for a handshake get a modern process as long as
+    /// this server runs.
     pub(super) fn settle_on_modern(&mut self, tried: &SlotKey) {
         self.server = Some(EraSupport::Modern);
         if let Some(place) = self.slots.get_mut(tried) {
@@ -228,7 +228,7 @@ impl PoolStateMachine {
         match duty {
             Duty::Spare { .. } => self.spare_failed(now, jitter),
             Duty::Starting(slot) => {
-                // Its task broke off; otherwise it would have reported a failed start.
+                // The keeper's task panicked; otherwise it would have reported a failed start.
                 self.count_failure(now);
                 self.forget_scout(process);
                 self.failed(&slot, false, now, jitter);
@@ -238,7 +238,7 @@ impl PoolStateMachine {
                 if proven {
                     self.breaker.proved_itself();
                 }
-                // A session's process ends for its own reasons; its end says nothing about other processes.
+                // The end of a session's process has its own reasons and says nothing about other processes.
                 if slot.key == ProcessKey::Shared && !(proven && end == ProcessEnd::Clean) {
                     self.count_failure(now);
                 }
@@ -279,7 +279,7 @@ impl PoolStateMachine {
         place.failures = place.failures.saturating_add(1);
         let delay = PoolRules::delay(place.failures, had_worked, jitter);
         place.not_filled_before = Some(now + delay);
-        // Health checks tell when a backend can be reached: a short delay of requests suffices.
+        // Health checks tell when a backend can be reached, so requests are delayed only briefly.
         let of_requests = match spreads {
             true => delay.min(SPREAD_DELAY_MAX),
             false => delay,
@@ -294,7 +294,7 @@ impl PoolStateMachine {
         self.spares.not_before = Some(now + delay);
     }
 
-    /// The lasting requests in the slot of a process, for its lease.
+    /// The lasting requests in the slot of a leased process.
     pub(in crate::stdio::pool) fn replay_state_of(
         &self,
         process: ProcessId,

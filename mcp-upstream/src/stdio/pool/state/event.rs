@@ -24,7 +24,7 @@ pub(in crate::stdio) enum PoolEvent {
         key: ConnectionKey,
         open: Arc<OpenAs>,
     },
-    /// A request needs a process.
+    /// A request needs a process for this key.
     Lease {
         waiter: WaiterId,
         key: ConnectionKey,
@@ -32,55 +32,55 @@ pub(in crate::stdio) enum PoolEvent {
     },
     /// A waiting request was dropped by its caller.
     Abandoned { waiter: WaiterId },
-    /// A request is done with its process. `reusable`: the process has nothing left to do for it.
+    /// A request ended its use of a process. `reusable`: the process has no open work for the request.
     Released { process: ProcessId, reusable: bool },
     /// The package that a process runs from is being installed, or no longer is.
     Installing { process: ProcessId, now: bool },
     /// A spare process runs.
     Spawned { process: ProcessId },
-    /// A process takes requests.
+    /// A process was opened, and takes requests.
     Started {
         process: ProcessId,
         server: EraSupport,
         opened: Era,
     },
-    /// A process did not get as far as taking requests.
+    /// A process could not be started or opened.
     StartFailed {
         process: ProcessId,
         failure: ProcessFailure,
     },
-    /// The description of the unasked end of a process.
+    /// Reason why a process ended unasked, with the server's last output.
     Explained { why: ProcessFailure },
     /// A process ended, or stopped reading or responding, unasked.
     Lost { process: ProcessId, end: ProcessEnd },
-    /// A process is gone entirely.
+    /// The last descendant of a process has ended.
     Gone { process: ProcessId },
-    /// Lasting requests of the former pool.
+    /// Lasting requests that the former pool of the server leaves to this one.
     Inherit { places: Vec<InheritedSlot> },
-    /// A session is over.
+    /// A session has ended.
     SessionClosed { tag: Arc<str> },
-    /// A session listens again.
+    /// A session's client listens again.
     SessionReturned { tag: Arc<str> },
-    /// The processes whose clients are away, and since when, among those that [`super::PoolStateMachine::to_ask`] named.
+    /// Times since which clients of processes are away, among the processes that [`super::PoolStateMachine::to_ask`] named.
     Away { since: Vec<(ProcessId, Instant)> },
     /// A process was opened with credentials that its principal no longer has.
     Outdated { process: ProcessId },
     /// Log messages of a process have been withheld for too long.
     Mute { process: ProcessId },
-    /// Backends were removed from the server: those with slots for connections that all clients share, another backend for the
-    /// lasting requests there, and all processes that lead to removed backends.
+    /// Backends were removed from the server. `replicas`: removed backends with a slot for connections that all clients share;
+    /// `instead`: another backend, which gets their lasting requests; `processes`: all processes at removed backends.
     Removed {
         replicas: Vec<BackendId>,
         instead: Option<BackendId>,
         processes: Vec<ProcessId>,
     },
-    /// An operator asked for new processes at once.
+    /// An operator asked for a restart: every process is replaced.
     Restart,
-    /// A reload: the shared process starts again if it ended for good.
+    /// A reload asks the shared process to start again if it ended for good.
     Revive,
     /// The server is no longer served.
     Retire,
-    /// A timer may be due.
+    /// A timer of the state machine may be due.
     Tick,
 }
 
@@ -95,45 +95,45 @@ pub(in crate::stdio) struct ProcessFailure {
     pub(in crate::stdio) elsewhere: bool,
 }
 
-/// A slot with lasting requests, for the pool that replaces another.
+/// A slot with lasting requests that a pool leaves to its successor.
 #[derive(Debug)]
 pub(in crate::stdio) struct InheritedSlot {
     pub(in crate::stdio) slot: SlotKey,
     pub(in crate::stdio) open: Arc<OpenAs>,
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
-    /// True if its process's state is lost with its pool.
+    /// True if the state of the slot's process is lost with the former pool.
     pub(in crate::stdio) lost: bool,
 }
 
 /// How a process ended unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum ProcessEnd {
-    /// With exit code 0.
+    /// The process exited with code 0.
     Clean,
-    /// In any other way.
+    /// The process ended in any other way.
     Crash,
-    /// It stopped responding.
+    /// The process stopped responding.
     Unresponsive,
 }
 
-/// An action for the driver or a waiter.
+/// An action that the state machine asks of the driver, or of a waiter's request.
 #[derive(Debug)]
 pub(in crate::stdio) enum PoolAction {
-    /// Give the process to the request.
+    /// Grant the process to the request.
     Grant {
         waiter: WaiterId,
         process: ProcessId,
     },
-    /// Tell the request that it gets no process.
+    /// Refuse a process to the request.
     Refuse {
         waiter: WaiterId,
         refusal: LeaseRefusal,
     },
-    /// Start a process that waits to be adopted.
+    /// Start a process without opening it, as a spare.
     Spare { process: ProcessId },
     /// Start a process and open it.
     Start { process: ProcessId, order: Order },
-    /// Open a spare.
+    /// Open a spare process.
     Adopt { process: ProcessId, order: Order },
     /// End a process.
     Stop {
@@ -142,7 +142,7 @@ pub(in crate::stdio) enum PoolAction {
     },
 }
 
-/// Order to open a process.
+/// Order to open a process in a slot.
 #[derive(Debug, Clone)]
 pub(in crate::stdio) struct Order {
     pub(in crate::stdio) slot: SlotKey,
@@ -150,7 +150,7 @@ pub(in crate::stdio) struct Order {
     pub(in crate::stdio) replay_state: Arc<ReplayState>,
     /// The server's eras, if known.
     pub(in crate::stdio) server: Option<EraSupport>,
-    /// Reason why the former process ended unasked, if this one replaces it.
+    /// How the slot's former process ended unasked, if this process replaces it.
     pub(in crate::stdio) restart: Option<&'static str>,
 }
 
@@ -165,22 +165,22 @@ pub(in crate::stdio) enum LeaseRefusal {
     Dead,
     /// The session's state is lost with the former process.
     StateLost,
-    /// The process did not start.
+    /// The process did not start, or could not be opened.
     Failed(CallError),
-    /// The session that it was for is over.
+    /// The session that the process was for has ended.
     SessionClosed,
-    /// The server was replaced or the gateway ends.
+    /// The server was replaced or removed, or the gateway ends.
     Retired,
 }
 
-/// The limit that was reached.
+/// Limit that keeps a request from a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stdio) enum PoolLimit {
-    /// The server has as many processes as it may.
+    /// `max_processes` of the server.
     Processes,
-    /// The principal has as many processes as it may.
+    /// `max_per_principal` of the server.
     Principal,
-    /// As many requests wait for processes as may.
+    /// Number of requests that may wait for processes.
     Waiters,
 }
 
@@ -202,17 +202,17 @@ pub(in crate::stdio) enum StopReason {
     Lifetime,
     SessionClosed,
     Retired,
-    /// Another process needs its slot, or does its work.
+    /// Another process needs the slot, or does the work.
     Surplus,
-    /// Its client is away, and a request waits for a slot.
+    /// The client is away, and a request waits for a slot.
     GaveWay,
-    /// It served a single request.
+    /// The process served a single request, and is not reused.
     Used,
-    /// It was opened with credentials that its principal no longer has.
+    /// The process was opened with credentials that its principal no longer has.
     Outdated,
     /// The process withheld log messages for too long.
     Mute,
-    /// Its backend is not configured any more.
+    /// The process's backend is not configured any more.
     Removed,
     /// An operator asked for a restart.
     Restarted,

@@ -1,12 +1,13 @@
-//! Room for waiting requests: unowned processes end first, then those of sessions whose clients are away.
+//! Ends processes for waiting requests: unowned processes first, then those of sessions whose clients are away.
 //!
-//! Many clients never end their session: they just vanish, and their processes would stay for `idle_stop`. While a request waits
-//! for a slot, the pool asks which clients are away ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]); only
-//! that event lets a process give way, so that decisions never rest on old data. A process with a call in flight is leased, and
-//! one with an open question has a client that is not away, so neither gives way. The slot's lasting requests are kept: if the
-//! session comes back, its next process is opened like this one, and gets them again.
+//! Many clients never end their session: they just vanish, and their processes would stay for `idle_stop`. While a request
+//! waits for a slot, the pool asks which clients are away ([`PoolStateMachine::to_ask`]) and reports them
+//! ([`PoolEvent::Away`]); only that event lets a session's process end early, so that decisions never rest on old data. A
+//! process with a call in flight is leased, and one with an open question has a client that is not away, so neither is ended.
+//! The slot's lasting requests are kept: if the session comes back, its next process is opened like this one, and gets them
+//! again.
 //!
-//! A principal's process belongs to no single session and does not give way.
+//! A principal's process belongs to no single session and is not ended for a waiting request.
 //!
 //! [`PoolEvent::Away`]: super::PoolEvent::Away
 
@@ -19,16 +20,16 @@ use super::super::rules::AWAY;
 use super::{Duty, PoolAction, PoolStateMachine, ProcessId, StopReason};
 use crate::stdio::link::Inbound;
 
-/// Demand for room, and the processes that may make it.
+/// Demand for free slots, and the processes that may be ended for it.
 #[derive(Debug, Default)]
 pub(super) struct RoomDemand {
     /// True while a request waits for a slot.
     wanted: bool,
-    /// Processes that are ending, whose slots no waiter counts on yet.
+    /// Number of ending processes whose slots no waiter counts on yet.
     freeing: usize,
-    /// Processes whose clients are away, longest first. Only filled during [`super::PoolEvent::Away`].
+    /// Processes whose clients are away, longest first. Filled only while [`super::PoolEvent::Away`] is handled.
     away: Vec<(Instant, ProcessId)>,
-    /// Time when the next of them will have been away for long enough.
+    /// Time when the next client will have been away for long enough.
     next: Option<Instant>,
 }
 
@@ -47,7 +48,7 @@ impl RoomDemand {
 }
 
 impl PoolStateMachine {
-    /// Resets the counts, before waiters are placed.
+    /// Resets the demand and counts ending processes, before waiters are served.
     pub(super) fn count_room(&mut self) {
         let stopping = self.processes.values();
         let stopping = stopping.filter(|it| matches!(it.duty, Duty::Stopping));
@@ -55,7 +56,7 @@ impl PoolStateMachine {
         self.room.wanted = false;
     }
 
-    /// The processes whose clients may be away, with the handlers that know. Empty unless a request waits for a slot.
+    /// Processes whose clients may be away, with the handlers that tell since when. Empty unless a request waits for a slot.
     pub(in crate::stdio::pool) fn to_ask(&self) -> Vec<(ProcessId, Arc<dyn Inbound>)> {
         if !self.room.wanted {
             return Vec::new();
@@ -71,13 +72,13 @@ impl PoolStateMachine {
         sessions.collect()
     }
 
-    /// Time when the next process may give way, while a request waits for that.
+    /// Time when the next process may be ended, while a request waits for that.
     pub(super) fn room_at(&self) -> Option<Instant> {
         self.room.next.filter(|_| self.room.wanted)
     }
 
-    /// Makes room for one process, if possible: counts on one that is ending already, or ends an unowned process or, if `waits`
-    /// is set, one whose client is away.
+    /// Frees a slot for one process, if possible: counts on a process that is ending already, or ends an unowned process or, if
+    /// `waits` is set, a process whose client is away.
     pub(super) fn make_room(&mut self, waits: bool, now: Instant, actions: &mut Vec<PoolAction>) {
         self.room.wanted |= waits;
         if self.room.freeing == 0
@@ -89,7 +90,7 @@ impl PoolStateMachine {
         self.room.freeing -= 1;
     }
 
-    /// Makes room within a principal's limit. Returns true if one of its processes ends.
+    /// Frees a slot within a principal's limit. Returns true if a process of the principal ends.
     pub(super) fn make_room_for(
         &mut self,
         principal: Option<&Arc<str>>,
@@ -111,7 +112,8 @@ impl PoolStateMachine {
         nobodys.is_some()
     }
 
-    /// Ends the process whose client has been away longest; `principal`: only among that principal's processes.
+    /// Ends the process whose client has been away longest; with `principal`, only a process of that principal. Returns false
+    /// if there is none.
     fn give_way(
         &mut self,
         principal: Option<&Arc<str>>,

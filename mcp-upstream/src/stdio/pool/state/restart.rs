@@ -1,7 +1,7 @@
 //! Restarts by an operator: every process ends, and new ones start when the old ones are gone entirely.
 //!
 //! An old process may hold a port or a lock file that the new one needs, so the two never run side by side here. The lasting
-//! requests of a slot (subscriptions, a log level) stay with it, and waiting requests go on waiting.
+//! requests of a slot (subscriptions, a log level) stay with the slot, and waiting requests go on waiting.
 
 use tokio::time::Instant;
 
@@ -9,7 +9,7 @@ use super::super::key::ProcessKey;
 use super::{Duty, PoolAction, PoolStateMachine, Presence, ProcessId, Spares, StopReason};
 use crate::stdio::breaker::Breaker;
 
-/// Restart reason of the replacing processes, for metrics.
+/// Restart reason of the new processes, for metrics.
 const REQUESTED: &str = "requested";
 
 impl PoolStateMachine {
@@ -21,7 +21,7 @@ impl PoolStateMachine {
         for process in all {
             self.end_for_restart(process, now, actions);
         }
-        // The server may be another version now: no knowledge about the old one counts.
+        // The server may be another version now, so the knowledge about the old one is dropped.
         self.breaker = Breaker::new(self.rules.breaker);
         self.server = None;
         self.scout = None;

@@ -11,21 +11,21 @@ use super::{
 };
 use crate::stdio::breaker::StartDecision;
 
-/// Outcome for a waiting request.
+/// Decision about a waiting request.
 enum Placement {
     Granted(ProcessId),
     Refused(LeaseRefusal),
     Waits(For),
 }
 
-/// The reason for a request to wait.
+/// Event that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// A start, which has a time limit of its own.
+    /// The end of a process's start, which has a time limit of its own.
     Start,
-    /// The end of a delay.
+    /// The end of a delay after a failure.
     Delay(Instant),
-    /// A free slot.
+    /// A free slot below this limit.
     Place(PoolLimit),
 }
 
@@ -93,15 +93,15 @@ impl PoolStateMachine {
             return self.lease_again(process, slot, waiter, now, actions);
         }
         if self.is_trial(&slot) && !self.has_room() {
-            // Needed above all by a server that may have no second process.
+            // A server that may have no second process needs this above all.
             self.settle_on_modern(&slot);
             return self.place(waiter, now, actions);
         }
         self.start(slot, &waiter.open, true, now, actions)
     }
 
-    /// A process that the same principal gave back and that was opened equally. Work that the server still does for the former
-    /// request must not reach another principal's client.
+    /// A returned process that the same principal leased before and that was opened equally. Work that the server still does
+    /// for the former request must not reach another principal's client.
     fn returned(&self, slot: &SlotKey, open: &OpenAs) -> Option<ProcessId> {
         let ProcessKey::Exclusive(_) = slot.key else {
             return None;
@@ -222,7 +222,7 @@ impl PoolStateMachine {
         Placement::Waits(For::Start)
     }
 
-    /// Starts processes for the slots that are filled without a request.
+    /// Starts processes for the slots that are to be filled without a request.
     pub(super) fn fill_eagerly(&mut self, now: Instant, actions: &mut Vec<PoolAction>) {
         let eager: Vec<_> = self
             .slots
@@ -233,12 +233,12 @@ impl PoolStateMachine {
             .map(|(key, slot)| (key.clone(), Arc::clone(&slot.open)))
             .collect();
         for (slot, open) in eager {
-            // If refused or waiting, this is tried again when something changes or its time has come.
+            // If the start is refused or must wait, it is tried again at the next event or when its time has come.
             let _ = self.start(slot, &open, false, now, actions);
         }
     }
 
-    /// A spare process, ready to be opened.
+    /// A running spare process, ready to be opened.
     fn spare(&self) -> Option<ProcessId> {
         self.processes.iter().find_map(|(process, entry)| {
             matches!(entry.duty, Duty::Spare { runs: true }).then_some(*process)

@@ -10,13 +10,13 @@ use super::{
 };
 use crate::stdio::breaker::{BreakerState, StartDecision};
 
-/// Time after its last delay for which a slot's failures stay on record.
+/// Time after a slot's last delay for which its failures stay on record.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
-/// The next timer of a process.
+/// Action that a process's timer asks for.
 enum ProcessTimer {
     Stop(StopReason),
-    /// No new requests; it ends once it is unused.
+    /// Gives the process no new requests, and ends it once it is unused.
     Drain,
     At(Instant),
     Never,
@@ -41,7 +41,7 @@ impl PoolStateMachine {
         let idle_stop = self.rules.idle_stop;
         let crowded = self.slots.len() > SLOTS_MAX;
         for slot in self.slots.values_mut() {
-            // A slot without requests for a long time is filled only for the next request.
+            // A slot that had no request for a long time is filled only by the next request.
             if slot.eager && !slot.replay_state.is_awaited() && slot.last_used + idle_stop <= now {
                 slot.eager = false;
             }
@@ -50,7 +50,7 @@ impl PoolStateMachine {
             .retain(|_, slot| slot.is_needed() || (!crowded && slot.is_remembered(now)));
     }
 
-    /// Takes the slot from a process that is about to end. `refill`: a replacement is started if the slot has subscriptions.
+    /// Takes the slot from a process that is about to end. `refill`: start a replacement if the slot has subscriptions.
     pub(super) fn vacate(&mut self, process: ProcessId, now: Instant, refill: bool) {
         let Some(Duty::Serving { slot, .. }) = self.processes.get(&process).map(|it| &it.duty)
         else {
@@ -94,7 +94,7 @@ impl PoolStateMachine {
                 match unused && !awaited {
                     true if idle <= now => ProcessTimer::Stop(StopReason::Idle),
                     true => ProcessTimer::At(idle.min(old)),
-                    // Checked again then; this is cheaper than counting every use.
+                    // The age is checked again at that time, which is cheaper than counting every use.
                     false => ProcessTimer::At(old.min(now + self.rules.idle_stop)),
                 }
             }
@@ -113,7 +113,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Time until which spare processes are worthwhile.
+    /// Time until which spare processes are kept, after the last demand for them.
     fn spares_until(&self) -> Option<Instant> {
         let wanted = self.rules.warm > 0 && !self.retired;
         let asked_for = self.spares.asked_for.filter(|_| wanted)?;
@@ -147,8 +147,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Timers that became due since the last step
-    /// count; timers that the step left alone do not.
+    /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Includes timers that became due since the
+    /// last step, but not due timers that the last step left alone.
     pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
         let now = self.looked_at?;
         let processes = self

@@ -1,4 +1,4 @@
-//! The core and the server itself: `reload_core`, `health`, `server_config`.
+//! Tools for the core and the server itself: `reload_core`, `health`, `server_config`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ struct Issue {
 }
 
 impl ReloadResult {
-    /// The reason why the secrets are those of an earlier reload, if they are.
+    /// The reason why the secrets of an earlier reload are still in use; `None` if the current ones are.
     pub(super) fn with_old_secrets(&self) -> Option<&str> {
         let mut failed = self.failed.iter();
         let secrets = failed.find(|it| it.code == "secrets_unavailable")?;

@@ -1,4 +1,4 @@
-//! Tool files: `list_tools`, `get_tool_source`, `write_tool` (and its other name `generate_tool`), `delete_tool`.
+//! Tools for tool files: `list_tools`, `get_tool_source`, `write_tool` (and its other name `generate_tool`), `delete_tool`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::super::core::{CoreNamespace, CoreRequest};
 use super::super::parameters::{File, FileVersion, InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, refused};
 
-/// The ending of an error for a model that sent wrong code. The web API leaves it out: its users upload files.
+/// Advice at the end of an error for a model that sent wrong code. The web API leaves it out: its users upload files.
 pub(crate) const CALL_AGAIN: &str = ". Mend the code and call write_tool again";
 
 /// A file of a namespace.
@@ -38,7 +38,7 @@ pub(in super::super) struct VersionOf {
     filename: FileVersion,
 }
 
-/// Reads a tool file.
+/// The tool `get_tool_source`, which reads a tool file.
 pub(in super::super) struct GetToolSource;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -78,7 +78,7 @@ impl ManagementTool for GetToolSource {
     }
 }
 
-/// Removes a tool file.
+/// The tool `delete_tool`, which removes a tool file.
 pub(in super::super) struct DeleteTool;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -181,10 +181,10 @@ async fn is_without_files(management: &Management, namespace: &NamespaceName) ->
     served.iter().any(|it| it.name == namespace.as_str())
 }
 
-/// Writes a tool file.
+/// The tool `write_tool`, which writes a tool file.
 pub(in super::super) struct WriteTool;
 
-/// [`WriteTool`] under its other name (BLD-05).
+/// The tool `generate_tool`: [`WriteTool`] under its other name (BLD-05).
 pub(in super::super) struct GenerateTool;
 
 /// Code for a file. The tool checks the file name, so that its response can explain a fault.

@@ -1,4 +1,4 @@
-//! Namespaces: `list_namespaces`, `create_namespace`, `delete_namespace`.
+//! Tools for namespaces: `list_namespaces`, `create_namespace`, `delete_namespace`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::super::parameters::{Namespace, Nothing};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid};
 use super::secrets::with_names;
 
-/// Most unserved folders whose files are inspected for one list.
+/// Maximum number of unserved folders whose files are inspected for one list.
 const LOOKS_MAX: usize = 50;
 
 /// The tool `list_namespaces`.
@@ -53,7 +53,7 @@ impl ManagementTool for ListNamespaces {
         _: Progress,
     ) -> Result<Vec<NamespaceSummary>, CallError> {
         let folders = management.workspace.namespaces().await?;
-        // Without a core, only the folders are known.
+        // Without the core, only the folders on disk are listed.
         let served = management.ask_core::<Vec<CoreNamespace>>(CoreRequest::Namespaces);
         let served = served.await.unwrap_or_default().into_iter();
         let mut listed: BTreeMap<_, _> = served
@@ -96,7 +96,7 @@ impl ManagementTool for ListNamespaces {
     }
 }
 
-/// The status of the secrets that the folder of a namespace declares.
+/// The status of the secrets that a namespace's folder declares.
 async fn status(
     management: &Management,
     folder: &NamespaceFolder,
@@ -124,7 +124,7 @@ pub(in super::super) struct NamespaceParameter {
     name: Namespace,
 }
 
-/// Makes a namespace.
+/// The tool `create_namespace`, which makes a namespace.
 pub(in super::super) struct CreateNamespace;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -166,7 +166,7 @@ impl ManagementTool for CreateNamespace {
     }
 }
 
-/// Removes a namespace.
+/// The tool `delete_namespace`, which removes a namespace.
 pub(in super::super) struct DeleteNamespace;
 
 #[derive(Debug, Serialize, JsonSchema)]

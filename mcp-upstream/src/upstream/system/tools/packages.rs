@@ -1,4 +1,4 @@
-//! Packages: `install_requirements`, `add_requirement`, `list_requirements`, `install_pip_packages`.
+//! Tools for Python packages: `install_requirements`, `add_requirement`, `list_requirements`, `install_pip_packages`.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::super::Management;
 use super::super::parameters::{InNamespace, Namespace, Package};
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid};
 
-/// Most packages in one call.
+/// Maximum number of packages in one call.
 const PACKAGES_MAX: usize = 50;
-/// The error of a failed installation.
+/// The error text of a failed installation.
 const FAILED: &str = "pip install failed";
 
 /// The tool `install_requirements`: installs the requirements of a namespace.
@@ -80,7 +80,7 @@ impl ManagementTool for InstallRequirements {
     }
 }
 
-/// Adds a package to a namespace.
+/// The tool `add_requirement`, which adds a package to a namespace.
 pub(in super::super) struct AddRequirement;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -173,7 +173,7 @@ impl ManagementTool for ListRequirements {
     }
 }
 
-/// Installs packages for the manager itself.
+/// The tool `install_pip_packages`, which installs packages for the manager itself.
 pub(in super::super) struct InstallPipPackages;
 
 #[derive(Debug, Deserialize, JsonSchema)]

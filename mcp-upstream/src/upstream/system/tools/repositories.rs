@@ -1,7 +1,7 @@
-//! Repositories and packages of others: `analyze_repo`, `read_repo_file`, `search_registry`, `install_from_registry`,
-//! `install_from_repo`.
+//! Tools for repositories and packages from elsewhere: `analyze_repo`, `read_repo_file`, `search_registry`,
+//! `install_from_registry`, `install_from_repo`.
 //!
-//! The code that they read is never run. They write no tool either: a model reads the code, and writes its own.
+//! The code in them is never run, and these tools write no tool: a model reads the code, and writes its own.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use super::super::Management;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
 
-/// Steps of a progress report: percents.
+/// Number of steps of a progress report, which are percents.
 const STEPS: u32 = 100;
 
-/// Clones and analyses a repository.
+/// The tool `analyze_repo`, which clones and analyses a repository.
 pub(in super::super) struct AnalyzeRepo;
 
 /// A repository.
@@ -56,7 +56,7 @@ impl ManagementTool for AnalyzeRepo {
     }
 }
 
-/// Reads a file of an analysed repository.
+/// The tool `read_repo_file`, which reads a file of an analysed repository.
 pub(in super::super) struct ReadRepoFile;
 
 /// A file of a repository.
@@ -89,7 +89,7 @@ impl ManagementTool for ReadRepoFile {
     }
 }
 
-/// Searches the MCP registry.
+/// The tool `search_registry`, which searches the MCP registry.
 pub(in super::super) struct SearchRegistry;
 
 /// A search.
@@ -124,7 +124,7 @@ impl ManagementTool for SearchRegistry {
     }
 }
 
-/// Downloads and analyses a package.
+/// The tool `install_from_registry`, which downloads and analyses a package.
 pub(in super::super) struct InstallFromRegistry;
 
 /// A package, and the namespace for its tools.
@@ -166,7 +166,7 @@ impl ManagementTool for InstallFromRegistry {
     }
 }
 
-/// Clones and analyses a repository for a namespace.
+/// The tool `install_from_repo`, which clones and analyses a repository for a namespace.
 pub(in super::super) struct InstallFromRepo;
 
 /// A repository, and the namespace for its tools.
@@ -211,7 +211,7 @@ fn show(progress: &Progress, said: &repositories::Progress) {
     progress.report(said.percent.into(), STEPS, &said.message);
 }
 
-/// An error of the builder as the failure of a call.
+/// The builder's error as the error of a call.
 fn told(error: BuilderError) -> CallError {
     match error.code {
         BuilderErrorCode::Invalid => invalid(error.message),

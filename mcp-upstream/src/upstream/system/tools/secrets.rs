@@ -1,6 +1,6 @@
-//! Names and statuses of secrets: `prepare_secret`, `list_secrets`, `remove_secret`, `check_secrets`.
+//! Tools for names and statuses of secrets: `prepare_secret`, `list_secrets`, `remove_secret`, `check_secrets`.
 //!
-//! These tools work on `SecretNames`, which has no method that takes or returns a value: people type values into `tooldock
+//! These tools use `SecretNames`, which has no method that takes or returns a value: operators type values into `tooldock
 //! secrets set`, and no tool sees them.
 
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ use super::super::parameters::{InNamespace, Namespace};
 use super::super::tool::{Hints, ManagementTool, Progress, invalid, refused};
 use super::core::ReloadResult;
 
-/// Time that the response to a removal waits for the reload: most reloads take a second, and one that installs packages takes
+/// Time that the response to a removal waits for the reload: most reloads take a second, but one that installs packages takes
 /// minutes.
 const RELOAD_WAIT: Duration = Duration::from_secs(20);
 
@@ -214,7 +214,7 @@ impl ManagementTool for ListSecrets {
         let Some(Namespace(name)) = &of.namespace else {
             return Ok(listed.collect());
         };
-        // A server from others has no folder, but may have secrets of its own.
+        // A server from elsewhere has no folder, but may have secrets of its own.
         let declared = declared(&management, name).await?.unwrap_or_default();
         let scope = name.to_string();
         let global = Scope::Global.to_string();
@@ -277,11 +277,11 @@ impl ManagementTool for RemoveSecret {
     ) -> Result<RemovedSecret, CallError> {
         let (scope, key) = (named.scope()?, named.key.0);
         let (wanted, place) = (key.clone(), scope.clone());
-        // A task of its own: a removal that has begun is finished, and the core is told to reload, even if the caller has left.
+        // A separate task: a removal that has begun is finished, and the core is told to reload, even if the caller has left.
         let removing = tokio::spawn(async move {
             with_names(&management, move |names| names.remove(&wanted, &place)).await?;
             let telling = tokio::spawn(tell(management));
-            // The reload goes on after the time limit.
+            // The reload goes on when the wait for it is over.
             Ok::<_, CallError>(match timeout(RELOAD_WAIT, telling).await {
                 Ok(told) => told.unwrap_or_else(|_| Some(not_reloaded("the reload was interrupted"))),
                 Err(_) => Some(
@@ -302,8 +302,8 @@ impl ManagementTool for RemoveSecret {
     }
 }
 
-/// Tells the core to reload. The secret is removed even if the core cannot be reached now; the returned text then says how to
-/// proceed.
+/// Tells the core to reload. The secret is removed even if the core cannot be reached now; then the returned text advises what
+/// to do.
 async fn tell(management: Arc<Management>) -> Option<String> {
     let told = management
         .ask_core::<ReloadResult>(CoreRequest::Reload)

@@ -1,4 +1,4 @@
-//! Servers that others wrote, in `external/config.yaml`: `list_servers`, `add_server`, `remove_server`.
+//! Tools for servers from elsewhere, in `external/config.yaml`: `list_servers`, `add_server`, `remove_server`.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::super::parameters::{Namespace, Nothing};
 use super::super::registry_package::with_package;
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
 
-/// Lists the servers of the file.
+/// The tool `list_servers`, which lists the servers of the file.
 pub(in super::super) struct ListServers;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -59,7 +59,7 @@ impl ManagementTool for ListServers {
 /// A sentence about `${NAME}` outside of `env`.
 const ARGUMENTS: &str = "Arguments are passed as they are, and ${NAME} in them is never replaced, since every user of the machine can read them";
 
-/// Adds a server to the file.
+/// The tool `add_server`, which adds a server to the file.
 pub(in super::super) struct AddServer;
 
 /// A new server.
@@ -102,7 +102,7 @@ impl ManagementTool for AddServer {
         }: NewServer,
         _: Progress,
     ) -> Result<AddedServer, CallError> {
-        // Checked before the texts are searched.
+        // The texts' lengths are checked before they are searched for secrets.
         check_texts(&config).map_err(not_changed)?;
         if let Some(place) = mask::pasted(&config) {
             return Err(invalid(format!(
@@ -128,7 +128,7 @@ impl ManagementTool for AddServer {
     }
 }
 
-/// Removes a server from the file.
+/// The tool `remove_server`, which removes a server from the file.
 pub(in super::super) struct RemoveServer;
 
 /// The name of a server.

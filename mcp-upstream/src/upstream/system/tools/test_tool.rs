@@ -1,4 +1,4 @@
-//! `test_tool`: a single call in the core, with the namespace's secrets and packages (BLD-06).
+//! The tool `test_tool`: a single call in the core, with the namespace's secrets and packages (BLD-06).
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::super::core::CoreRequest;
 use super::super::parameters::Namespace;
 use super::super::tool::{Hints, ManagementTool, Progress, Time, invalid, refused};
 
-/// The longest name of a tool.
+/// Maximum length of a tool's name.
 const NAME_MAX: usize = 128;
 
-/// Runs a tool once.
+/// The tool `test_tool`, which runs a tool once.
 pub(in super::super) struct TestTool;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -64,7 +64,7 @@ impl ManagementTool for TestTool {
         missing, see check_secrets; a dependency_error means a package is missing, see add_requirement; else mend the \
         code with write_tool.";
     const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
-    // It runs any tool of any namespace, with that namespace's secrets.
+    // The tool can run any tool of any namespace, with that namespace's secrets.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Long;
     type Parameters = Trial;
@@ -122,7 +122,7 @@ impl ManagementTool for TestTool {
     }
 }
 
-/// A failure in the form of REST.
+/// The report of a failure that the core answered in the form of REST.
 fn failed(body: &Value) -> TrialReport {
     let error = &body["error"];
     let code = error["code"].as_str().unwrap_or_default();
@@ -137,7 +137,7 @@ fn failed(body: &Value) -> TrialReport {
     };
     TrialReport {
         error: Some(match code {
-            // The tool's own words.
+            // The message is the tool's own.
             "internal_error" | "tool_error" => message.to_owned(),
             code => format!("{code}: {message}{hint}"),
         }),

@@ -1,8 +1,8 @@
 //! API keys for models and for the relay: `token_create`, `token_list`, `token_revoke`.
 //!
 //! [`KeyTools`] implements all three and needs no management server: the relay offers the same tools on its socket.
-//! `token_create` makes keys with all scopes of its caller, so no built-in scope but `admin` has these tools. The store keeps
-//! each key within its maker ([`KeyMaker`]).
+//! `token_create` makes keys with all scopes of its caller, so of the built-in scopes only `admin` has these tools. The store
+//! limits each key to the rights of its maker ([`KeyMaker`]).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ use super::super::tool::{
     Hints, ManagementTool, ManagementToolEntry, Progress, invalid, read, refused, written,
 };
 
-/// Most keys in one list.
+/// Maximum number of keys in one list.
 const LISTED_MAX: usize = 500;
 
 /// The tools over a store of keys.
 #[derive(Debug, Clone)]
 pub struct KeyTools {
     store: Arc<KeyStore>,
-    /// Prefix of the keys that `token_create` makes.
+    /// Kind of the keys that `token_create` makes, which sets their prefix.
     kind: KeyKind,
 }
 
@@ -66,7 +66,7 @@ impl KeyTools {
     ///
     /// # Errors
     ///
-    /// The fault and its remedy. No change was made then.
+    /// The fault and its remedy. The tool has changed nothing then.
     pub async fn call(
         &self,
         tool: &str,
@@ -93,7 +93,7 @@ impl KeyTools {
         })
     }
 
-    /// Makes a key within the rights of its maker; if no namespaces are given, for those of the maker.
+    /// Makes a key within the rights of its maker. A key without given namespaces gets those of the maker.
     async fn create(
         &self,
         mut wanted: WantedToken,
@@ -136,7 +136,7 @@ impl KeyTools {
         Ok(KeySummary::of(&record))
     }
 
-    /// Runs `ask` on the store, on a thread that may block. A change that has begun is finished, even if the caller has left.
+    /// Runs `ask` on the store, on a thread that may block. A change that has begun is finished even if the caller has left.
     async fn with_store<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&KeyStore) -> Result<T, KeysError> + Send + 'static,
@@ -331,7 +331,7 @@ impl ManagementTool for TokenCreate {
             who: made.record.id.clone(),
         })?;
         let reach = management.ask_core::<Reach>(CoreRequest::Explain { question });
-        // The key is made, even if the core cannot be asked about it.
+        // The key stays made, even if the core cannot tell which tools it opens.
         made.notes = reach.await.map(|reach| reach.notes).unwrap_or_default();
         Ok(made)
     }
