@@ -1,4 +1,4 @@
-//! `namespaces.overrides.NAME.aliases`: the paths that clients have in nginx, so that their URLs stay.
+//! `namespaces.overrides.NAME.aliases`: the paths of endpoints in nginx, so that clients keep their URLs.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::targets::Target;
 use crate::tree::Directive;
 use crate::yaml_text::{Map, Node};
 
-/// The paths of the endpoints in nginx, with the locations and the namespaces that they lead to.
+/// The endpoint paths in nginx, each with the locations that serve it and the namespaces of these.
 #[derive(Default)]
 pub(crate) struct OldPaths<'a>(BTreeMap<String, Vec<(&'a Directive, NamespaceName)>>);
 
 impl<'a> OldPaths<'a> {
-    /// Notes the path of an endpoint, unless the gateway has the path, too. Paths of HTTP+SSE do not belong to MCP
-    /// endpoints.
+    /// Notes the path of an endpoint, unless the gateway serves it by default. Paths of HTTP+SSE are no aliases, as
+    /// they do not belong to MCP endpoints.
     pub(crate) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
         let path = target.endpoint.as_str();
         let is_own =
@@ -27,8 +27,8 @@ impl<'a> OldPaths<'a> {
         }
     }
 
-    /// The overrides of namespaces that have aliases. A path that leads to several servers, by the host's name, is no
-    /// alias: a client would come to another server than with nginx.
+    /// The overrides of namespaces that have aliases. A path that leads to several servers, depending on the host name,
+    /// is no alias: a client would reach another server than with nginx.
     pub(crate) fn overrides(self, gateway: &GatewayRules, report: &mut Report) -> Map {
         let mut aliases: BTreeMap<NamespaceName, Vec<(String, &Directive)>> = BTreeMap::new();
         for (path, places) in self.0 {

@@ -1,5 +1,5 @@
-//! Changes of nginx to answers: `headers` of a listener, for `add_header` and `proxy_hide_header`; and changes to bodies
-//! by `sub_filter`, which are lost.
+//! Changes of nginx to answers: `headers` of a listener, for `add_header` and `proxy_hide_header`. Changes to bodies by
+//! `sub_filter` are lost.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::values::is_literal;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Returns true if a value is written as credentials are: `Bearer …`.
+/// Returns true if a value has the form of a credential: `Bearer …`.
 fn has_scheme(value: &str) -> bool {
     let scheme = value.split(' ').next().unwrap_or_default();
     ["bearer", "basic", "token"]
@@ -20,7 +20,7 @@ fn has_scheme(value: &str) -> bool {
         .any(|it| scheme.eq_ignore_ascii_case(it))
 }
 
-/// `headers:` of a listener that serves these servers.
+/// Makes `headers:` of a listener that serves the servers `sites`.
 pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> Map {
     let mut set: BTreeMap<String, (&str, &Directive)> = BTreeMap::new();
     let mut remove: Vec<&str> = Vec::new();
@@ -102,7 +102,7 @@ pub(crate) fn headers(view: &View<'_>, sites: &[usize], report: &mut Report) -> 
     headers
 }
 
-/// The place of the first exposure that has no directive for the same header.
+/// The location of the first exposure that has no directive for the same header.
 fn without<'e, 'a: 'e>(
     mut exposures: impl Iterator<Item = &'e Exposure<'a>>,
     header: &Directive,
@@ -112,8 +112,8 @@ fn without<'e, 'a: 'e>(
     lacking.map(|it| &it.at.place)
 }
 
-/// Lists directives that replace texts in bodies. Paths and URLs are replaced so that clients find them, other texts
-/// perhaps so that clients do not see them.
+/// Reports directives that replace texts in bodies. Paths and URLs are usually replaced so that clients can follow
+/// them, other texts perhaps to hide them from clients.
 pub(crate) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     let exposures = sites.exposures.iter();
     for filter in exposures.flat_map(|it| it.scope.all("sub_filter")) {
@@ -132,7 +132,7 @@ pub(crate) fn list_filters(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Returns true if the gateway itself decides about a header of answers.
+/// Returns true if the gateway itself decides about an answer's header.
 fn is_the_gateways(name: &str, view: &View<'_>) -> bool {
     name.to_ascii_lowercase().starts_with("access-control-")
         || !(view.gateway.allows_response_header)(name, "x")

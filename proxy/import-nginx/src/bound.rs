@@ -1,4 +1,4 @@
-//! Addresses of `listen` that the gateway binds as one: all addresses of a port, by IPv4 and by IPv6.
+//! `listen` addresses that the gateway binds as one: all addresses of a port, for IPv4 and IPv6.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use crate::listeners::{Listen, ListenOn};
 use crate::report::Report;
 
-/// Joins listens that the gateway binds as one.
+/// Joins `listen` addresses that the gateway binds as one.
 pub(crate) fn as_bound(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
     join_families(listens, report);
     drop_covered(listens, report);
@@ -19,12 +19,13 @@ fn tcp(listen: &Listen<'_>) -> Option<SocketAddr> {
     }
 }
 
-/// All addresses of that port.
+/// The address, if it means all addresses of its port.
 fn everywhere(listen: &Listen<'_>) -> Option<SocketAddr> {
     tcp(listen).filter(|it| it.ip().is_unspecified())
 }
 
-/// The socket of `[::]` takes IPv4, too, so that none can be bound to `0.0.0.0` beside it.
+/// Joins `0.0.0.0` with `[::]` on the same port: the socket of `[::]` takes IPv4, too, so that the other could not be
+/// bound.
 fn join_families(listens: &mut [Listen<'_>], report: &mut Report) {
     let addresses = listens.iter().filter_map(everywhere);
     let ports: BTreeSet<u16> = addresses
@@ -52,7 +53,7 @@ fn join_families(listens: &mut [Listen<'_>], report: &mut Report) {
     }
 }
 
-/// Leaves out addresses on a port whose every address is listened on.
+/// Removes addresses on a port that is bound on all addresses.
 fn drop_covered(listens: &mut Vec<Listen<'_>>, report: &mut Report) {
     let everywhere: Vec<_> = listens.iter().filter_map(everywhere).collect();
     listens.retain(|listen| {

@@ -26,7 +26,7 @@ impl Test<'_> {
     }
 }
 
-/// The variable and the test of `if (…)`.
+/// Reads the variable and the test of `if (…)`; `None` for other conditions.
 pub(crate) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
     let mut words: Vec<&str> = condition.args().collect();
     let first = words.first()?.strip_prefix('(')?;
@@ -48,7 +48,7 @@ pub(crate) fn asked(condition: &Directive) -> Option<(&str, Test<'_>)> {
         ["!~" | "!~*", text] => Test::MatchesNot(text),
         _ => return None,
     };
-    // A variable that is compared with another text than a literal has an unknown value.
+    // The value of a text with variables is unknown, so a comparison with it is not read.
     let known = match test {
         Test::Is(text) | Test::IsNot(text) => is_literal(text),
         _ => true,

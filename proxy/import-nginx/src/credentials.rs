@@ -1,4 +1,4 @@
-//! `admission.tokens` and `admission.certificates`.
+//! `admission.tokens` and `admission.certificates`: the credentials that nginx admits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,11 +19,11 @@ pub(crate) fn write(view: &View<'_>, asking: &[Asking], admission: &mut Map, rep
     write_certificates(view, asking, admission, report);
 }
 
-/// The credentials that open a namespace: the digests of tokens or the subjects of certificates, by namespace. `None`
-/// is the namespace of a file that passes nothing on.
+/// For each namespace, the digests of tokens or the subjects of certificates that open it. `None` is the namespace of a
+/// file that passes no requests on.
 type OpenedNamespaces = BTreeMap<Option<NamespaceName>, BTreeSet<String>>;
 
-/// The namespaces that credentials open, and the namespaces that need none in nginx.
+/// Collects the namespaces that credentials open, and those that need no credential in nginx.
 fn opened<'a>(
     view: &View<'a>,
     report: &mut Report,
@@ -84,7 +84,7 @@ fn namespaces_of(
         .collect()
 }
 
-/// Reports the locations that need no credential in nginx, beside others that do.
+/// Reports locations that need no credential in nginx, if other locations do.
 fn report_open(view: &View<'_>, open: &BTreeSet<Option<NamespaceName>>, report: &mut Report) {
     for (exposure, name) in view.sites.exposures.iter().zip(&view.names) {
         let Some(name) = name.as_ref().filter(|_| open.contains(name)) else {
@@ -153,7 +153,7 @@ fn write_certificates(
     });
     let mut names = Principals::default();
     let mut items: BTreeMap<&str, Item> = BTreeMap::new();
-    // A name in a certificate says as much as the authority that signed it.
+    // A name in a certificate is only as trustworthy as the authority that signed it.
     let several = asking.iter().any(|it| it.authority != asking[0].authority);
     for (subjects, at) in view.rules.iter().filter_map(|it| it.subjects.as_ref()) {
         for (name, subject) in subjects {

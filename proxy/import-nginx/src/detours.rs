@@ -1,4 +1,4 @@
-//! Directives by which nginx answers a request at another place than its location passes requests on to: `try_files`,
+//! Directives by which nginx answers a request elsewhere than where its location passes requests: `try_files`,
 //! `error_page`, and a second directive that answers.
 
 use crate::report::Report;
@@ -16,7 +16,7 @@ const ANSWERING: [&str; 7] = [
     "echo",
 ];
 
-/// Lists the detours of all exposures.
+/// Reports the detours of all exposures.
 pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     for exposure in sites.exposures.iter().filter(|it| it.pass.is_some()) {
         list_own(exposure, report);
@@ -26,8 +26,8 @@ pub(crate) fn list(sites: &Sites<'_>, report: &mut Report) {
     }
 }
 
-/// Lists the `error_page` of a block. Where one leads to another location, nginx may admit there a request that is
-/// refused here.
+/// Reports the `error_page` directives of a block. An `error_page` that leads to another location may let nginx admit a
+/// request there that is refused here.
 pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
     for page in level.all("error_page") {
         report.plain(
@@ -37,7 +37,7 @@ pub(crate) fn list_pages(level: &Level<'_>, report: &mut Report) {
     }
 }
 
-/// Lists directives that hold in their location alone: locations inside inherit none of them.
+/// Reports directives that apply in their own location only: nested locations do not inherit them.
 fn list_own(exposure: &Exposure<'_>, report: &mut Report) {
     let Some(own) = exposure.scope.levels.last() else {
         return;

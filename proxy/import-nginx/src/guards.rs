@@ -1,7 +1,7 @@
-//! Refusals by `if`, as far as the gateway has a rule for them.
+//! Rules that refuse requests by `if`, as far as the gateway has the same rule.
 //!
-//! nginx has no rule for tokens, origins and methods; configurations write `map` and `if … return`. A condition that is
-//! not understood for certain is a lost rule.
+//! nginx has no rule for tokens, origins and methods; configurations use `map` and `if … return`. A condition whose
+//! meaning is not certain is reported as a lost rule.
 
 use tooldock_filters::token::config_digest;
 
@@ -11,65 +11,65 @@ use crate::tree::Directive;
 use crate::values::{is_literal, only_variable};
 use crate::variables::{Key, Map, Variables, is_name};
 
-/// The variable of the header in which tokens come to the gateway.
+/// The variable of the header in which the gateway expects tokens.
 pub(crate) const AUTHORIZATION: &str = "http_authorization";
 
-/// The rule behind an `if`.
+/// The rule that an `if` expresses.
 pub(crate) enum Guard<'a> {
     /// Only these tokens are admitted.
     Tokens {
         tokens: Vec<Token<'a>>,
-        /// The variable of the header that carries them.
+        /// The variable of the header that carries the tokens.
         header: &'a str,
-        /// The lines that admit clients in nginx whose tokens cannot be listed, each with what to do.
+        /// Lines that admit clients in nginx whose tokens cannot be listed, each with advice for the operator.
         left_out: Vec<(&'a Directive, &'static str)>,
     },
-    /// A credential is needed, of any kind.
+    /// Any kind of credential is required.
     AnyCredential,
     /// Only pages of these origins are admitted.
     Origins {
         origins: Vec<&'a str>,
-        /// True when more origins are admitted than can be listed.
+        /// True when further origins are admitted, which cannot be listed.
         more: bool,
-        /// True when requests without an Origin are refused.
+        /// True when requests without `Origin` are refused.
         needed: bool,
     },
-    /// Only certificates with these subjects are admitted: the value of each in the map, and the subject.
+    /// Only certificates with certain subjects are admitted. For each, its value in the map and the subject.
     Subjects(Vec<(&'a str, &'a str)>),
-    /// A verified certificate is needed.
+    /// A verified certificate is required.
     Certificate,
-    /// Only this host is answered for.
+    /// Only requests for this host are served.
     Host(&'a str),
     /// Only encrypted connections are served.
     Encrypted,
-    /// The gateway always has this rule.
+    /// The gateway always applies this rule.
     Always,
-    /// The gateway has no such rule, and nothing is more open without it.
+    /// The gateway has no such rule, and opens no access without it.
     Harmless(&'static str),
-    /// The gateway has no such rule.
+    /// The gateway has no such rule, and may open access without it.
     Lost(&'static str),
 }
 
-/// An admitted token: its digest alone is kept.
+/// An admitted token. Only its digest is stored.
 #[derive(Clone)]
 pub(crate) struct Token<'a> {
-    /// The value of a map for the token, where that is a name.
+    /// The value of the token in a `map`, if that is a name.
     pub(crate) name: Option<&'a str>,
-    /// True when a map gives it a name that must not be shown.
+    /// True when a `map` gives the token a name that must not be shown.
     pub(crate) is_hidden: bool,
-    /// SHA-256, in hex.
+    /// SHA-256 of the token, in hexadecimal digits.
     pub(crate) digest: String,
     pub(crate) at: &'a Directive,
 }
 
-/// The values that a condition admits, where its `if` refuses.
+/// The values that pass a condition whose `if` refuses requests.
 #[derive(Default)]
 struct LetIn<'a> {
-    /// These texts are admitted.
+    /// The admitted texts, each with its value in the map and its line.
     texts: Vec<(&'a str, Option<&'a str>, &'a Directive)>,
-    /// The patterns of further texts that are admitted.
+    /// The patterns of further admitted texts.
     patterns: Vec<&'a Directive>,
-    /// True when all other texts are admitted.
+    /// True when all texts that are not listed are admitted.
     rest: bool,
     /// True when the empty text is admitted.
     empty: bool,
@@ -78,7 +78,7 @@ struct LetIn<'a> {
 }
 
 impl<'a> LetIn<'a> {
-    /// Gives names to texts whose own map says no more than that they are admitted.
+    /// Takes names from another map for texts whose own map only marks them as admitted.
     fn named_by(mut self, name_of: impl Fn(&str) -> Option<&'a str>) -> Self {
         for (text, name, _) in &mut self.texts {
             if !name.is_some_and(is_name) {
@@ -89,7 +89,7 @@ impl<'a> LetIn<'a> {
     }
 }
 
-/// Directives that an `if` may contain without refusing or admitting requests: they neither answer nor route.
+/// Directives that an `if` may contain without refusing or admitting requests: they neither answer nor route requests.
 const DECORATION: [&str; 9] = [
     "set",
     "break",
@@ -110,20 +110,20 @@ const NO_TOKEN: &str = "this client is not let in, as it shows no Bearer token o
 const METHODS: &str =
     "GET, POST and DELETE are served on the paths of MCP; fewer methods cannot be had";
 
-/// The rule behind an `if` that every request of an exposure passes.
+/// The rule of an `if` that every request of an exposure passes.
 pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> Guard<'a> {
     let body = condition.block();
     let has = |name: &str| body.iter().any(|it| it.is(name));
     let asked = asked(condition);
     if !has("return") {
         return match (&asked, has("rewrite")) {
-            // The effect of a `set` is listed where its variable is used.
+            // The effect of a `set` is reported where its variable is used.
             _ if body.iter().all(|it| it.is("set") || it.is("break")) => Guard::Always,
             (Some(("request_method", Test::Is("OPTIONS"))), false) => Guard::Always,
             (_, false) if body.iter().all(|it| DECORATION.contains(&it.name())) => {
                 Guard::Harmless("settings do not depend on conditions")
             }
-            // Requests go to another place, or another directive decides about them.
+            // Requests are routed elsewhere, or another directive decides about them.
             _ => Guard::Lost(LOST),
         };
     }
@@ -140,7 +140,7 @@ pub(crate) fn guard<'a>(condition: &'a Directive, variables: &Variables<'a>) -> 
     }
 }
 
-/// Rules about tokens, origins and subjects, of the variable itself or by way of a map.
+/// Reads a rule about tokens, origins or subjects, by the variable itself or by a map of it.
 fn of_values<'a>(
     condition: &'a Directive,
     variable: &'a str,
@@ -148,7 +148,7 @@ fn of_values<'a>(
     variables: &Variables<'a>,
 ) -> Guard<'a> {
     if variables.is_made_without_map(variable) {
-        // The result of an earlier `set` or of a regular expression is not known.
+        // The result of an earlier `set` or of a regular expression is unknown.
         return Guard::Lost(LOST);
     }
     let (source, let_in) = match variables.map(variable) {
@@ -189,7 +189,7 @@ fn of_values<'a>(
 }
 
 fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
-    // The value of a variable is not known here.
+    // The value of a variable is unknown at import.
     let passes = |value: &str| {
         let refused = is_literal(value).then(|| test.holds(value)).flatten();
         refused.map(|refused| !refused)
@@ -216,7 +216,7 @@ fn of_map<'a>(map: &Map<'a>, test: Test<'_>, names: bool) -> Option<LetIn<'a>> {
 
 fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     if let_in.rest {
-        // Any text is admitted, or all but some: then there is no list of admitted tokens.
+        // Any text is admitted, or all but some: there is no list of admitted tokens.
         let none_named = let_in.texts.is_empty() && let_in.patterns.is_empty() && !let_in.refuses;
         return if none_named && !let_in.empty {
             Guard::AnyCredential
@@ -271,24 +271,24 @@ fn tokens<'a>(let_in: LetIn<'a>, header: &'a str) -> Guard<'a> {
     }
 }
 
-/// True if a value of a map is a number, which may be the name of a client.
+/// Returns true if a value of a map is a number, which may be a client's name.
 fn is_number(value: &str) -> bool {
     !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// True if a map gives its clients no names: the value is 0 or 1, and equal for all clients.
+/// Returns true if a map gives its clients no names: the value is 0 or 1, and equal for all clients.
 fn is_flag<'v>(value: &str, mut of_all: impl Iterator<Item = &'v str>) -> bool {
     matches!(value, "0" | "1") && of_all.all(|other| other == value)
 }
 
-/// A larger number of tokens is not named by hand, and each name would be compared with all texts.
+/// Maximum number of tokens whose names are compared with all tokens; a larger number is not named by hand.
 const NAMED_MAX: usize = 1_000;
 
-/// The number of a token's characters that a name within it has to leave secret.
+/// Minimum number of a token's characters that must stay secret when a name occurs in it.
 const SECRET_MIN: usize = 6;
 
-/// True if a name reveals nothing of these texts, which are tokens in lower case: keys of a `map` ignore case. Operators
-/// put the name of a client into its token; then most of the token has to stand beside the name.
+/// Returns true if a name reveals nothing of `texts`, which are tokens in lower case, since keys of a `map` ignore
+/// case. Operators put a client's name into its token; then most of the token must lie outside the name.
 fn may_be_shown(name: &str, texts: &[String]) -> bool {
     let name = name.to_ascii_lowercase();
     let tells = |text: &String| {
@@ -300,7 +300,7 @@ fn may_be_shown(name: &str, texts: &[String]) -> bool {
     name.len() <= 32 && texts.len() <= NAMED_MAX && !texts.iter().any(tells)
 }
 
-/// The digest of the token in a text of this header; `None` if the text has no token that the gateway takes.
+/// The digest of the token in a value of `header`; `None` if the value has no token that the gateway accepts.
 pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
     let token = match header {
         AUTHORIZATION => bearer(text)?,
@@ -309,7 +309,7 @@ pub(crate) fn token_digest(text: &str, header: &str) -> Option<String> {
     config_digest(token).ok()
 }
 
-/// The token of `Bearer TOKEN`.
+/// The token in `Bearer TOKEN`; the scheme may be in any case.
 fn bearer(text: &str) -> Option<&str> {
     let (scheme, token) = text.split_once(' ')?;
     scheme
@@ -348,7 +348,7 @@ fn subjects(let_in: LetIn<'_>) -> Guard<'_> {
     Guard::Subjects(named.collect())
 }
 
-/// Recognizes rules for methods: those of MCP are served, and no others.
+/// Reads a rule about methods. The gateway serves those of MCP, and no others.
 fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     const SERVED: [&str; 3] = ["GET", "POST", "DELETE"];
     let listed = |pattern: &str| {
@@ -383,7 +383,7 @@ fn methods<'a>(test: Test<'_>) -> Guard<'a> {
     }
 }
 
-/// Returns true if a name suggests that its value is a secret. Case and the kind of dash do not matter.
+/// Returns true if a name suggests that its value is a secret. Case and the kind of dash are ignored.
 pub(crate) fn may_be_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [

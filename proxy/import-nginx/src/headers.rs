@@ -1,5 +1,5 @@
-//! Headers of requests to a remote server, its credentials among them. A value that may be a secret becomes `${NAME}`, and
-//! the report says which variable to set.
+//! Headers of requests to a remote server, including its credentials. A value that may be a secret becomes `${NAME}`,
+//! and the report names the variable to set.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::values::{Piece, is_literal, only_variable, pieces};
 use crate::variables::Variables;
 use crate::yaml_text::{Map, Node};
 
-/// Maximum number of headers of one list; a listener takes no more.
+/// Maximum number of headers in one list; the gateway refuses longer lists.
 pub(crate) const HEADERS_MAX: usize = 64;
 
-/// Headers whose values are no secrets, whatever the values are.
+/// Headers whose values are never secrets.
 const HARMLESS: [&str; 10] = [
     "x-forwarded-proto",
     "x-forwarded-host",
@@ -32,17 +32,17 @@ const HARMLESS: [&str; 10] = [
     "cache-control",
 ];
 
-/// The line about a server that was sent clients' credentials.
+/// Report line for a server to which nginx sent clients' credentials.
 const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up: write credentials with a token of the gateway's own, or \
                          credentials: pass if clients log in by admission.oauth and the server takes the same access tokens";
 
-/// The header with the id of a request.
+/// Name of the header with the id of a request.
 const REQUEST_ID: &str = "x-request-id";
 
-/// The line about a header made of the client's request.
+/// Report line for a header whose value is made from the client's request.
 const NOTHING_GOES_UP: &str = "the gateway tells servers nothing of its clients but the id of a request: name headers of clients that go up in headers.pass";
 
-/// The line about another header with the id of the request, or another id in its header.
+/// Report line for another header with the request's id, or for another id in `X-Request-Id`.
 const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id, and in no other header: headers.forward_id: false turns that off";
 
 /// Adds `headers` and `credentials` of a remote server.
@@ -68,11 +68,11 @@ pub(crate) fn write_requests<'a>(
             );
             continue;
         }
-        // Clients' headers do not go up unless they are passed.
+        // The gateway sends no header of a client unless `headers.pass` names it.
         let constant = only_variable(value).and_then(|it| variables.constant(it, &exposure.scope));
         let is_empty = value.is_empty() || constant == Some("");
         if lower == REQUEST_ID {
-            // The gateway sends its own id anyway, which is the client's if that is a valid one.
+            // The gateway sends its own id, which is the client's id if that is valid.
             let is_id =
                 only_variable(value).is_some_and(|it| it == "request_id" || it == of_client);
             without_id = is_empty.then_some(directive);
@@ -137,7 +137,7 @@ pub(crate) fn write_requests<'a>(
     }
 }
 
-/// The part of a value that a variable must contain.
+/// Words for the text of a value that the variable must contain.
 fn part(value: &str) -> &'static str {
     match scheme(value) {
         "" => "the value that stands here",
@@ -158,13 +158,13 @@ fn is_ours_to_set(header: &str) -> bool {
     server.is_ok_and(|server| server.validate().is_ok())
 }
 
-/// The form of a value in the configuration.
+/// The form in which the value of a header is written to the configuration.
 enum HeaderValueForm {
-    /// The value stays as it is.
+    /// The text itself.
     Plain,
-    /// The value refers to a variable, which is named.
+    /// A text that refers to an environment variable, and the variable's name.
     Template(String, String),
-    /// The value is made of the client's request.
+    /// No value, as it would be made from the client's request.
     OfRequest,
 }
 
@@ -197,7 +197,7 @@ fn filled<'a>(
     let mut made = None;
     for piece in pieces(value) {
         if let Piece::Variable(it) = piece {
-            // A variable that no directive here makes may be made in a file that includes this one.
+            // A variable that no directive of this file sets may be set in a file that includes it.
             let varies = match variables.is_made(it) {
                 true => variables.constant(it, scope).is_none(),
                 false => is_of_request(it),
@@ -233,7 +233,7 @@ fn filled<'a>(
     )
 }
 
-/// The scheme of a credential, with the space behind it, which is no secret.
+/// The scheme of a credential with the space behind it, which is no secret; empty without one.
 fn scheme(value: &str) -> &str {
     let schemes = [
         "Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token ", "ApiKey ",
@@ -244,7 +244,7 @@ fn scheme(value: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The name of a variable of the environment, different from the gateway's own.
+/// Makes the name of an environment variable that differs from the gateway's own.
 fn variable(text: &str) -> String {
     let mut name: String = text
         .chars()
@@ -271,7 +271,7 @@ fn variable(text: &str) -> String {
     name
 }
 
-/// Returns true if nginx itself makes a variable of the request.
+/// Returns true if nginx itself sets a variable from the request.
 fn is_of_request(name: &str) -> bool {
     const BEGINNINGS: [&str; 14] = [
         "http_",

@@ -1,4 +1,4 @@
-//! `admission.hosts`: the names that the servers have.
+//! `admission.hosts`: the host names of the servers.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::values::is_literal;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Adds the names of the servers, or none if one of the servers is for any name.
+/// Adds the host names of the servers, unless one of them serves any name.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut hosts: Vec<String> = Vec::new();
     let mut known = BTreeSet::new();
@@ -68,7 +68,7 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
         }
     }
     if any {
-        // Another server is for any name, and names apply to all servers.
+        // Another server serves any name, and `admission.hosts` applies to all servers.
         for (_, rules) in view.exposures() {
             if let Some((_, at)) = rules.host {
                 report.security(

@@ -13,7 +13,7 @@ use globset::GlobBuilder;
 use crate::report::Report;
 use crate::tree::{self, Directive, Failure, Includes, Place};
 
-/// Size limit of all files together; a configuration is written by hand.
+/// Maximum size of all files together, in bytes; a configuration is written by hand.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Maximum number of files, each counted as often as it is included.
 const FILES_MAX: usize = 1_000;
@@ -31,11 +31,11 @@ const HARMLESS: [&str; 5] = [
     "uwsgi_params",
 ];
 
-/// The directives of FILE (`-` is standard input) with those of all included files in their places.
+/// Reads the directives of FILE (`-` is standard input), with each `include` replaced by the directives of its files.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, a mistake of syntax, a circle of includes, or more than the bounds.
+/// A file that cannot be read, a syntax error, a cycle of includes, or more than the bounds allow.
 pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, Failure> {
     let stdin = file.as_os_str() == "-";
     let shown: Arc<str> = match stdin {
@@ -81,7 +81,7 @@ pub(crate) fn read(file: &Path, report: &mut Report) -> Result<Vec<Directive>, F
     tree::parse(&text, &shown, 0, &mut reader)
 }
 
-/// The path of a file as it is shown, on one line.
+/// The path of a file for display, on one line.
 fn shown(file: &Path) -> Arc<str> {
     let text = file.display().to_string();
     text.replace(char::is_control, "\u{fffd}").into()
@@ -98,11 +98,11 @@ struct IncludeReader<'r> {
     /// The folder where relative includes start.
     folder: PathBuf,
     report: &'r mut Report,
-    /// The rest of each bound.
+    /// The remaining amount of each bound.
     bytes: u64,
     files: usize,
     directives: usize,
-    /// The files from FILE to the one that is read at the moment.
+    /// The files from FILE to the one being read.
     open: Vec<OpenFile>,
 }
 
@@ -127,7 +127,7 @@ impl IncludeReader<'_> {
         })
     }
 
-    /// The files that a pattern names, in the order of their names.
+    /// The files that a pattern matches, sorted by name.
     fn matching(&self, pattern: &str) -> Vec<PathBuf> {
         let mut found = self
             .folders()
@@ -140,7 +140,8 @@ impl IncludeReader<'_> {
     fn folders(&self) -> Vec<PathBuf> {
         let mut folders = vec![self.folder.clone()];
         folders.extend(self.open.last().map(|open| open.folder.clone()));
-        // Files in these folders are included by the nginx.conf above, from whose folder their own includes start.
+        // Files in these folders are included by the nginx.conf in the folder above, so their includes are relative to
+        // that folder.
         let parts = ["sites-enabled", "sites-available", "conf.d", "http.d"];
         let name = self.folder.file_name().and_then(|it| it.to_str());
         if name.is_some_and(|it| parts.contains(&it)) {
@@ -149,7 +150,7 @@ impl IncludeReader<'_> {
         folders
     }
 
-    /// Returns true if the folder of a pattern exists: without it, the files that nginx would find are unknown.
+    /// Returns true if the folder of a pattern exists. If it does not, it is unknown which files nginx would find.
     fn has_folder(&self, pattern: &str) -> bool {
         let fixed: PathBuf = Path::new(pattern)
             .components()
@@ -198,7 +199,7 @@ impl Includes for IncludeReader<'_> {
                 return Err(fails(format!("more than {FILES_MAX} files")));
             };
             self.files = left;
-            // Opening a pipe would wait for a writer.
+            // Opening a pipe would block until a process writes to it.
             let is_file = fs::metadata(&file).is_ok_and(|it| it.is_file());
             if !is_file {
                 return Err(fails(format!("{shown}: is no regular file")));
@@ -237,7 +238,7 @@ fn is_glob(pattern: &str) -> bool {
     pattern.contains(['*', '?', '['])
 }
 
-/// The files that a pattern below a folder names, in the order of their names.
+/// The files that a pattern matches below a folder, sorted by name.
 fn expand(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![folder.to_owned()];
     for component in Path::new(pattern).components() {
@@ -256,7 +257,8 @@ fn expand(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The entries of a folder that a pattern matches; as in a shell, hidden ones only where the pattern begins with a dot.
+/// The entries of a folder that a pattern matches. As in a shell, hidden entries match only a pattern that begins with
+/// a dot.
 fn matching_entries(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let here = match folder.as_os_str().is_empty() {
         true => Path::new("."),

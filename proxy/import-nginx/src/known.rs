@@ -1,25 +1,25 @@
-//! The directives of nginx by name: directives that need no word since the gateway always does so, directives that a file
-//! of their own here carries over, and the lines about the others. A directive that stands in no list may refuse
-//! requests, so that it counts as security.
+//! The directives of nginx by name: those that can be ignored since the gateway always behaves so, those that another
+//! file of this crate carries over, and report lines for the rest. An unknown directive may refuse requests, so it
+//! counts as security.
 
 mod shown;
 
 pub(crate) use shown::shown;
 
-/// The treatment of a directive.
+/// How a directive is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Treatment {
-    /// Nothing is lost without it.
+    /// The directive can be ignored: nothing is lost without it.
     Fine,
-    /// Another file here carries it over and reports it.
+    /// Another file of this crate carries the directive over and reports it.
     Mapped,
-    /// The directive is lost, and nothing is more open for that.
+    /// The directive is lost, and no access is opened by that.
     Plain(&'static str),
     /// The directive is lost, and requests that it refused may be admitted.
     Security(&'static str),
 }
 
-/// Directives that other files here read: one line for each of these files.
+/// Directives that other files of this crate read, in one line for each of these files.
 #[rustfmt::skip]
 const MAPPED: &[&str] = &[
     "http", "server", "location", "events", "if", "map", "geo", "set", "return", "split_clients", "upstream", "types", "include",
@@ -34,7 +34,7 @@ const MAPPED: &[&str] = &[
     "log_format", "access_log", "worker_processes", "worker_connections", "worker_shutdown_timeout", "stub_status",
 ];
 
-/// Directives of an `upstream`, which `pools` reads.
+/// Directives of an `upstream` block, which `pools` reads.
 const OF_POOLS: &[&str] = &[
     "hash",
     "ip_hash",
@@ -82,7 +82,7 @@ const FINE: &[&str] = &[
     "lua_socket_connect_timeout", "lua_socket_read_timeout", "lua_socket_send_timeout", "auth_basic_user_file", "limit_req_status", "limit_conn_status",
 ];
 
-/// Directives with a value that equals the gateway's behaviour: that value, and the line about any other.
+/// Directives with the values that equal the gateway's behaviour, and the report line for any other value.
 #[rustfmt::skip]
 const FINE_WITH: &[(&str, &[&str], &str)] = &[
     ("proxy_buffering", &["off"], "streams are never gathered: leave it out"),
@@ -115,7 +115,7 @@ const FIREWALL: &str =
 const ANSWERS: &str = "scripts are not run: what this one takes out of answers would be shown";
 const SCRIPT: &str = "scripts are not run: express what this one refuses in admission";
 
-/// Directives that refuse requests and have no counterpart.
+/// Directives that refuse requests and have no counterpart, with their report lines.
 #[rustfmt::skip]
 const SECURITY: &[(&str, &str)] = &[
     ("ssl_crl", REVOCATION),
@@ -133,7 +133,7 @@ const SECURITY: &[(&str, &str)] = &[
     ("app_protect_enable", FIREWALL),
 ];
 
-/// Beginnings and ends of the names of modules that refuse requests.
+/// Prefixes of the names of directives that refuse requests.
 #[rustfmt::skip]
 const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
     ("auth_jwt", JWT),
@@ -155,7 +155,7 @@ const SECURITY_BEGINNINGS: &[(&str, &str)] = &[
     ("js_set", "scripts are not run: what uses this variable needs another way"),
 ];
 
-/// Directives whose loss opens nothing.
+/// Directives whose loss opens no access, with their report lines.
 #[rustfmt::skip]
 const PLAIN: &[(&str, &str)] = &[
     ("proxy_send_lowat", "has no counterpart"),
@@ -207,7 +207,7 @@ const PLAIN: &[(&str, &str)] = &[
     ("google_perftools_profiles", "has no counterpart"),
 ];
 
-/// Beginnings of names whose loss opens nothing.
+/// Prefixes of directives whose loss opens no access.
 #[rustfmt::skip]
 const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
     ("gzip_", ""),
@@ -249,7 +249,7 @@ const PLAIN_BEGINNINGS: &[(&str, &str)] = &[
     ("vhost_traffic", "see /metrics of the metrics listener"),
 ];
 
-/// The treatment of a directive in a block of `http`, `server` or `location`.
+/// The treatment of a directive in an `http`, `server` or `location` block.
 pub(crate) fn treatment(name: &str, value: &str) -> Treatment {
     let said = |why: &'static str| match why {
         "" => Treatment::Fine,

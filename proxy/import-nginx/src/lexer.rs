@@ -1,7 +1,7 @@
-//! The words of an nginx configuration, cut as nginx's own reader cuts them: quotes, escapes, comments, and `${name}`,
-//! whose brace opens no block. Their meaning is decided elsewhere.
+//! Splits an nginx configuration into words as nginx's own reader does: quotes, escapes, comments, and `${name}`, whose
+//! brace opens no block. The words are interpreted elsewhere.
 //!
-//! Errors quote nothing of the text: it may contain secrets.
+//! Errors quote no text of the file, which may contain secrets.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -28,14 +28,14 @@ pub(crate) enum TokenKind {
     End,
 }
 
-/// The fault of a text that is no configuration.
+/// A syntax error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SyntaxError {
     pub(crate) line: u32,
     pub(crate) what: String,
 }
 
-/// The longest word. nginx itself takes 4 KiB; certificates are written into words at times.
+/// Maximum length of a word, in bytes. nginx itself allows 4 KiB; certificates are sometimes written into words.
 const WORD_BYTES_MAX: usize = 64 * 1024;
 
 /// Reads a text token by token.
@@ -54,7 +54,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The next token.
+    /// Reads the next token.
     pub(crate) fn next(&mut self) -> Result<Token, SyntaxError> {
         self.skip_blanks_and_comments();
         let line = self.line;
@@ -152,8 +152,8 @@ impl<'a> Lexer<'a> {
         Ok(word)
     }
 
-    /// Reads the character that a backslash escapes. nginx keeps backslashes without a meaning of its own, since
-    /// regular expressions have many.
+    /// Reads the character that a backslash escapes. As in nginx, a backslash that escapes nothing is kept, since
+    /// regular expressions contain many.
     fn escape(&mut self, word: &mut String) {
         match self.take() {
             Some(c @ ('"' | '\'' | '\\')) => word.push(c),
@@ -165,8 +165,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skips a block of Lua up to the brace that closes the block, whose opening brace has been read. Braces in strings
-    /// and comments of Lua do not count.
+    /// Skips a block of Lua to its closing brace; the opening brace has been read. Braces in Lua's strings and comments
+    /// do not count.
     pub(crate) fn skip_lua(&mut self) -> Result<(), SyntaxError> {
         let opened = self.line;
         let mut depth = 1_u32;
@@ -199,7 +199,7 @@ impl<'a> Lexer<'a> {
                 '\\' => {
                     self.take();
                 }
-                // A string of Lua ends with the line.
+                // A string of Lua ends at the end of its line.
                 c if c == quote || c == '\n' => return,
                 _ => {}
             }
@@ -213,7 +213,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `[[ … ]]` or `[==[ … ]==]`, whose first bracket has been read. Returns false for anything else.
+    /// Skips `[[ … ]]` or `[==[ … ]==]`, whose first bracket has been read. Returns false for any other text.
     fn skip_long_bracket_after_first(&mut self) -> bool {
         let mut level = 0;
         while self.rest.peek() == Some(&'=') {

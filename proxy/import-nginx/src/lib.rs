@@ -19,7 +19,7 @@
 //! | `variables`, `values` | `map` and `set`; the spelling of times, sizes, rates and variables |
 //! | `conditions`, `guards`, `principals`, `rules` | `if`: the condition, the requests it refuses, and the clients it admits |
 //! | `refusals`, `shadows`, `detours` | locations that are closed or hidden by others; requests that nginx answers elsewhere |
-//! | `namespaces`, `targets`, `pools`, `headers`, `aliases` | remote servers: `proxy_pass`, `upstream`, headers of requests, old paths |
+//! | `namespaces`, `targets`, `pools`, `headers`, `aliases` | remote servers: `proxy_pass`, `upstream`, headers, aliases |
 //! | `listeners`, `bound`, `listener_tls`, `answers` | listeners: addresses, TLS, headers of answers |
 //! | `hosts`, `network`, `origins`, `credentials`, `rates`, `at_once`, `zone_keys`, `sizes` | admission |
 //! | `logs` | the access log |
@@ -98,11 +98,11 @@ pub struct Import {
     pub report: Report,
 }
 
-/// Imports FILE; `-` is standard input.
+/// Imports the nginx configuration in FILE; `-` is standard input.
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is no configuration of nginx, or more than the bounds.
+/// A file that cannot be read or is no configuration of nginx, or more than the bounds allow.
 pub fn import(file: &Path, gateway: &GatewayRules) -> Result<Import, Failure> {
     let mut report = Report::default();
     let tree = include::read(file, &mut report)?;
@@ -110,7 +110,7 @@ pub fn import(file: &Path, gateway: &GatewayRules) -> Result<Import, Failure> {
     Ok(Import { yaml, report })
 }
 
-/// The configuration of a tree of directives.
+/// Builds the configuration from a tree of directives.
 fn imported(
     tree: &[Directive],
     gateway: &GatewayRules,
@@ -176,7 +176,7 @@ fn imported(
     Ok(format!("{}{}", head(without_tokens), top.to_yaml()))
 }
 
-/// The comment above the configuration.
+/// The comment at the beginning of the configuration.
 fn head(without_tokens: bool) -> String {
     let mut head = String::from(
         "# Imported from nginx. Check it with `tooldock check -c FILE`; docs/from-nginx.md says what is different.\n",

@@ -1,4 +1,5 @@
-//! `tls` of a listener: certificates, the oldest version, and client certificates, by all servers on its address.
+//! `tls` of a listener: certificates, the oldest TLS version, and client certificates, taken from all servers on its
+//! address.
 
 use crate::listeners::Listen;
 use crate::report::Report;
@@ -16,10 +17,11 @@ enum ClientAuth {
     Required,
 }
 
-/// Maximum number of certificates that the gateway takes between a client's and one in `tls.client_ca`.
+/// Maximum number of certificates that the gateway allows between a client's certificate and one in `tls.client_ca`.
 const CHAIN_MAX: u64 = 6;
 
-/// The key `tls` of the listener for these servers, and the file of authorities if it asks for certificates.
+/// Makes the key `tls` of the listener for these servers; returns the file of authorities, too, if the listener asks
+/// for certificates.
 pub(crate) fn tls(
     view: &View<'_>,
     here: &[&Listen<'_>],
@@ -166,8 +168,8 @@ fn client_auth<'a>(
     )
 }
 
-/// Reports that chains may be longer here than in nginx, which counts the certificates between those of the client and
-/// of the authority as the gateway does.
+/// Reports that longer chains are accepted than in nginx, which, like the gateway, counts the certificates between the
+/// client's and the authority's.
 fn report_depth(scope: &Scope<'_>, verify: &Directive, report: &mut Report) {
     let Some(depth) = scope.last("ssl_verify_depth") else {
         report.plain(verify, format!("nginx takes one certificate between a client's and that of the authority, unless ssl_verify_depth says more; here up to {CHAIN_MAX} count"));

@@ -1,4 +1,4 @@
-//! `listeners`: the addresses of the servers, with the lines about each.
+//! `listeners`: the addresses of the servers, with the keys of each listener.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::values::only_variable;
 use crate::view::View;
 use crate::yaml_text::{Item, Map};
 
-/// The line about `namespace`.
+/// Comment on the key `namespace` of a listener.
 const ALONE: &str = "served alone here: clients may also use /mcp itself";
 
 /// The address of a `listen`.
@@ -38,29 +38,29 @@ impl fmt::Display for ListenOn {
     }
 }
 
-/// A `listen`.
+/// A `listen` directive.
 pub(crate) struct Listen<'a> {
     pub(crate) at: &'a Directive,
-    /// The index of its server.
+    /// Index of the server that contains the directive.
     pub(crate) site: usize,
     pub(crate) address: ListenOn,
     pub(crate) encrypted: bool,
     proxy_protocol: bool,
 }
 
-/// The listeners, and the first that begins with the PROXY protocol.
+/// The listeners, and the first `listen` with the PROXY protocol.
 pub(crate) struct Listeners<'a> {
     pub(crate) items: Vec<Item>,
     pub(crate) proxy_protocol: Option<&'a Directive>,
     /// The listeners that ask clients for certificates.
     pub(crate) asking: Vec<Asking>,
-    /// The ports of the servers.
+    /// The ports on which servers listen in nginx.
     pub(crate) ports: Vec<ServedPort>,
 }
 
-/// A port that a server has in nginx.
+/// A port on which a server listens in nginx.
 pub(crate) struct ServedPort {
-    /// The index of the server.
+    /// Index of the server.
     pub(crate) site: usize,
     pub(crate) port: u16,
     pub(crate) encrypted: bool,
@@ -69,13 +69,13 @@ pub(crate) struct ServedPort {
 /// A listener that asks clients for certificates.
 pub(crate) struct Asking {
     pub(crate) name: String,
-    /// The file of authorities.
+    /// The file of authorities for client certificates.
     pub(crate) authority: String,
-    /// The servers whose address it has.
+    /// Indexes of the servers that listen on the address.
     pub(crate) sites: Vec<usize>,
 }
 
-/// The listeners of this configuration. Empty for the gateway's default.
+/// Makes the listeners of the configuration; empty if the gateway's default suffices.
 pub(crate) fn listeners<'a>(view: &View<'a>, report: &mut Report) -> Listeners<'a> {
     let mut listens: Vec<Listen<'a>> = Vec::new();
     for (index, site) in view.sites.sites.iter().enumerate() {
@@ -137,8 +137,8 @@ fn served_port(listen: &Listen<'_>) -> Option<ServedPort> {
     }
 }
 
-/// The listener of metrics, which an explicit list of listeners would lack. Its port is one that the file does not
-/// name: a server behind nginx may listen there.
+/// Makes the listener for metrics, which an explicit list of listeners would lack. Its port is one that the file does
+/// not name, since a server behind nginx may listen on a named port.
 fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     let mut named = BTreeSet::from([8000]);
     named_ports(view.sites.main.block, &mut named);
@@ -162,7 +162,7 @@ fn metrics_listener(view: &View<'_>, report: &mut Report) -> Item {
     Item::new(comment, metrics)
 }
 
-/// The ports in arguments: `9090`, `127.0.0.1:9090`, `http://[::1]:9090/mcp`.
+/// Collects the ports in arguments: `9090`, `127.0.0.1:9090`, `http://[::1]:9090/mcp`.
 fn named_ports(block: &[Directive], found: &mut BTreeSet<u16>) {
     for directive in block {
         for arg in directive.args() {
@@ -181,7 +181,7 @@ fn core_on(address: &str) -> Map {
     core
 }
 
-/// The default listener, if it needs keys: a file without `listen` may still have headers.
+/// Makes the default listener, if it needs keys: a file without `listen` may still set headers.
 fn default_listener(
     view: &View<'_>,
     all: &BTreeSet<NamespaceName>,
@@ -203,7 +203,7 @@ fn default_listener(
     Some(Item::new("the default address", core))
 }
 
-/// The only namespace, if its clients use /mcp itself: they can go on so.
+/// The only namespace, if its clients use `/mcp` itself, so that they can go on using it.
 fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<NamespaceName> {
     let [name] = &all.iter().collect::<Vec<_>>()[..] else {
         return None;
@@ -218,7 +218,7 @@ fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<Na
         .then(|| (*name).clone())
 }
 
-/// A listener, and the file of authorities where it asks for certificates.
+/// Makes a listener; returns the file of authorities, too, if the listener asks for certificates.
 fn listener(
     view: &View<'_>,
     name: &str,
@@ -265,7 +265,7 @@ fn listener(
     (listener, authority)
 }
 
-/// The line that replaces the client's `Accept`, written for clients that send a value which servers refuse.
+/// The directive that replaces the client's `Accept`, written for clients whose value servers refuse.
 fn rewrites_accept<'a>(view: &View<'a>, sites: &[usize]) -> Option<&'a Directive> {
     let exposures = view.sites.exposures.iter().zip(&view.names);
     let served = exposures.filter(|(it, name)| name.is_some() && sites.contains(&it.site));
@@ -291,7 +291,7 @@ fn listens_of<'a>(
 ) -> Vec<Listen<'a>> {
     let all_encrypted = site.level.is_on("ssl");
     let of_site = || view.exposures().filter(|(it, _)| it.site == index);
-    // Without TLS there is no certificate either, so that such a condition admits no request.
+    // Without TLS there is no client certificate either, so such a condition admits no request.
     let forced: Vec<_> = of_site()
         .filter_map(|(_, rules)| {
             let subjects = rules.subjects.as_ref().map(|(_, at)| *at);
@@ -302,7 +302,7 @@ fn listens_of<'a>(
     let listens = site.level.all("listen");
     let mut found = Vec::new();
     if let (true, Some(block)) = (listens.is_empty(), site.block) {
-        // nginx then listens on port 80.
+        // A server without `listen` listens on port 80.
         found.push(Listen {
             at: block,
             site: index,
@@ -344,7 +344,7 @@ fn listens_of<'a>(
         for at in certificates.chain(verify) {
             report.security(at, "no listener of this file has TLS: write tls with client_ca and client_auth into listeners");
         }
-        // The rest would be a listener without TLS: one of these, or the default.
+        // The remaining listeners, or the default one, would have no TLS.
         for at in of_site().filter_map(|(_, rules)| rules.encrypted) {
             report.security(
                 at,
@@ -370,7 +370,7 @@ fn listens_of<'a>(
     found
 }
 
-/// An address of `listen`.
+/// Parses the address of a `listen`.
 fn address(text: &str) -> Option<ListenOn> {
     if text.starts_with("unix:") {
         return Some(ListenOn::Socket(text.to_owned()));

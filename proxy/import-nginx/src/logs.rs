@@ -1,4 +1,4 @@
-//! `observability.access_log`.
+//! `observability.access_log`: the access log, with its format.
 
 use crate::report::Report;
 use crate::tree::Directive;
@@ -61,8 +61,8 @@ pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
     observability.add_with("access_log", entry, log.place.to_string());
 }
 
-/// The format with `-` in the place of variables that the gateway does not have. The name that a `map` gives to a token or a
-/// certificate is the name of the principal here.
+/// The format, with `-` in place of variables that the gateway does not have. A variable by which a `map` names a token
+/// or a certificate becomes the name of the principal.
 fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<String> {
     let escapes = format.option("escape");
     if escapes.is_some_and(|it| it != "default") {

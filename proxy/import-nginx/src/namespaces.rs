@@ -1,4 +1,4 @@
-//! `upstreams.remote`: each exposure as a namespace, by the path of its location.
+//! `upstreams.remote`: each exposure becomes a namespace, named by the path of its location.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const RETRIES_MAX: u64 = 10;
 
 /// The namespaces of a configuration.
 pub(crate) struct Namespaces {
-    /// The namespace of each exposure.
+    /// The namespace of each exposure, in the order of the exposures.
     pub(crate) names: Vec<Option<NamespaceName>>,
     /// `upstreams.remote`.
     pub(crate) servers: Map,
@@ -35,7 +35,7 @@ pub(crate) struct Namespaces {
     pub(crate) overrides: Map,
 }
 
-/// A namespace, with its target and its exposure.
+/// A namespace that is being made, with its target and the index of its exposure.
 struct NamespaceDraft<'a> {
     name: NamespaceName,
     target: Target<'a>,
@@ -59,7 +59,7 @@ pub(crate) fn namespaces<'a>(
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
-    // An endpoint of Streamable HTTP makes the namespace; the paths of HTTP+SSE to the same server belong to it.
+    // Exposures with Streamable HTTP make namespaces; HTTP+SSE paths to the same server are added to them afterwards.
     let of_sse = |index: &usize| targets[*index].as_ref().is_some_and(Target::is_of_sse);
     let mut order: Vec<usize> = (0..targets.len()).collect();
     order.sort_by_key(of_sse);
@@ -186,7 +186,7 @@ fn comment(exposure: &Exposure<'_>, target: &Target<'_>, name: &NamespaceName) -
     format!("{}: {client} in nginx, /mcp/{name} here", exposure.at.place)
 }
 
-/// The name that a location's path gives: its words without those that only mean MCP.
+/// The name from a location's path: its words without those that only mean MCP.
 fn name(target: &Target<'_>) -> String {
     let said = target
         .endpoint
@@ -202,7 +202,7 @@ fn name(target: &Target<'_>) -> String {
         .unwrap_or_else(|| "default".to_owned())
 }
 
-/// A text as the name of a namespace.
+/// Turns a text into the name of a namespace; `None` if no usable characters remain.
 fn usable(text: &str) -> Option<String> {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '_' {
@@ -215,7 +215,7 @@ fn usable(text: &str) -> Option<String> {
     let name = name.trim_matches(['-', '_']);
     let name: String = name.chars().take(50).collect();
     let valid = name.parse::<NamespaceName>().ok()?;
-    // ToolDock v1 has other paths of these names.
+    // ToolDock v1 has other routes at paths with these names.
     Some(match valid.is_path_of_v1() {
         true => format!("{name}-mcp"),
         false => name,
@@ -229,7 +229,7 @@ fn free_name(wanted: &str, made: &[NamespaceDraft<'_>]) -> NamespaceName {
     free.expect("there are fewer namespaces than numbers, and each name is valid")
 }
 
-/// Adds the keys of a server. Returns false if the server cannot be reached.
+/// Adds the keys of a remote server. Returns false if the server cannot be reached.
 fn write<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'_>,
@@ -300,7 +300,7 @@ fn write_tls(exposure: &Exposure<'_>, target: &Target<'_>, server: &mut Map, rep
             name,
             "the name in certificates is that of the URL, or a fixed one in tls.server_name",
         ),
-        // nginx verifies the name of the pool.
+        // nginx verifies the name of the `upstream`.
         (None, Servers::Pool(pool)) if verified && is_name(pool.first()) => {
             tls.add_with("server_name", pool.first(), pool.place.to_string())
         }
@@ -326,7 +326,7 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report
     }
     let read = said("proxy_read_timeout");
     if let Some((read, at)) = read {
-        // The time for which a server may send nothing, before its answer and within it.
+        // Maximum time without data from the server, before its answer and within it.
         let mut comment = at.place.to_string();
         for (key, default) in [("head", defaults.head), ("idle", defaults.idle)] {
             if read != default {
@@ -372,7 +372,7 @@ fn write_retry(
     let max = match (when, tries, &target.servers) {
         (Some(when), ..) if when.has("off") => Some((0, when)),
         (_, Some(tries), _) => number(tries.first()).map(|it| (it - 1, tries)),
-        // Without a number of tries, nginx goes on to each server of the pool.
+        // Without `proxy_next_upstream_tries`, nginx tries each server of the `upstream`.
         (_, None, Servers::Pool(pool)) => {
             let servers = pool.block().iter().filter(|it| it.is("server"));
             Some((servers.count().saturating_sub(1).max(1) as u64, *pool))

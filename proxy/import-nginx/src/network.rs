@@ -1,7 +1,7 @@
-//! `admission.cidrs` and `admission.trusted_proxies`.
+//! `admission.cidrs` and `admission.trusted_proxies`: the networks of clients, and the trusted proxies.
 //!
-//! In nginx the first rule that fits an address decides; here `deny` wins. Where that is not the same, the stricter
-//! reading is taken and the rule is reported.
+//! In nginx the first rule that matches an address decides; in the gateway `deny` wins. Where the results differ, the
+//! stricter reading is taken and the rule is reported.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use crate::tree::Directive;
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// Networks that are admitted, and networks that are not, in the form of `admission.cidrs`.
+/// Admitted and refused networks, in the form of `admission.cidrs`.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Networks {
-    /// Empty: all networks.
+    /// Admitted networks; empty for all networks.
     allow: Vec<Network>,
     deny: Vec<Network>,
 }
 
-/// A network with its first address and the number of bits that count.
+/// A network, with its first address and the length of its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Network {
     cidr: Cidr,
@@ -31,7 +31,7 @@ struct Network {
 }
 
 impl Network {
-    /// Reads a network in the form of nginx.
+    /// Parses a network in nginx's form.
     fn parse(text: &str) -> Option<Self> {
         let text = if text == "unix:" { UNIX_NAME } else { text };
         let cidr: Cidr = text.parse().ok()?;
@@ -51,7 +51,7 @@ impl Network {
         self.bits >= outer.bits && outer.cidr.contains(self.first)
     }
 
-    /// The network that is in both: the smaller one, or none.
+    /// The intersection of two networks: the smaller one, or none.
     fn common(&self, other: &Self) -> Option<Self> {
         if self.is_within(other) {
             Some(*self)
@@ -61,7 +61,7 @@ impl Network {
     }
 }
 
-/// Adds the networks that are admitted.
+/// Adds the admitted networks.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut all: Option<(Networks, &Directive)> = None;
     for exposure in &view.sites.exposures {
@@ -75,7 +75,7 @@ pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
                     let place = &first.place;
                     report.security(at, format!("lets in other networks than {place} does, and admission.cidrs is one for all: only what both let in is let in"));
                 }
-                // The place of rules is more useful than that of a location without any.
+                // The position of a rule is more useful in the report than that of a location without rules.
                 let first = if before == Networks::default() {
                     at
                 } else {
@@ -136,7 +136,7 @@ impl Networks {
             }
             let Some(network) = Network::parse(rule.first()) else {
                 report.security(rule, "is no network as 10.0.0.0/8");
-                // Clients that it alone admitted are refused now.
+                // Clients that only this rule admitted are refused now.
                 closed |= allows;
                 continue;
             };
@@ -170,7 +170,7 @@ impl Networks {
         }
     }
 
-    /// The networks that both admit.
+    /// The networks that both sets admit.
     fn and(self, other: &Self) -> Self {
         if self == *other {
             return self;
@@ -199,7 +199,8 @@ impl Networks {
     }
 }
 
-/// Adds the proxies that may name their clients. `behind_proxy_protocol` is the first listener with the PROXY protocol.
+/// Adds the trusted proxies, which may name their clients. `behind_proxy_protocol` is the first listener with the PROXY
+/// protocol.
 pub(crate) fn write_trusted_proxies(
     view: &View<'_>,
     behind_proxy_protocol: Option<&Directive>,
@@ -260,7 +261,7 @@ fn trusted<'a>(
     let header = exposure.scope.last("real_ip_header");
     let name = header.map_or("X-Real-IP", |it| it.first());
     let by_header = name.eq_ignore_ascii_case("x-forwarded-for");
-    // If no listener begins with the PROXY protocol, nginx has no header to read, and addresses stay as they are.
+    // Without a listener that expects the PROXY protocol, nginx has no header to read, and addresses are not changed.
     if name == "proxy_protocol" && !behind_proxy_protocol {
         return (Vec::new(), first);
     }

@@ -1,4 +1,4 @@
-//! `admission.origins`: web pages that may call.
+//! `admission.origins`: the origins of web pages that may send requests.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use crate::variables::{Key, Variables};
 use crate::view::View;
 use crate::yaml_text::{Map, Node};
 
-/// The comment on origins that no directive names.
+/// Comment in the configuration for origins that no directive names.
 const NO_OTHER: &str = "nginx answers no page of another origin";
 const LIST: &str = "list the pages that may call, as https://chat.example.com";
 
-/// The web pages that an exposure admits.
+/// The origins of the web pages that an exposure admits.
 #[derive(Clone, PartialEq, Eq)]
 enum Pages {
     All,
@@ -38,7 +38,8 @@ impl Pages {
     }
 }
 
-/// Adds the web pages that may call: those that conditions admit, or those that headers of answers name and the servers' own.
+/// Adds the admitted origins: those that conditions admit, or else those that answer headers name, with the servers'
+/// own.
 pub(crate) fn write(
     view: &View<'_>,
     ports: &[ServedPort],
@@ -98,7 +99,7 @@ pub(crate) fn write(
     admission.add_with("origins", Node::list(origins), comment);
 }
 
-/// The origins of the servers by their names and ports: pages that nginx serves beside the MCP servers.
+/// The origins of the servers by their names and ports, for pages that nginx serves beside the MCP servers.
 fn own_origins(view: &View<'_>, ports: &[ServedPort]) -> BTreeSet<String> {
     let mut own = BTreeSet::new();
     for served in ports {
@@ -132,7 +133,7 @@ fn origins_of(origins: &[&str], at: &Directive, report: &mut Report) -> BTreeSet
     valid
 }
 
-/// The pages that may read answers by the headers of the answers.
+/// The pages that may read answers, by the headers of the answers.
 fn answered_pages<'a>(
     exposure: &Exposure<'a>,
     variables: &Variables<'a>,
@@ -167,19 +168,19 @@ fn answered_pages<'a>(
     }
     match (chosen, preflight) {
         (Some((origins, header)), _) => (Pages::Only(origins), header),
-        // If only answers to preflights name a page, that page may read other answers, too.
+        // A page that only answers to preflights name may read other answers, too.
         (None, Some(header)) => (named_pages(header, variables, report), header),
         (None, None) => (Pages::Only(BTreeSet::new()), exposure.at),
     }
 }
 
-/// Returns true if a directive names the pages that may read an answer.
+/// Returns true if a directive sets the header that names the pages which may read an answer.
 fn is_cors(it: &&Directive) -> bool {
     let name = it.first();
     it.is("add_header") && name.eq_ignore_ascii_case("access-control-allow-origin")
 }
 
-/// The pages that a header names.
+/// The pages that the value of a CORS header names.
 fn named_pages<'a>(header: &'a Directive, variables: &Variables<'a>, report: &mut Report) -> Pages {
     let value = header.arg(1).unwrap_or_default();
     match only_variable(value) {

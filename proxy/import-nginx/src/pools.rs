@@ -1,4 +1,4 @@
-//! `backends`, `balance`, `keepalive` and `health.passive` of a remote server: the settings of an `upstream`.
+//! `backends`, `balance`, `keepalive` and `health.passive` of a remote server, from the settings of an `upstream`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::tree::Directive;
 use crate::values::{number, time};
 use crate::yaml_text::{Item, Map, Node};
 
-/// Maximum number of backends of one server; the gateway takes no more.
+/// Maximum number of backends of one server; the gateway allows no more.
 const BACKENDS_MAX: usize = 1_000;
 
-/// The line about a hash that is carried over.
+/// Report line for a `hash` that is carried over: the difference in behaviour.
 const HASHED: &str = "a session stays at one backend, and a new session of the same client may get another: without a session, the backend is chosen by principal and address (balance: hash)";
 
-/// `max_fails` of a server that does not say it.
+/// nginx's default of `max_fails`.
 const MAX_FAILS: u64 = 1;
 
-/// A backend.
+/// A backend, with its settings in the `upstream`.
 struct BackendEntry {
     url: String,
     weight: u64,
@@ -29,7 +29,7 @@ struct BackendEntry {
     comment: String,
 }
 
-/// Adds the backends of a target. Returns false if none can be reached, so that there is no such server.
+/// Adds the backends of a target. Returns false if none of them can be reached, so that the server is left out.
 pub(crate) fn write(
     target: &Target<'_>,
     pass: &Directive,
@@ -120,7 +120,7 @@ fn entry(
         Some(socket) => format!("unix:{socket}:{}", target.path),
         None => {
             let scheme = if target.encrypted { "https" } else { "http" };
-            // In an `upstream`, the port is 80 for both schemes.
+            // In an `upstream`, the default port is 80 for both schemes.
             let port = match at.is("server") && target.encrypted && !has_port(authority) {
                 true => ":80",
                 false => "",
@@ -148,7 +148,8 @@ fn has_port(authority: &str) -> bool {
     behind.contains(':')
 }
 
-/// Returns true if a URL's host is a name of the operator's own network, as containers and services have.
+/// Returns true if a URL's host is a name inside the operator's own network, such as the name of a container or
+/// service.
 fn leads_inside(url: &str) -> bool {
     let Ok(Backend {
         host: Host::Name(name, _),
@@ -187,8 +188,8 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
                 server.add_with("balance", "hash", place);
             }
             "hash" => match directive.first() {
-                // A session stays at its backend in any case; by this hash, a new session would be opened at another
-                // backend.
+                // A session stays at its backend in any case. With this hash, the gateway would choose
+                // another backend for a new session.
                 "$http_mcp_session_id" => {}
                 "$http_authorization"
                 | "$remote_addr"
@@ -220,7 +221,7 @@ fn write_pool(pool: &Directive, server: &mut Map, report: &mut Report) {
     write_failures(pool, server, report);
 }
 
-/// Adds the rule for leaving out a backend: the gateway has one rule for all backends of a server.
+/// Adds `health.passive`. The gateway has one rule for all backends of a server.
 fn write_failures(pool: &Directive, server: &mut Map, report: &mut Report) {
     let defaults = PassiveHealth::default();
     let mut failures: Option<(u64, &Directive)> = None;

@@ -1,42 +1,42 @@
-//! Names of principals: the name that a `map` gives to a client, as far as a principal may have that name. Each client
-//! that gets another name has a line in the report, since the name stands in logs.
+//! Names of principals: the name that a `map` gives to a client, changed to a valid name of a principal. The report has
+//! a line for each client whose name changes, since names appear in logs.
 
 use std::collections::BTreeMap;
 
 use crate::report::Report;
 use crate::tree::Directive;
 
-/// The length of the longest name in bytes, without a number at its end.
+/// Maximum length of a name in bytes, without a number at its end.
 const NAME_MAX: usize = 60;
 
-/// Names that the gateway gives itself.
+/// Names that the gateway uses itself.
 const RESERVED: [&str; 2] = ["bearer", "anonymous"];
 
-/// A client that needs a name.
+/// A client for which a principal's name is chosen.
 pub(crate) struct Client<'a> {
-    /// The name that a `map` gives it.
+    /// The client's name in a `map`.
     pub(crate) name: Option<&'a str>,
-    /// True when a `map` gives it a name that must not be shown.
+    /// True when a `map` gives the client a name that must not be shown.
     pub(crate) is_hidden: bool,
     pub(crate) at: &'a Directive,
 }
 
-/// Names in use. Clients of one name that open the same namespaces are one principal.
+/// The names in use. Clients of the same name that open the same namespaces are one principal.
 #[derive(Default)]
 pub(crate) struct Principals {
     given: BTreeMap<String, NamedClient>,
     numbered: usize,
 }
 
-/// The client that has a name.
+/// The client to which a name was given.
 #[derive(PartialEq, Eq)]
 struct NamedClient {
-    /// Its name in nginx.
+    /// The client's name in nginx.
     name: Option<String>,
     namespaces: Vec<String>,
 }
 
-/// A name with the characters that a principal's name may have; `None` if it begins with no letter of ASCII.
+/// Reduces a name to the characters that a principal's name may have; `None` if it does not begin with an ASCII letter.
 pub(crate) fn cleaned(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let mut cleaned = String::new();
@@ -52,7 +52,7 @@ pub(crate) fn cleaned(name: &str) -> Option<String> {
 }
 
 impl Principals {
-    /// The name of the principal for a client. `kind` stands in names of clients that have none.
+    /// Chooses the name of the principal for a client. `kind` is part of the name of a client that has none.
     pub(crate) fn name(
         &mut self,
         client: &Client<'_>,
@@ -113,7 +113,7 @@ impl Principals {
         name
     }
 
-    /// The first name with a number at its end that is free, or that this client has already.
+    /// The first name with a number at its end that is free, or that this client already has.
     fn with_number(&self, cleaned: &str, given: &NamedClient) -> String {
         let numbers = 2..;
         let mut names = numbers.map(|number: u32| format!("{cleaned}-{number}"));

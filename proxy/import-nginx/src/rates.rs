@@ -12,11 +12,11 @@ use crate::view::View;
 use crate::yaml_text::{Item, Map, Node};
 use crate::zone_keys::{Key, zone_name};
 
-/// The highest rates of the gateway; no machine could reach higher ones.
+/// The gateway's maximum rate and burst; no machine could reach higher ones.
 const RATE_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(999_999);
 const BURST_MAX: NonZeroU32 = NonZeroU32::MIN.saturating_add(9_999_999);
 
-/// A zone that is in use, with the strictest burst of its uses.
+/// A `limit_req_zone` that is used, with the strictest burst of its uses.
 struct Limit<'a> {
     zone: &'a Directive,
     at: &'a Directive,
@@ -26,13 +26,13 @@ struct Limit<'a> {
     reach: Reach,
 }
 
-/// The scope of a limit.
+/// The requests to which a limit applies.
 enum Reach {
     Everywhere,
     In(NamespaceName),
 }
 
-/// Adds limits by rate.
+/// Adds limits on rates.
 pub(crate) fn write(view: &View<'_>, admission: &mut Map, report: &mut Report) {
     let mut flood = Map::default();
     let mut flood_at = String::new();

@@ -1,38 +1,40 @@
-//! The location that nginx chooses for a path. The gateway refuses every path that it does not know, so that a location
-//! which refuses requests matters only where nginx chooses it instead of the location of an endpoint.
+//! The location that nginx chooses for a path. The gateway refuses every path that it does not know, so a location that
+//! refuses requests matters only where nginx chooses it instead of the location of an endpoint.
 
 use regex::{Regex, RegexBuilder};
 
 use crate::scope::{Level, Paths};
 use crate::tree::Directive;
 
-/// Memory limit of one regular expression. A larger one counts as one that may match.
+/// Memory limit of one regular expression, in bytes. A larger expression counts as one that may match.
 const REGEX_BYTES_MAX: usize = 256 * 1024;
 
-/// A larger number of regular expressions is not written by hand. Further ones count as expressions that may match.
+/// Maximum number of regular expressions that are read; no one writes more by hand. Further ones count as expressions
+/// that may match.
 pub(crate) const REGEXES_MAX: usize = 2_000;
 
-/// A location, with the locations inside.
+/// A location, with its nested locations.
 pub(crate) struct Location<'a> {
     at: &'a Directive,
     paths: Paths<'a>,
-    /// `None` if it is no regular expression here: it may match there.
+    /// The location's regular expression; `None` if it is invalid for this crate, so that any path may match.
     regex: Option<Regex>,
     inside: Vec<Location<'a>>,
 }
 
-/// The outcome of a search in one block.
+/// The result of a search in one block.
 enum Search<'a> {
-    /// The search ends here.
+    /// The search has ended.
     Over,
-    /// The search ends at the longest prefix, which regular expressions of the blocks around may still overrule.
+    /// The search has ended at the longest prefix, which regular expressions of the enclosing blocks may still
+    /// override.
     Prefix(&'a Directive),
     Nothing,
 }
 
 impl<'a> Location<'a> {
-    /// The locations of a block, each with those inside. `left` is the number of regular expressions that may still be
-    /// read.
+    /// The locations of a block, each with its nested locations. `left` is the number of regular expressions that may
+    /// still be read.
     pub(crate) fn all(level: &Level<'a>, left: &mut usize) -> Vec<Self> {
         let locations = level.all("location").iter();
         locations
@@ -55,14 +57,14 @@ impl<'a> Location<'a> {
             .collect()
     }
 
-    /// Returns true if `at` is this location, or a location inside.
+    /// Returns true if `at` is this location or a nested one.
     fn holds(&self, at: &Directive) -> bool {
         std::ptr::eq(self.at, at) || self.inside.iter().any(|it| it.holds(at))
     }
 }
 
-/// The locations that nginx may choose for a path: several where the matches of a regular expression are not known. The
-/// path is taken for one of the location `own`, even if that has a regular expression.
+/// The locations that nginx may choose for a path: several if it is unknown what a regular expression matches. The path
+/// counts as one of the location `own`, even if that has a regular expression.
 pub(crate) fn chosen<'a>(
     locations: &[Location<'a>],
     path: &str,
@@ -75,7 +77,7 @@ pub(crate) fn chosen<'a>(
     found
 }
 
-/// The location for exactly that path.
+/// The location that matches exactly this path.
 pub(crate) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a Directive> {
     locations.iter().find_map(|it| match it.paths {
         Paths::Exactly(exact) if exact == path => Some(it.at),
@@ -84,8 +86,8 @@ pub(crate) fn exactly<'a>(locations: &[Location<'a>], path: &str) -> Option<&'a 
     })
 }
 
-/// Searches as nginx does: the exact path; the longest prefix, with the locations inside; then the regular expressions in
-/// their order, unless that prefix has `^~`.
+/// Searches as nginx does: the exact path; the longest prefix, with its nested locations; then the regular expressions
+/// in their order, unless that prefix has `^~`.
 fn search<'a>(
     locations: &[Location<'a>],
     path: &str,
@@ -136,7 +138,7 @@ fn search<'a>(
     prefix
 }
 
-/// A regular expression of nginx, if it is valid here.
+/// Compiles a regular expression of nginx; `None` if it is invalid in Rust's syntax or too large.
 pub(crate) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
     let mut builder = RegexBuilder::new(pattern);
     builder
@@ -146,7 +148,7 @@ pub(crate) fn regex(pattern: &str, any_case: bool) -> Option<Regex> {
         .ok()
 }
 
-/// Returns true if a location denies all clients, and allows none before.
+/// Returns true if a location denies all clients and allows none.
 pub(crate) fn lets_nobody_in(level: &Level<'_>) -> bool {
     let denies = level.all("deny").iter().any(|it| it.first() == "all");
     denies && level.all("allow").is_empty()

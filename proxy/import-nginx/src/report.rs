@@ -1,7 +1,7 @@
-//! The directives of an nginx configuration that are not carried over, a line each, and the differences in behaviour of
-//! those that are.
+//! The report of an import: a line for each directive that is not carried over, and one for each carried-over directive
+//! that behaves differently.
 //!
-//! A line has the place, the name of the directive and a fixed text: never an argument, which may be a secret.
+//! A line contains the position, the name of the directive and a fixed text: never an argument, which may be a secret.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::known;
 use crate::tree::{Directive, Place};
 use crate::values::is_relative;
 
-/// The loss that a leftover means.
+/// The consequence of a directive that is not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Nothing is open that nginx kept closed.
+    /// Access that nginx refused stays closed.
     Plain,
-    /// Access would be open that nginx kept closed, or an operator has to check if it would.
+    /// Access that nginx refused may be open, or an operator has to check whether it is.
     Security,
 }
 
@@ -27,15 +27,15 @@ struct Leftover {
     why: String,
 }
 
-/// All leftovers, by their place, each once, and the differences of the rest.
+/// All leftovers, sorted by position and without duplicates, and the differences.
 #[derive(Debug, Default)]
 pub struct Report {
     leftovers: BTreeSet<Leftover>,
     differences: BTreeSet<Difference>,
 }
 
-/// A directive that is carried over, with a difference in behaviour that clients or operators notice; or a key of the
-/// gateway without a directive.
+/// A directive that is carried over and behaves differently for clients or operators; or a key of the gateway that no
+/// directive corresponds to.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Difference {
     place: Option<Place>,
@@ -44,17 +44,17 @@ struct Difference {
 }
 
 impl Report {
-    /// Notes a directive without which nothing is more open than with nginx.
+    /// Reports a directive whose loss opens no access.
     pub(crate) fn plain(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Plain, why.into());
     }
 
-    /// Notes a directive without which more may be open than with nginx.
+    /// Reports a directive whose loss may open access.
     pub(crate) fn security(&mut self, directive: &Directive, why: impl Into<String>) {
         self.note(directive, Weight::Security, why.into());
     }
 
-    /// Notes that a directive is carried over and that requests are treated differently all the same.
+    /// Reports that a directive is carried over and that requests are still treated differently.
     pub(crate) fn differs(&mut self, directive: &Directive, what: impl Into<String>) {
         self.differences.insert(Difference {
             place: Some(directive.place.clone()),
@@ -63,14 +63,14 @@ impl Report {
         });
     }
 
-    /// Notes a path that is copied as it is, if nginx and the gateway look for the file in different folders.
+    /// Reports a path that is copied unchanged, if nginx and the gateway resolve it in different folders.
     pub(crate) fn path(&mut self, directive: &Directive) {
         if is_relative(directive.first()) {
             self.differs(directive, "is a path without a root: the gateway completes it by its working directory, and nginx by its own prefix. Write the whole path");
         }
     }
 
-    /// Notes a difference that no directive makes, by the section of the gateway's configuration.
+    /// Reports a difference that no directive causes, by the section of the gateway's configuration.
     pub(crate) fn differs_in(&mut self, section: &str, what: impl Into<String>) {
         self.differences.insert(Difference {
             place: None,
@@ -88,12 +88,12 @@ impl Report {
         });
     }
 
-    /// Returns true if a security directive would be dropped.
+    /// Returns true if a directive is lost whose loss may open access.
     pub fn has_security(&self) -> bool {
         self.count(Weight::Security) > 0
     }
 
-    /// The number of leftovers with that weight.
+    /// The number of leftovers of a weight.
     pub fn count(&self, weight: Weight) -> usize {
         self.leftovers
             .iter()
@@ -101,7 +101,7 @@ impl Report {
             .count()
     }
 
-    /// The lines.
+    /// The lines about leftovers.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.leftovers.iter().map(|it| {
             let weight = match it.weight {
@@ -124,7 +124,7 @@ impl Report {
 /// The name of a directive as a report may show it.
 fn name(directive: &Directive) -> String {
     match directive.table {
-        // The key of a line may be a secret.
+        // The key in a line of a map may be a secret.
         Some(table) => format!("line of {table}"),
         None => known::shown(directive.name()).to_owned(),
     }

@@ -1,4 +1,4 @@
-//! The requests that the conditions of an exposure admit, all conditions together.
+//! The requests that the conditions of an exposure admit together.
 
 use crate::guards::{AUTHORIZATION, Guard, Token, guard};
 use crate::report::Report;
@@ -6,30 +6,30 @@ use crate::sites::Exposure;
 use crate::tree::Directive;
 use crate::variables::Variables;
 
-/// The requests that are admitted.
+/// The requests that an exposure admits.
 #[derive(Default)]
 pub(crate) struct Rules<'a> {
-    /// The admitted tokens, if only certain tokens are.
+    /// The admitted tokens, if only certain tokens are admitted, and the directive.
     pub(crate) tokens: Option<(Vec<Token<'a>>, &'a Directive)>,
     /// The variable of the header that carries the tokens.
     header: &'a str,
-    /// The admitted origins, if only pages of certain origins are.
+    /// The admitted origins, if only pages of certain origins are admitted, and the directive.
     pub(crate) origins: Option<(Vec<&'a str>, &'a Directive)>,
-    /// The subjects of the admitted certificates, if only certain subjects are: the name of each in the file, and the
-    /// subject.
+    /// The subjects of the admitted certificates, if only certain subjects are admitted, each with its name in the
+    /// file; and the directive.
     pub(crate) subjects: Option<(Vec<(&'a str, &'a str)>, &'a Directive)>,
     /// The directive that admits verified certificates only.
     pub(crate) certificate: Option<&'a Directive>,
-    /// The only host that is answered for.
+    /// The only host that is served, and the directive.
     pub(crate) host: Option<(&'a str, &'a Directive)>,
     /// The directive that admits encrypted connections only.
     pub(crate) encrypted: Option<&'a Directive>,
-    /// True when there is a further requirement, which cannot be carried over.
+    /// True when there is a further requirement that cannot be carried over.
     more: bool,
 }
 
 impl<'a> Rules<'a> {
-    /// Reads the conditions of an exposure, and reports those that are lost.
+    /// Reads the conditions of an exposure, and reports the lost ones.
     pub(crate) fn of(
         exposure: &Exposure<'a>,
         variables: &Variables<'a>,
@@ -121,7 +121,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns true if nginx admits all requests that reach it.
+    /// Returns true if nginx requires no credential.
     pub(crate) fn is_open(&self) -> bool {
         self.tokens.is_none() && self.subjects.is_none() && self.certificate.is_none() && !self.more
     }

@@ -1,5 +1,5 @@
-//! Nested blocks, and the directives in force at a place: for most names, the innermost block that has any counts, with all
-//! of its own.
+//! Nested blocks, and the directives in force in a block: for most names, all directives of the innermost block that
+//! has any.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -32,13 +32,13 @@ impl<'a> Level<'a> {
         self.all(name).last().copied()
     }
 
-    /// Returns true if a directive that is on or off is on.
+    /// Returns true if an on/off directive of this block is on.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.last(name).is_some_and(|it| it.first() == "on")
     }
 
-    /// The directive that answers every request before it would be passed on: `return`, or a `rewrite` of everything to
-    /// another place.
+    /// The directive that answers every request before it would be passed on: `return`, or a `rewrite` of every path to
+    /// another one.
     pub(crate) fn answers(&self) -> Option<&'a Directive> {
         let moves = |it: &&&Directive| {
             let everything = matches!(
@@ -52,11 +52,11 @@ impl<'a> Level<'a> {
     }
 }
 
-/// The blocks around a place, from the outermost to its own.
+/// The blocks around a directive, from the outermost to its own.
 #[derive(Clone)]
 pub(crate) struct Scope<'a> {
     pub(crate) levels: Vec<Rc<Level<'a>>>,
-    /// The block whose conditions hold in all its locations.
+    /// The block whose conditions apply in all its locations.
     pub(crate) server: Option<Rc<Level<'a>>>,
 }
 
@@ -67,36 +67,36 @@ impl<'a> Scope<'a> {
         scope
     }
 
-    /// The directive in force.
+    /// The last directive of a name that is in force.
     pub(crate) fn last(&self, name: &str) -> Option<&'a Directive> {
         self.all(name).last().copied()
     }
 
-    /// Returns true if a directive that is on or off is on.
+    /// Returns true if an on/off directive in force is on.
     pub(crate) fn is_on(&self, name: &str) -> bool {
         self.level_of(name).is_some_and(|level| level.is_on(name))
     }
 
-    /// Returns true if nginx asks for a credential here, apart from conditions.
+    /// Returns true if nginx requires a credential here, apart from conditions.
     pub(crate) fn asks_for_credential(&self) -> bool {
         let access = ["auth_basic", "auth_request", "auth_jwt"];
         let mut access = access.iter().filter_map(|name| self.last(name));
         access.any(|it| it.first() != "off")
     }
 
-    /// The directives in force of a name that may stand several times.
+    /// The directives of a name that are in force, for names that may occur several times.
     pub(crate) fn all(&self, name: &str) -> &[&'a Directive] {
         let level = self.level_of(name);
         level.map_or(&[], |level| level.all(name))
     }
 
-    /// The block whose directives of a name are in force.
+    /// The innermost block that has directives of a name.
     pub(crate) fn level_of(&self, name: &str) -> Option<&Rc<Level<'a>>> {
         let mut levels = self.levels.iter().rev();
         levels.find(|level| !level.all(name).is_empty())
     }
 
-    /// The directives in force of several names that are one list, in their order.
+    /// The directives in force whose names form one list, in their order.
     pub(crate) fn in_order(&self, names: &[&str]) -> Vec<&'a Directive> {
         let has_any = |level: &&Rc<Level<'a>>| names.iter().any(|name| !level.all(name).is_empty());
         let Some(level) = self.levels.iter().rev().find(has_any) else {
@@ -106,8 +106,8 @@ impl<'a> Scope<'a> {
         level.block.iter().filter(listed).collect()
     }
 
-    /// Every `if` that a request passes: those of the server, then those of the location itself. Locations inherit none
-    /// from locations around them.
+    /// Every `if` that a request passes: those of the server, then those of the location itself. A location does not
+    /// inherit those of enclosing locations.
     pub(crate) fn conditions(&self) -> Vec<&'a Directive> {
         let server = self.server.iter().flat_map(|level| level.all("if"));
         let own = self.levels.last().filter(|own| {
@@ -120,8 +120,8 @@ impl<'a> Scope<'a> {
             .collect()
     }
 
-    /// The rewrites that a request passes before the last one of its location: those of the server, and all but the last
-    /// one of the location.
+    /// The rewrites that a request passes before the last one of its location: those of the server, and all but the
+    /// last one of the location.
     pub(crate) fn rewrites_before(&self) -> Vec<&'a Directive> {
         let of_server = self.server.iter().flat_map(|level| level.all("rewrite"));
         let own = self
@@ -132,8 +132,8 @@ impl<'a> Scope<'a> {
         of_server.chain(before).copied().collect()
     }
 
-    /// The last directive of that name in the location itself, or else in the server: nginx applies such directives in this
-    /// order.
+    /// The last directive of a name in the location itself, or else in the server: nginx applies such directives in
+    /// this order.
     pub(crate) fn own_or_of_server(
         &self,
         name: &str,
@@ -144,19 +144,19 @@ impl<'a> Scope<'a> {
         found.next().copied()
     }
 
-    /// The last directive of that name in the location itself.
+    /// The last directive of a name in the location itself.
     pub(crate) fn own(&self, name: &str) -> Option<&'a Directive> {
         self.levels.last()?.last(name)
     }
 }
 
-/// The paths that a location is for.
+/// The paths that a location matches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paths<'a> {
     Exactly(&'a str),
     Below(&'a str),
     Matching(&'a str),
-    /// `@name`: reached only by nginx itself.
+    /// `@name`: reached only by internal redirects of nginx.
     Named,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Paths<'a> {
         }
     }
 
-    /// The path, without its slash at the end. Empty for a location without a path.
+    /// The path without a slash at its end; empty for a location without a path.
     pub(crate) fn path(&self) -> &'a str {
         match self {
             Self::Exactly(path) | Self::Below(path) => path.trim_end_matches('/'),

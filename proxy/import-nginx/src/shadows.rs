@@ -1,4 +1,4 @@
-//! Locations whose likely endpoint nginx gives to another location of the same server. If the other location passes
+//! Locations whose likely endpoint nginx serves from another location of the same server. If the other location passes
 //! requests on, as `/mcp` beside `/`, the rest of the first is no MCP that the importer knows of. If the other location
 //! answers itself, the endpoint may be closed in nginx.
 
@@ -15,11 +15,11 @@ use crate::targets::{Target, target};
 use crate::tree::Directive;
 use crate::variables::Variables;
 
-/// Further lines about one endpoint are redundant.
+/// Maximum number of report lines about one endpoint; further lines are redundant.
 const ANSWERING_MAX: usize = 5;
 
-/// Removes locations whose endpoint another location passes on, and reports locations that take an endpoint and answer
-/// it.
+/// Removes locations whose endpoint another location passes on, and reports locations that match an endpoint and answer
+/// it themselves.
 pub(crate) fn drop_shadowed<'a>(
     sites: &mut Sites<'a>,
     variables: &Variables<'a>,
@@ -76,7 +76,7 @@ pub(crate) fn drop_shadowed<'a>(
         .retain(|_| !shadowed.next().unwrap_or_default());
 }
 
-/// The locations that pass nothing on and that nginx may choose for the endpoint of an exposure.
+/// The locations that pass no requests on and that nginx may choose for the endpoint of an exposure.
 fn answering<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'a>,
@@ -107,14 +107,14 @@ fn answering<'a>(
     found
 }
 
-/// The exposures to which nginx gives the whole endpoint of another exposure.
+/// The exposures to which nginx passes the whole endpoint of another exposure.
 fn nearer<'a>(
     exposure: &Exposure<'a>,
     target: &Target<'a>,
     locations: &[Location<'a>],
     is_exposed: impl Fn(&Directive) -> bool,
 ) -> Vec<&'a Directive> {
-    // The paths of a regular expression are not known well enough.
+    // The paths that a regular expression matches are not known well enough.
     if !matches!(exposure.paths, Some(Paths::Below(_))) {
         return Vec::new();
     }
@@ -160,7 +160,7 @@ fn is_restricted(exposure: &Exposure<'_>, variables: &Variables<'_>) -> bool {
         pass: exposure.pass,
         site: exposure.site,
     };
-    // The rules are only looked at: lost ones are reported with the location.
+    // The rules are only examined: lost ones are reported with the location.
     let rules = Rules::of(&own, variables, &mut Report::default());
     let others = rules.origins.is_some() || rules.host.is_some() || rules.encrypted.is_some();
     others || !rules.is_open()

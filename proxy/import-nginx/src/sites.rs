@@ -13,21 +13,21 @@ use crate::report::Report;
 use crate::scope::{Level, Paths, Scope};
 use crate::tree::{Directive, Failure};
 
-/// A larger number of locations is not written by hand for MCP servers.
+/// Maximum number of locations that pass requests on; no one writes more for MCP servers by hand.
 const EXPOSURES_MAX: usize = 1_000;
 
-/// A larger number of conditions is a program.
+/// Maximum number of `if` conditions that a request to one location passes.
 const CONDITIONS_MAX: usize = 100;
 
-/// A place where requests are passed on.
+/// A location where requests are passed on to a server.
 pub(crate) struct Exposure<'a> {
-    /// The location; in a file without any, the server or the first directive.
+    /// The location; in a file without locations, the server or the first directive.
     pub(crate) at: &'a Directive,
     pub(crate) scope: Scope<'a>,
     pub(crate) paths: Option<Paths<'a>>,
     /// The directive that passes requests on.
     pub(crate) pass: Option<&'a Directive>,
-    /// The index of its server.
+    /// Index of the location's server.
     pub(crate) site: usize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Site<'a> {
 
 /// A whole configuration.
 pub(crate) struct Sites<'a> {
-    /// The level outside `http`: processes and connections.
+    /// The block outside `http`: processes and connections.
     pub(crate) main: Rc<Level<'a>>,
     pub(crate) http: Rc<Level<'a>>,
     pub(crate) sites: Vec<Site<'a>>,
@@ -50,7 +50,7 @@ pub(crate) struct Sites<'a> {
     pub(crate) status: Vec<&'a Directive>,
 }
 
-/// Paths that probes ask for.
+/// Paths of health probes.
 const PROBES: [&str; 9] = [
     "/health",
     "/healthz",
@@ -81,11 +81,11 @@ impl<'a> Sites<'a> {
     ///
     /// # Errors
     ///
-    /// More locations than the bound.
+    /// When there are more locations than the bound.
     pub(crate) fn of(tree: &'a [Directive], report: &mut Report) -> Result<Self, Failure> {
         let main = Level::of(tree);
         check_top(&main)?;
-        // Files of sites-enabled contain the content of http.
+        // Files of `sites-enabled` contain the content of `http`.
         let http = match main.last("http") {
             Some(block) => Level::of(block.block()),
             None => Rc::clone(&main),
@@ -105,7 +105,7 @@ impl<'a> Sites<'a> {
             sites.read_server(server, &outer, report)?;
         }
         if !http.all("location").is_empty() && !is_answered(&http, report) {
-            // A snippet that a server includes: the directives beside the locations are the server's.
+            // A snippet for inclusion in a server: directives beside the locations are the server's.
             let inside = Scope {
                 server: Some(Rc::clone(&http)),
                 ..outer.clone()
@@ -247,8 +247,8 @@ impl<'a> Sites<'a> {
         Ok(())
     }
 
-    /// Adds exposures of a file that passes nothing on, but may still admit or refuse requests: a snippet. Its locations,
-    /// its servers or the whole file stand for the exposures.
+    /// Adds exposures for a snippet: a file that passes no requests on, but may admit or refuse requests. Its
+    /// locations, its servers or the whole file count as exposures.
     fn expose_what_is_there(&mut self, tree: &'a [Directive], outer: &Scope<'a>) {
         for (index, site) in self.sites.iter().enumerate() {
             let locations: Vec<_> = site
@@ -315,7 +315,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// Lists directives without a counterpart, once each, where they are in force for an exposure.
+    /// Reports directives without a counterpart, each once, where they are in force for an exposure.
     fn list_leftovers(&self, report: &mut Report) {
         let mut blocks = vec![&self.main, &self.http];
         blocks.extend(self.sites.iter().map(|site| &site.level));
@@ -337,7 +337,7 @@ impl<'a> Sites<'a> {
             for directive in level.block {
                 match treatment(directive.name(), directive.first()) {
                     Treatment::Fine | Treatment::Mapped => {}
-                    // Outside http, no request is refused.
+                    // No request is refused outside `http`.
                     Treatment::Security(_) if outside => {
                         report.plain(directive, "has no counterpart");
                     }
@@ -347,7 +347,7 @@ impl<'a> Sites<'a> {
                     Treatment::Security(why) if in_force(directive.name()) => {
                         report.security(directive, why);
                     }
-                    // Each location may say something else.
+                    // Another location may set another value.
                     Treatment::Plain(_) | Treatment::Security(_) => {}
                 }
             }
@@ -355,7 +355,7 @@ impl<'a> Sites<'a> {
     }
 }
 
-/// The line about a location that answers requests itself.
+/// Report line for a location that answers requests itself.
 fn lost_answer(path: &str) -> String {
     match PROBES.iter().find(|it| **it == path) {
         Some(&probe @ ("/health" | "/ready")) => format!(
@@ -369,7 +369,7 @@ fn lost_answer(path: &str) -> String {
     }
 }
 
-/// Returns true if a server answers every request before it would be passed on. Then it needs no listener.
+/// Returns true if a server answers every request before it would be passed on, so that it needs no listener.
 fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     let Some(answer) = level.answers() else {
         return false;
@@ -388,7 +388,7 @@ fn is_answered(level: &Level<'_>, report: &mut Report) -> bool {
     true
 }
 
-/// Checks for faults that nginx itself refuses, and for files in which the directives in force would be unclear.
+/// Refuses files with faults that nginx itself refuses, and files in which the directives in force would be unclear.
 fn check_top(main: &Level<'_>) -> Result<(), Failure> {
     let fails = |at: &Directive, what: &str| {
         Err(Failure {

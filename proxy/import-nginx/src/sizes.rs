@@ -15,7 +15,7 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 const BODY_MAX: u64 = 1024 * MIB;
 
-/// Adds limits of requests.
+/// Adds `admission.limits`: sizes and numbers of requests and headers.
 pub(crate) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
     const BODY: &str = "client_max_body_size";
@@ -23,7 +23,7 @@ pub(crate) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Repor
     let is_said = view.sites.exposures.iter().any(of_body);
     let body = view.strictest(report, "admission.limits.body", |exposure| {
         let Some(directive) = exposure.scope.last(BODY) else {
-            // The default of nginx.
+            // nginx's default.
             return is_said.then_some((MIB, exposure.at));
         };
         let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
@@ -58,7 +58,7 @@ pub(crate) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Repor
     write_connections(view, limits, report);
 }
 
-/// Adds the connections of all processes, unless `limit_conn` gives a number.
+/// Adds the limit on connections from `worker_connections` of all processes, unless `limit_conn` has set it.
 fn write_connections(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     if limits.has("connections") {
         return;
@@ -90,7 +90,7 @@ fn write_connections(view: &View<'_>, limits: &mut Map, report: &mut Report) {
     }
 }
 
-/// Adds time limits of connections.
+/// Adds `admission.timeouts`: time limits of connections.
 pub(crate) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut Report) {
     let defaults = TimeoutsConfig::default();
     for (name, key, default) in [
@@ -113,7 +113,7 @@ pub(crate) fn write_timeouts(view: &View<'_>, timeouts: &mut Map, report: &mut R
     }
 }
 
-/// Adds threads and the time for requests in flight at a stop.
+/// Adds the number of threads, and the time for requests in flight at a stop.
 pub(crate) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report) {
     let main = &view.sites.main;
     if let Some(at) = main.last("worker_processes")
@@ -144,7 +144,7 @@ pub(crate) fn write_process(view: &View<'_>, top: &mut Map, report: &mut Report)
     }
 }
 
-/// A time in the spelling of the configuration, a year at most.
+/// Formats a time as the configuration spells it, a year at most.
 pub(crate) fn duration(value: Duration) -> String {
     let milliseconds = value.min(Duration::from_secs(365 * 24 * 3600)).as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -155,7 +155,7 @@ pub(crate) fn duration(value: Duration) -> String {
     format!("{}{name}", milliseconds / unit)
 }
 
-/// A size in the spelling of the configuration.
+/// Formats a size as the configuration spells it.
 fn spelled(bytes: u64) -> String {
     match bytes {
         bytes if bytes % MIB == 0 => format!("{}MiB", bytes / MIB),

@@ -8,19 +8,19 @@ use crate::values::{Piece, pieces};
 use crate::variables::Variables;
 use crate::view::pool_named;
 
-/// The servers behind a `proxy_pass`.
+/// The servers to which an exposure passes requests, and the paths of the endpoint.
 pub(crate) struct Target<'a> {
     pub(crate) encrypted: bool,
     pub(crate) servers: Servers<'a>,
-    /// The path that clients have in nginx, as far as it is known.
+    /// The path that clients use in nginx, as far as it is known.
     pub(crate) endpoint: String,
-    /// That path in the spelling of the location: with a slash at the end if it is the location itself.
+    /// The same path, with a slash at its end if it is the path of the location and is spelled so there.
     pub(crate) asked: String,
-    /// The path of the endpoint at the servers.
+    /// The endpoint's path at the servers.
     pub(crate) path: String,
-    /// The uncertain part of the location.
+    /// The directive that makes the endpoint's path uncertain, and a report line about it.
     pub(crate) unsure: Option<(&'a Directive, &'static str)>,
-    /// The change of the path before it is passed on.
+    /// The change of the path before the request is passed on.
     pub(crate) rewritten: Rewritten<'a>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Servers<'a> {
 }
 
 impl Servers<'_> {
-    /// The identity of the servers.
+    /// Text that identifies the servers: the address, or the name of the `upstream`.
     fn id(&self) -> &str {
         match self {
             Self::One(authority) => authority,
@@ -43,8 +43,8 @@ impl Servers<'_> {
 }
 
 impl Target<'_> {
-    /// Returns true if another target is the same server, by another location. Paths of HTTP+SSE belong to the endpoint
-    /// beside.
+    /// Returns true if another target is the same server, reached by another location. Paths of HTTP+SSE belong to the
+    /// endpoint at the same servers.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same_path = self.is_of_sse()
             || other.is_of_sse()
@@ -66,11 +66,11 @@ impl Target<'_> {
     }
 }
 
-/// The target of an exposure.
+/// Finds the target of an exposure.
 ///
 /// # Errors
 ///
-/// The reason why there is none, as a fixed text.
+/// The reason why the exposure has no target, as a fixed text.
 pub(crate) fn target<'a>(
     exposure: &Exposure<'a>,
     pass: &'a Directive,
@@ -152,7 +152,8 @@ pub(crate) fn target<'a>(
     })
 }
 
-/// The URL with its constants filled in, without parts that only repeat the request's own path.
+/// The URL with its constants filled in, without variables that only repeat the request's own path; `None` if it has
+/// other variables.
 fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) -> Option<String> {
     let mut url = String::new();
     for piece in pieces(text) {
@@ -165,7 +166,7 @@ fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) 
     Some(url)
 }
 
-/// The beginning of all texts that a regular expression matches.
+/// The prefix that all texts matched by a regular expression have.
 fn literal_beginning(pattern: &str) -> String {
     let Some(rest) = pattern.strip_prefix('^') else {
         return "/".to_owned();
@@ -183,8 +184,8 @@ fn literal_beginning(pattern: &str) -> String {
     }
 }
 
-/// The likely path of the endpoint for clients: the location itself if it is one path, or is named after MCP; /mcp
-/// below it otherwise.
+/// The likely path of the endpoint for clients: the location itself if it is a single path or is named after MCP,
+/// otherwise `/mcp` below it.
 fn endpoint(paths: &Paths<'_>, literal: &str, uri: Option<&str>) -> String {
     let path = literal.trim_end_matches('/');
     if matches!(paths, Paths::Exactly(_)) {
@@ -199,8 +200,8 @@ fn endpoint(paths: &Paths<'_>, literal: &str, uri: Option<&str>) -> String {
     }
 }
 
-/// The path at the server, by the rule of nginx: the part that the location names is replaced by the path of
-/// `proxy_pass`.
+/// The endpoint's path at the server, by nginx's rule: the path of `proxy_pass` replaces the part that the location
+/// matches.
 fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
     let Some(uri) = uri else {
         return match endpoint {
@@ -219,16 +220,16 @@ fn path_at_server(endpoint: &str, literal: &str, uri: Option<&str>) -> String {
 /// The effect of the `rewrite` directives that a request passes.
 pub(crate) enum Rewritten<'a> {
     No,
-    /// The server is asked for this path.
+    /// The server gets this path.
     To(String, &'a Directive),
-    /// Another location may get the request, or the path at the server is not known.
+    /// Another location may get the request, or the path at the server is unknown.
     Elsewhere(&'a Directive),
 }
 
-/// The effect of rewrites on an endpoint. After a rewrite of the server, and after one of a location without `break`,
-/// nginx looks for a location again, which may refuse the request.
+/// The effect of rewrites on an endpoint. After a rewrite in the server, and after one in a location without `break`,
+/// nginx chooses a location again, which may refuse the request.
 fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewritten<'a> {
-    // The path at a regular expression is a guess.
+    // The path of a location with a regular expression is a guess.
     let guessed = matches!(exposure.paths, Some(Paths::Matching(_)));
     let leaves = |rewrite: &Directive| {
         let pattern = regex(rewrite.first(), false);
@@ -251,7 +252,7 @@ fn rewritten<'a>(exposure: &Exposure<'a>, endpoint: &str, asked: &str) -> Rewrit
     }
 }
 
-/// The path that `rewrite` replaces a path with, if that has no variables.
+/// The path by which `rewrite` replaces a path; `None` if it does not match or the replacement has variables.
 fn replaced(rewrite: &Directive, path: &str) -> Option<String> {
     let found = regex(rewrite.first(), false)?.captures(path)?;
     let mut to = rewrite.arg(1)?.to_owned();

@@ -1,7 +1,7 @@
-//! The directives of an nginx configuration as a tree, each with its place in the files.
+//! The directives of an nginx configuration as a tree, each with its position in the files.
 //!
-//! Any word may be a secret, names included: an entry of a `map` of tokens looks like a directive whose name is the token.
-//! So nothing here prints a word.
+//! Any word may be a secret, even a name: an entry of a `map` of tokens looks like a directive whose name is the token.
+//! So no code of this module prints a word.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::lexer::{Lexer, SyntaxError, TokenKind};
 /// Maximum depth of blocks; real configurations have six at most.
 pub(crate) const DEPTH_MAX: usize = 64;
 
-/// The place of a directive.
+/// The position of a directive: file and line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) file: Arc<str>,
-    /// 0 for the whole file.
+    /// Line number from 1; 0 means the whole file.
     pub(crate) line: u32,
 }
 
@@ -38,13 +38,13 @@ impl fmt::Debug for Word {
     }
 }
 
-/// A directive with its arguments and, where it has one, its block.
+/// A directive with its arguments and its block, if it has one.
 #[derive(Debug)]
 pub(crate) struct Directive {
     name: Word,
     args: Vec<Word>,
     block: Option<Vec<Directive>>,
-    /// The directive that has this line in its table, such as `map`; `None` for a line that is a directive.
+    /// The directive whose table contains this line, such as `map`; `None` for a line that is a directive.
     pub(crate) table: Option<&'static str>,
     pub(crate) place: Place,
 }
@@ -62,7 +62,7 @@ impl Directive {
         self.name.0 == name
     }
 
-    /// The argument with that index.
+    /// The argument at an index, from 0.
     pub(crate) fn arg(&self, index: usize) -> Option<&str> {
         self.args.get(index).map(|word| word.0.as_str())
     }
@@ -76,24 +76,24 @@ impl Directive {
         self.args.iter().map(|word| word.0.as_str())
     }
 
-    /// The value of `key=value` among the arguments.
+    /// The value of an argument `key=value`.
     pub(crate) fn option(&self, key: &str) -> Option<&str> {
         self.args()
             .find_map(|arg| arg.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// Returns true if an argument is this word.
+    /// Returns true if an argument equals `word`.
     pub(crate) fn has(&self, word: &str) -> bool {
         self.args().any(|arg| arg == word)
     }
 
-    /// The directives in the block.
+    /// The directives in the block; empty without a block.
     pub(crate) fn block(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 }
 
-/// The fault of a file that cannot be imported, with its place.
+/// A fault in a file that prevents the import, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct Failure {
@@ -103,10 +103,10 @@ pub struct Failure {
 
 /// Reader of included files, for the parser.
 pub(crate) trait Includes {
-    /// The directives in place of an `include` at this depth of blocks.
+    /// Reads the directives that replace an `include` at this depth of blocks.
     fn include(&mut self, include: &Directive, depth: usize) -> Result<Vec<Directive>, Failure>;
 
-    /// Counts a directive.
+    /// Counts a directive; an error if there are too many.
     fn count(&mut self, place: &Place) -> Result<(), Failure>;
 }
 
@@ -116,11 +116,11 @@ struct OpenBlock {
     before: Vec<Directive>,
 }
 
-/// The directives of a text at this depth of blocks.
+/// Parses the directives of a text at this depth of blocks.
 ///
 /// # Errors
 ///
-/// The first mistake of syntax, or the failure of an include.
+/// The first syntax error, or the failure of an include.
 pub(crate) fn parse(
     text: &str,
     file: &Arc<str>,

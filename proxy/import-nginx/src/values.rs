@@ -1,9 +1,9 @@
-//! Values as nginx writes them: sizes, times, rates, and texts with variables.
+//! Parses values as nginx spells them: sizes, times, rates, and texts with variables.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// `10m`, `8k`, `512`.
+/// Parses a size such as `10m`, `8k` or `512`; returns bytes.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1024),
@@ -18,7 +18,7 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     number(digits)?.checked_mul(unit)
 }
 
-/// `30s`, `1h30m`, `500ms`; a number alone is seconds.
+/// Parses a time such as `30s`, `1h30m` or `500ms`; a number alone is seconds.
 pub(crate) fn time(text: &str) -> Option<Duration> {
     const UNITS: [(&str, u64); 8] = [
         ("ms", 1),
@@ -54,14 +54,14 @@ pub(crate) fn time(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(total))
 }
 
-/// A rate of events.
+/// A number of requests per unit of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rate {
     PerSecond(NonZeroU32),
     PerMinute(NonZeroU32),
 }
 
-/// `10r/s`, `30r/m`.
+/// Parses a rate such as `10r/s` or `30r/m`.
 pub(crate) fn rate(text: &str) -> Option<Rate> {
     let whole = |digits: &str| NonZeroU32::new(number(digits)?.try_into().ok()?);
     match text.strip_suffix("r/s") {
@@ -70,13 +70,13 @@ pub(crate) fn rate(text: &str) -> Option<Rate> {
     }
 }
 
-/// Digits alone: no sign, no blank.
+/// Parses a number of digits only: no sign, no blank.
 pub(crate) fn number(digits: &str) -> Option<u64> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| digits.parse().ok()).flatten()
 }
 
-/// A part of a text in which nginx replaces variables.
+/// A piece of a text in which nginx replaces variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
     Text(&'a str),
@@ -84,7 +84,7 @@ pub(crate) enum Piece<'a> {
     Variable(&'a str),
 }
 
-/// The parts of a text. A dollar sign that begins no variable is text.
+/// Splits a text into pieces. A dollar sign that begins no variable is text.
 pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
     let mut begun = 0;
@@ -114,7 +114,7 @@ pub(crate) fn pieces(text: &str) -> Vec<Piece<'_>> {
     pieces
 }
 
-/// The name of the variable, if a text is a variable and nothing else.
+/// The name of the variable, if a text consists of a variable only.
 pub(crate) fn only_variable(text: &str) -> Option<&str> {
     match pieces(text)[..] {
         [Piece::Variable(name)] => Some(name),
@@ -129,14 +129,15 @@ pub(crate) fn is_literal(text: &str) -> bool {
         .all(|piece| matches!(piece, Piece::Text(_)))
 }
 
-/// Returns true if a value is the path of a file: no certificate or key itself, nor a reference to another place.
+/// Returns true if a value is the path of a file: not the certificate or key itself, and not a reference to an engine
+/// or store.
 pub(crate) fn is_file(value: &str) -> bool {
     let elsewhere = ["data:", "engine:", "store:"];
     let is_path = !value.is_empty() && !value.contains(char::is_control);
     is_path && is_literal(value) && !elsewhere.iter().any(|it| value.starts_with(it))
 }
 
-/// Returns true if a value is a path without a root, which nginx completes by its prefix.
+/// Returns true if a value is a relative path, which nginx completes by its prefix.
 pub(super) fn is_relative(value: &str) -> bool {
     is_file(value) && !value.starts_with('/')
 }

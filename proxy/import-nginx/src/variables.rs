@@ -1,4 +1,4 @@
-//! The variables that a configuration makes, and the uses of each.
+//! The variables that a configuration defines, and the uses of each.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -9,15 +9,15 @@ use crate::values::{Piece, is_literal, only_variable, pieces};
 
 /// All variables of a configuration.
 ///
-/// Names are in lower case: nginx takes `$Client` for `$client`.
+/// Names are in lower case, as nginx does not distinguish `$Client` and `$client`.
 pub(crate) struct Variables<'a> {
     maps: HashMap<String, &'a Directive>,
     sets: HashSet<String>,
-    /// Variables that a `set` makes under a condition.
+    /// Variables that a `set` inside an `if` defines.
     conditional: HashSet<String>,
-    /// Variables that another directive, a script or a named group of a regular expression makes.
+    /// Variables that another directive, a script or a named group of a regular expression defines.
     others: HashSet<String>,
-    /// The directives whose arguments have a variable in them.
+    /// For each variable, the directives whose arguments contain it.
     uses: HashMap<String, BTreeSet<&'a str>>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Map<'a> {
     /// The text that is looked up.
     pub(crate) source: &'a str,
     pub(crate) entries: Vec<MapEntry<'a>>,
-    /// The value of all other texts.
+    /// The value for all texts that match no entry.
     pub(crate) default: &'a str,
 }
 
@@ -40,20 +40,20 @@ pub(crate) struct MapEntry<'a> {
 /// The key of a line of a `map`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Key<'a> {
-    /// This text.
+    /// Exactly this text.
     Text(&'a str),
-    /// A regular expression or a pattern of hosts.
+    /// A regular expression, or a pattern of host names.
     Pattern,
 }
 
-/// A use as the name of a client, in a header.
+/// Use of a variable as the name of a client, in a header sent to a server.
 const SENT_NAME: &str = "a header that names the client";
 
-/// A use in a `map` without patterns: its values do not depend on the text of the variable.
+/// Use of a variable in a `map` without patterns, whose values do not contain the variable's text.
 const MAP_OF_TEXTS: &str = "a map of texts";
 
-/// Directives that let a variable decide without showing it. A `map` with patterns is none of them, nor is an `if` with
-/// one: a captured text goes on under another name.
+/// Uses in which a variable decides but is not passed on. A `map` with patterns is not among them, nor an `if` with
+/// one: a captured text is passed on as another variable.
 const DECIDING: [&str; 7] = [
     SENT_NAME,
     MAP_OF_TEXTS,
@@ -64,7 +64,7 @@ const DECIDING: [&str; 7] = [
     "access_log",
 ];
 
-/// Words in names of headers that tell a server its client's name.
+/// Words in the names of headers that tell a server the name of its client.
 const NAMING: [&str; 8] = [
     "client",
     "user",
@@ -76,14 +76,14 @@ const NAMING: [&str; 8] = [
     "account",
 ];
 
-/// True if a directive sends a server the name of a client: values in such a header are no secrets.
+/// Returns true if a directive sends a client's name to a server: values of such a header are no secrets.
 fn sends_name(directive: &Directive) -> bool {
     let header = directive.first().to_ascii_lowercase();
     let names = NAMING.iter().any(|word| header.contains(word));
     directive.is("proxy_set_header") && names && !may_be_secret(&header)
 }
 
-/// Beginnings of the names of directives, beside `map` and `set`, that make variables of their arguments.
+/// Prefixes of the names of directives, beside `map` and `set`, that define variables named by their arguments.
 const MAKING: [&str; 8] = [
     "geo",
     "split_clients",
@@ -119,7 +119,7 @@ impl<'a> Variables<'a> {
         variables
     }
 
-    /// The depth of a tree is bounded.
+    /// Recursive; the depth of a tree is bounded.
     fn read(&mut self, block: &'a [Directive], in_condition: bool) {
         for directive in block {
             let groups = directive.args().flat_map(named_groups);
@@ -160,7 +160,7 @@ impl<'a> Variables<'a> {
                 }
                 _ => {}
             }
-            // Setting a variable is no use of it.
+            // The first argument of `set` defines a variable and does not use it.
             let skipped = usize::from(directive.is("set"));
             let is_pattern = |arg: &str| arg.starts_with('~') || arg.starts_with("!~");
             let by = match directive.name() {
@@ -184,14 +184,14 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// The `map` that makes a variable.
+    /// The `map` that defines a variable.
     pub(crate) fn map(&self, name: &str) -> Option<Map<'a>> {
         self.maps
             .get(&name.to_ascii_lowercase())
             .map(|directive| Map::of(directive))
     }
 
-    /// The name that a `map` of the same source gives to a text, if the values of the map are names alone.
+    /// The name that a `map` of the same source gives to a text, if that map is only used for names.
     pub(crate) fn name_of(&self, source: &str, text: &str) -> Option<&'a str> {
         let names = self.maps.iter().filter(|(name, _)| self.only_decides(name));
         let mut found: Vec<_> = names
@@ -211,7 +211,8 @@ impl<'a> Variables<'a> {
         found.first().map(|(_, value)| *value)
     }
 
-    /// True if a variable has the name of the client that a credential stands for: a `map` of credentials to names.
+    /// Returns true if a variable contains the name of the client to which a credential belongs: a `map` of credentials
+    /// to names.
     pub(crate) fn names_client(&self, name: &str) -> bool {
         let Some(map) = self.map(name).filter(|_| !self.is_made_without_map(name)) else {
             return false;
@@ -224,8 +225,8 @@ impl<'a> Variables<'a> {
         of_credentials && map.entries.iter().any(|it| is_name(it.value))
     }
 
-    /// The text that a variable has for every request that comes to a place: the value that a `set` of the server or of
-    /// the location gives it under no condition.
+    /// The value that a variable has for every request in a scope: the value of an unconditional `set` of the server or
+    /// of the location.
     pub(crate) fn constant(&self, name: &str, scope: &Scope<'a>) -> Option<&'a str> {
         let lower = name.to_ascii_lowercase();
         if self.conditional.contains(&lower) || self.others.contains(&lower) {
@@ -239,26 +240,26 @@ impl<'a> Variables<'a> {
         set.arg(1).filter(|text| is_literal(text))
     }
 
-    /// Returns true if the configuration makes this variable.
+    /// Returns true if the configuration defines this variable.
     pub(crate) fn is_made(&self, name: &str) -> bool {
         self.maps.contains_key(&name.to_ascii_lowercase()) || self.is_made_without_map(name)
     }
 
-    /// Returns true if something else than a `map` makes this variable.
+    /// Returns true if a directive other than `map` defines this variable.
     pub(crate) fn is_made_without_map(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         self.sets.contains(&name) || self.others.contains(&name)
     }
 
-    /// Returns true if a variable only decides about admission and counting, so that its values are names, and no secrets
-    /// for servers behind.
+    /// Returns true if a variable only decides about admission and counting: then its values are names, and no secrets
+    /// for servers.
     pub(crate) fn only_decides(&self, name: &str) -> bool {
         let uses = self.uses.get(&name.to_ascii_lowercase());
         uses.is_none_or(|uses| uses.iter().all(|by| DECIDING.contains(by)))
     }
 }
 
-/// True if a value of a `map` is a name, and not a word for yes.
+/// Returns true if a value of a `map` is a name, and not a word that means yes.
 pub(crate) fn is_name(value: &str) -> bool {
     let begins = value.starts_with(|first: char| first.is_ascii_alphabetic());
     let yes = [

@@ -1,7 +1,7 @@
-//! An nginx configuration in the form that the rest of the importer reads, with the common values of its exposures.
+//! The parsed nginx configuration that the writing modules read, and settings that all exposures share.
 //!
-//! nginx decides most things for each location, the gateway once. Where locations differ, the strictest value is taken
-//! and the difference is reported with both places.
+//! nginx has most settings per location, the gateway once. Where locations differ, the strictest value is taken and the
+//! difference is reported with both positions.
 
 use std::collections::BTreeSet;
 
@@ -15,18 +15,18 @@ use crate::sites::{Exposure, Sites};
 use crate::tree::Directive;
 use crate::variables::Variables;
 
-/// Everything that has been read.
+/// The parsed configuration, with the rules and namespaces of its exposures.
 pub(crate) struct View<'a> {
     pub(crate) gateway: &'a GatewayRules,
     pub(crate) sites: Sites<'a>,
     pub(crate) variables: Variables<'a>,
-    /// The requests that conditions admit, for each exposure.
+    /// The requests that conditions admit, for each exposure in their order.
     pub(crate) rules: Vec<Rules<'a>>,
-    /// The namespace of each exposure; `None` if no namespace of ours reaches it.
+    /// The namespace of each exposure; `None` if no namespace of the gateway serves it.
     pub(crate) names: Vec<Option<NamespaceName>>,
 }
 
-/// The `upstream` of that name.
+/// The `upstream` called `name`.
 pub(crate) fn pool_named<'a>(sites: &Sites<'a>, name: &str) -> Option<&'a Directive> {
     let mut pools = sites.http.all("upstream").iter().copied();
     pools.find(|it| it.first() == name)
@@ -38,7 +38,7 @@ impl<'a> View<'a> {
         self.sites.exposures.iter().zip(&self.rules)
     }
 
-    /// The tokens that are let in anywhere.
+    /// The tokens that any exposure admits.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = &Token<'a>> {
         let rules = self.rules.iter().filter_map(|it| it.tokens.as_ref());
         rules.flat_map(|(tokens, _)| tokens)
@@ -49,7 +49,8 @@ impl<'a> View<'a> {
         self.names.iter().flatten().cloned().collect()
     }
 
-    /// The strictest value of a setting, with its directive. Differences are plain: nothing is more open.
+    /// The strictest value of a setting over all exposures, with its directive. Differences open no access, and are
+    /// reported as plain.
     pub(crate) fn strictest<T: Ord + Copy>(
         &self,
         report: &mut Report,

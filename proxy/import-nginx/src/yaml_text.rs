@@ -1,10 +1,10 @@
-//! Writing YAML with comments, which the library for YAML cannot write. Scalars are the library's.
+//! Writes YAML with comments, which the YAML library cannot write. Scalars are formatted by the library.
 
 use std::fmt::Write;
 
 use tooldock_workers::yaml::{self, Value};
 
-/// A value with comments on its parts.
+/// A YAML value whose entries may have comments.
 #[derive(Clone)]
 pub(crate) enum Node {
     Scalar(Value),
@@ -12,7 +12,7 @@ pub(crate) enum Node {
     List(Vec<Item>),
 }
 
-/// Keys in the order in which they were added.
+/// A YAML map; its keys keep the order in which they were added.
 #[derive(Clone, Default)]
 pub(crate) struct Map(Vec<YamlEntry>);
 
@@ -63,7 +63,7 @@ impl Map {
         });
     }
 
-    /// Returns true if there is such a key.
+    /// Returns true if the map has this key.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|entry| entry.key == key)
     }
@@ -72,14 +72,14 @@ impl Map {
         self.0.is_empty()
     }
 
-    /// The text.
+    /// The YAML text with comments.
     pub(crate) fn to_yaml(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, 0, true);
         text
     }
 
-    /// The text without comments.
+    /// The YAML text without comments.
     pub(crate) fn bare(&self) -> String {
         let mut text = String::new();
         self.write(&mut text, 0, false);
@@ -100,7 +100,7 @@ impl Map {
 }
 
 impl Node {
-    /// The list of these values.
+    /// Makes a list of scalars without comments.
     pub(crate) fn list<T: Into<Value>>(values: impl IntoIterator<Item = T>) -> Self {
         let items = values
             .into_iter()
@@ -108,7 +108,7 @@ impl Node {
         Self::List(items.collect())
     }
 
-    /// Writes the node behind a key: on its line, or on lines of its own.
+    /// Writes the value behind a key: on the same line, or indented on the next lines.
     fn write_after(&self, text: &mut String, indent: usize, comments: bool) {
         match self {
             Self::Scalar(value) => {
@@ -147,7 +147,7 @@ impl Item {
             Node::Map(map) => {
                 let mut inner = String::new();
                 map.write(&mut inner, indent + 2, comments);
-                // The dash takes the place of the first key's indent, behind comments of that key.
+                // The dash replaces the indent of the first key, below comments of that key.
                 let mut dashed = false;
                 for line in inner.lines() {
                     let is_comment = line.trim_start().starts_with('#');
@@ -190,7 +190,7 @@ fn pad(text: &mut String, indent: usize) {
     text.extend(std::iter::repeat_n(' ', indent));
 }
 
-/// A comment, each line of it behind a `#`.
+/// Writes a comment, with `#` before each of its lines.
 fn comment(text: &mut String, indent: usize, comment: &str) {
     for line in comment.lines() {
         pad(text, indent);
@@ -200,12 +200,12 @@ fn comment(text: &mut String, indent: usize, comment: &str) {
     }
 }
 
-/// A single value on one line, in quotes where it needs them.
+/// Formats a scalar on one line, in quotes if it needs them.
 fn scalar(value: &Value) -> String {
     if let Value::String(text) = value
         && text.contains(|c: char| c.is_control() || c == '\u{2028}' || c == '\u{2029}')
     {
-        // A string of JSON is also one of YAML, on one line.
+        // A JSON string is also a YAML string, on one line.
         return serde_json::to_string(text).unwrap_or_default();
     }
     let text = yaml::to_string(value).unwrap_or_default();

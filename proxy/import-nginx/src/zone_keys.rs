@@ -1,4 +1,5 @@
-//! The keys of the zones of `limit_req` and `limit_conn`: address, principal or namespace, which the gateway counts by, too.
+//! The keys of the zones of `limit_req` and `limit_conn`: address, principal or namespace, by which the gateway counts,
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +11,12 @@ use crate::values::{Piece, is_literal, only_variable, pieces};
 use crate::variables::Key as MapKey;
 use crate::view::View;
 
-/// The key that a zone counts by.
+/// The key by which a zone counts requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Address,
     Principal,
-    /// A single count for a server or a path, which is a namespace here.
+    /// A single count for a server or a path, which the gateway counts by namespace.
     Namespace,
 }
 
@@ -43,7 +44,7 @@ impl Key {
         }
     }
 
-    /// The keys of a zone, each once. `None` if one of them is no key of the gateway.
+    /// The keys of a zone without duplicates; `None` if one of them is no key of the gateway.
     pub(crate) fn all_of(text: &str, view: &View<'_>) -> Option<BTreeSet<Self>> {
         let mut keys = BTreeSet::new();
         for piece in pieces(text) {
@@ -55,14 +56,15 @@ impl Key {
                 None => drop(keys.insert(Self::of_map(name, view)?)),
             }
         }
-        // A text without variables is one count for all requests.
+        // A zone key without variables counts all requests together.
         if keys.is_empty() {
             keys.insert(Self::Namespace);
         }
         Some(keys)
     }
 
-    /// The key that a map makes of requests. Requests with an empty value are exempt in nginx, and counted all the same here.
+    /// The key that a `map` makes from requests. nginx exempts requests with an empty value; the gateway counts them,
+    /// too.
     fn of_map(name: &str, view: &View<'_>) -> Option<Self> {
         if view.variables.is_made_without_map(name) {
             return None;
@@ -83,7 +85,7 @@ impl Key {
                     *clients.entry(value).or_default() += 1;
                     credentials.insert(credential);
                 }
-                // nginx counts the clients of this line together.
+                // nginx counts all clients of this line together.
                 _ if is_literal => has_strangers = true,
                 _ => drop(keys.insert(Self::of_variable(only_variable(value)?)?)),
             }
@@ -105,15 +107,15 @@ impl Key {
     }
 }
 
-/// Returns true if that many tokens are let in under this name: they are one principal here, too.
+/// Returns true if at least `credentials` tokens are admitted under this name: they are one principal in the gateway,
+/// too.
 fn is_principal(name: &str, credentials: usize, view: &View<'_>) -> bool {
     let called = view.tokens().filter(|token| token.name == Some(name));
     let digests: BTreeSet<_> = called.map(|token| &token.digest).collect();
     cleaned(name).is_some() && digests.len() >= credentials
 }
 
-/// Returns true if every client that is let in shows one of these credentials in this header, so that no other client is
-/// counted.
+/// Returns true if every admitted client sends one of `credentials` in `header`, so that no other client is counted.
 fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) -> bool {
     let digests = credentials.iter().filter_map(|it| token_digest(it, header));
     let digests: BTreeSet<_> = digests.collect();
@@ -125,7 +127,7 @@ fn lets_in_alone(credentials: &BTreeSet<&str>, header: &str, view: &View<'_>) ->
     !view.rules.is_empty() && view.rules.iter().all(is_alone)
 }
 
-/// The name of a zone.
+/// The name in a `zone=NAME:SIZE` argument.
 pub(crate) fn zone_name(zone: &Directive) -> Option<&str> {
     zone.option("zone")?.split(':').next()
 }

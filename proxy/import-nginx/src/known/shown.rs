@@ -1,5 +1,5 @@
-//! A directive's name in the form that a report may show. If a line is broken or a quote is missing, a secret stands in the
-//! place of a name, and a part of a secret may look like a name.
+//! The name of a directive as a report may show it. If a line is broken or a quote is missing, a secret may be read as
+//! a name, and a part of a secret may look like one.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use super::{
     FINE, FINE_WITH, MAPPED, OF_POOLS, PLAIN, PLAIN_BEGINNINGS, SECURITY, SECURITY_BEGINNINGS,
 };
 
-/// The text in place of other names.
+/// Text that replaces unknown names.
 const UNKNOWN: &str = "unknown directive";
 
-/// Words in names of directives that stand in no list, but belong to a group whose beginning is in a list.
+/// Words of directive names that are in no list but begin with a listed prefix.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "block", "ldap", "pam", "digest", "gss", "sign", "request", "require", "claim", "set", "header", "type", "types", "static",
@@ -18,7 +18,7 @@ const WORDS: &[&str] = &[
     "geoip2", "image", "jwt", "oidc", "allow", "deny", "country", "city", "org",
 ];
 
-/// The name, if it reveals only the directive: a name in one of the lists, or a name with a listed beginning and only words
+/// The name, if it reveals only the directive: a listed name, or one that has a listed prefix and otherwise only words
 /// of nginx's names.
 pub(crate) fn shown(name: &str) -> &str {
     let begins = |list: &[(&str, &str)]| list.iter().any(|(known, _)| name.starts_with(known));
@@ -37,7 +37,7 @@ fn is_listed(name: &str) -> bool {
     names().any(|it| it == name)
 }
 
-/// All names in lists.
+/// All listed names.
 fn names() -> impl Iterator<Item = &'static str> {
     let fine_with = FINE_WITH.iter().map(|(name, _, _)| *name);
     let reported = SECURITY.iter().chain(PLAIN).map(|(name, _)| *name);
