@@ -1,11 +1,12 @@
 //! The access log: a line per request that was answered, refusals included. Off unless `observability.access_log` names
-//! its target, and then nothing of this runs.
+//! its target; while it is off, requests collect no entries.
 //!
-//! A request collects an [`AccessEntry`] on its way and hands it over at its end; a thread of its own makes the line. Queries
-//! are never written, since they may carry a session id or a token. Of headers, only those of the client program and the
-//! page before are written. Values of clients are cut and escaped, so that no client can write lines of its own.
+//! A request collects an [`AccessEntry`] while it is handled and hands the entry over at its end; the log's own thread
+//! formats and writes the line. Queries are never written, since they may carry a session id or a token. The only
+//! headers written are `User-Agent` and `Referer`. Values sent by clients are cut and escaped, so that no client can
+//! write lines of its own.
 //!
-//! A long stream has its line at its end, wherever that is.
+//! The line of a stream is written when the stream ends.
 
 mod entry;
 mod lines;
@@ -33,11 +34,11 @@ pub(crate) struct AccessLog {
     notes_calls: bool,
 }
 
-/// The writer's owner: dropping it writes the queued lines.
+/// Owner of the access log's writer thread. Dropping it writes the queued lines.
 pub(crate) type AccessLogGuard = LogGuard<AccessEntry>;
 
 impl AccessLog {
-    /// Opens the access log, if there is to be one.
+    /// Opens the access log; `None` if it is off.
     ///
     /// # Errors
     ///
@@ -51,7 +52,7 @@ impl AccessLog {
             return Ok(None);
         };
         let target = settings.target(data_dir);
-        // Now rather than with the first request: a path that cannot be written ends the start.
+        // The file is opened now and not with the first request: a path that cannot be written ends the start.
         if let Some(path) = target.path() {
             target.open().map_err(|error| {
                 anyhow::anyhow!("observability.access_log.path: {}: {error}", path.display())
@@ -84,7 +85,7 @@ impl AccessLog {
         Ok(Some((log, guard)))
     }
 
-    /// The entry of a request whose head has been read.
+    /// Begins the entry of a request whose head has been read.
     pub(crate) fn entry(&self, head: &Parts, request_id: &Arc<str>, address: IpAddr) -> Pending {
         Pending {
             entry: AccessEntry::new(head, request_id, address),
@@ -93,9 +94,9 @@ impl AccessLog {
     }
 }
 
-/// A request that will have a line.
+/// The entry of a request that is being answered, and the log that gets the entry at the end.
 pub(crate) struct Pending {
-    /// The entry so far.
+    /// The fields known so far.
     pub(crate) entry: Box<AccessEntry>,
     log: AccessLog,
 }
@@ -113,7 +114,7 @@ impl Pending {
         self.log.notes_calls.then(|| self.entry.call_note())
     }
 
-    /// Hands over the entry of the request, which is at its end; never waits.
+    /// Completes the entry of a request that has ended and queues it for the writer; never waits.
     pub(crate) fn answered(mut self, status: u16, bytes: u64, duration: Duration) {
         self.entry.answered(status, bytes, duration);
         self.log.log.send(*self.entry);
@@ -124,7 +125,7 @@ impl Pending {
 ///
 /// # Errors
 ///
-/// Its folder is missing, or a folder stands in the place of the file.
+/// When the file's folder is missing, or the path is that of a folder.
 pub(crate) fn check(config: &AccessLogConfig, data_dir: &Path) -> Result<(), ConfigError> {
     let AccessLogConfig::On(settings) = config else {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Reading a request body: bounded in bytes and time, in one piece, and together with all others in memory.
+//! Reads a request body whole, with a time limit, a limit for its size, and a limit for the bytes of all bodies in
+//! memory.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -22,13 +23,13 @@ const LINGER_BYTES: usize = 16 * 1024 * 1024;
 /// The reason why a body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyError {
-    /// More bytes than the limit.
+    /// The body has more bytes than the limit.
     TooLarge,
     /// The body did not arrive in time.
     TimedOut,
     /// The body's framing is broken, or the client went away in the middle.
     Broken,
-    /// All bodies together are as large as they may be.
+    /// The limit for the bytes of all bodies in memory is reached.
     NoRoom,
 }
 
@@ -43,24 +44,24 @@ pub(crate) struct BodyLimits {
     pub(crate) deadline: Duration,
 }
 
-/// A body, with its share of the memory for all bodies.
+/// A request body that was read, and its count in the bytes of all bodies in memory.
 #[derive(Debug)]
 pub(crate) struct Body {
     /// The whole body.
     pub(crate) bytes: Bytes,
-    /// The share of the memory, kept for as long as the bytes are.
+    /// Counts the bytes for as long as they are in memory; `None` for a body that arrived in one chunk.
     pub(crate) held: Option<HeldBytes>,
 }
 
 impl Body {
-    /// No body.
+    /// The body of a request without one.
     pub(crate) const EMPTY: Self = Self {
         bytes: Bytes::new(),
         held: None,
     };
 }
 
-/// Bytes that are counted as held until this is dropped.
+/// Bytes counted among those of all bodies in memory, until this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     all: IntGauge,
@@ -68,7 +69,7 @@ pub(crate) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Counts more bytes. All bodies never exceed the total: two that arrive at once may both be refused.
+    /// Counts `bytes` more. The sum never exceeds `total`: of two bodies that arrive at once, both may be refused.
     fn grow(&mut self, bytes: usize, total: usize) -> Result<(), BodyError> {
         let more = i64::try_from(bytes).map_err(|_| BodyError::NoRoom)?;
         self.all.add(more);
@@ -93,7 +94,7 @@ pub(crate) fn awaits_continue(session: &mut ServerSession, limits: BodyLimits) -
         && announced(session).is_none_or(|length| length <= limits.bytes as u64)
 }
 
-/// Reads the whole body. `held` is the size of all bodies in memory.
+/// Reads the whole body. `held` counts the bytes of all bodies in memory.
 ///
 /// A body that arrives in one chunk, as nearly every body does, is handed on without a copy and without being counted:
 /// it is no larger than the buffer that a connection holds in any case.
@@ -109,9 +110,10 @@ pub(crate) async fn read(
     if announced == Some(0) || session.is_body_empty() {
         return Ok(Body::EMPTY);
     }
-    // The whole body has one deadline; Pingora's own, per read, would only come first, under another name.
+    // The whole body has one deadline. Pingora's own limit, per read, would only end the request earlier, with another
+    // error.
     session.set_read_timeout(None);
-    // Pinned here: otherwise it would be moved on its way into the limit.
+    // Pinned here, as otherwise the future would be moved into the time limit.
     let whole = pin!(read_chunks(session, limits, held, announced));
     let whole = fast_timeout(limits.deadline, whole).await;
     whole.unwrap_or(Err(BodyError::TimedOut))
@@ -176,7 +178,7 @@ fn without_mark(mut body: Bytes) -> Bytes {
     body
 }
 
-/// Reads past the rest of an unread body, for a bounded time. Returns true if the rest was no larger than a limit.
+/// Reads past the rest of an unread body, for at most `deadline`. Returns true if the rest had at most `limit` bytes.
 pub(crate) async fn read_past(
     session: &mut ServerSession,
     limit: usize,
@@ -198,14 +200,15 @@ pub(crate) async fn read_past(
     fast_timeout(deadline, discard).await.unwrap_or(false)
 }
 
-/// Throws away the bytes that the client still sends, for a bounded time, so that our answer reaches it.
+/// Throws away the bytes that the client still sends, within [`LINGER`] and [`LINGER_BYTES`], so that our answer
+/// reaches it.
 pub(crate) async fn linger(session: &mut ServerSession) {
     if !expects_continue(session) {
         read_past(session, LINGER_BYTES, LINGER).await;
     }
 }
 
-/// As [`linger`], on a connection whose request is not known. The client is told first that nothing more comes.
+/// As [`linger`], on a connection whose request was not read. Closes the sending half first.
 pub(crate) async fn linger_on(mut stream: Stream) {
     stream.shutdown().await;
     let discard = async {
@@ -221,7 +224,7 @@ pub(crate) async fn linger_on(mut stream: Stream) {
     let _ = fast_timeout(LINGER, discard).await;
 }
 
-/// The announced length, if there is one.
+/// The request's `Content-Length`; `None` if it has none that is a number.
 pub(crate) fn announced(session: &ServerSession) -> Option<u64> {
     session
         .req_header()

@@ -95,7 +95,7 @@ pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<Str
     Ok(report)
 }
 
-/// The output of `check` for a single part.
+/// The output of `check PATH`.
 pub(crate) fn report_on(path: &Path, checked: &ServerCheck) -> String {
     let mut report = String::new();
     let errors = checked.findings.iter().filter(|it| it.is_error).count();
@@ -168,7 +168,7 @@ pub(crate) fn log_unknown_namespaces(effective: &Effective) {
     }
 }
 
-/// The namespaces of all places. A first start makes one.
+/// Adds to `names` the namespace that a first start makes, if the configuration has it made.
 fn known_namespaces(
     effective: &Effective,
     mut names: BTreeSet<NamespaceName>,
@@ -180,7 +180,7 @@ fn known_namespaces(
     names
 }
 
-/// Checks a single part: a file of external servers, or the folder of a namespace.
+/// Checks the file or folder that `check PATH` names.
 pub(crate) fn part(effective: &Effective, target: &Target) -> ServerCheck {
     let namespaces = &effective.config.namespaces;
     match target {
@@ -223,7 +223,7 @@ fn folder_part(effective: &Effective, folder: &Path, file: Option<&str>) -> Serv
     }
 }
 
-/// The data directory of a folder in it: the parent of `folder`, if `folder` has this name.
+/// The data directory of a folder in it: the parent of `folder`, if `folder` is called `name`.
 fn folder_in<'a>(folder: &'a Path, name: &str) -> Option<&'a Path> {
     let is_it = folder.file_name().is_some_and(|it| it == name);
     folder.parent().filter(|_| is_it)
@@ -340,7 +340,7 @@ fn told(finding: &Finding) -> String {
     one_line(&format!("{}: {}", finding.place, finding.message))
 }
 
-/// Names and commands come from a file that other programs may write.
+/// Replaces control characters, as names and commands come from a file that other programs may write.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -96,7 +96,7 @@ pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     /// Threads of the proxy service.
     pub(crate) threads: Threads,
-    /// True when those threads share their work.
+    /// True when the proxy's threads take tasks from each other.
     pub(crate) work_stealing: bool,
     /// Rules and limits for clients.
     pub(crate) admission: AdmissionConfig,
@@ -110,11 +110,11 @@ pub(crate) struct Config {
     pub(crate) builder: BuilderConfig,
     /// MCP servers that are not Python workers.
     pub(crate) upstreams: ServersConfig,
-    /// Reloads without being asked.
+    /// Reloads when files change, without a request.
     pub(crate) watcher: WatcherConfig,
     /// Aggregated servers.
     pub(crate) toolman: AggregatesConfig,
-    /// Settings of Tool Vault's port.
+    /// Settings of the listeners of the profile `vault`.
     pub(crate) vault: VaultConfig,
     /// Tools for containers behind a socket, and the scopes of credentials.
     pub(crate) relay: RelayConfig,
@@ -157,7 +157,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The listeners a role opens, with their place in `listeners`.
+    /// The listeners a role opens, with their index in `listeners`.
     pub(crate) fn served_listeners(
         &self,
         role: Role,
@@ -175,8 +175,8 @@ impl Config {
             })
     }
 
-    /// The address at which other replicas reach a process of this role, and the one it binds for them; `None` without
-    /// replicas.
+    /// The address at which other replicas reach a process of this role, and the address it binds for them; `None`
+    /// without replicas.
     pub(crate) fn replica_address(&self, role: Role) -> Option<(&str, SocketAddr)> {
         let shares_sessions = self.sessions.store != StoreConfig::Memory;
         let address = self.replicas.address();
@@ -226,7 +226,7 @@ pub(crate) struct LoadOptions {
     pub(crate) purpose: Purpose,
     /// The variables of the process, captured at start.
     pub(crate) environment: Environment,
-    /// The tokens that stand in for unset ones. Made once, so that a reload keeps them.
+    /// Tokens for processes that have none configured. Made once, so that a reload keeps them.
     pub(crate) generated: GeneratedTokens,
 }
 
@@ -255,9 +255,10 @@ pub(crate) struct Effective {
     pub(crate) web: WebSettings,
     /// True when the transport of MCP 2024-11-05 is served.
     pub(crate) legacy_sse: bool,
-    /// The setting for all listeners, if any, whether tools wait for `notifications/initialized`.
+    /// `Some` if the operator decided for all listeners whether tools wait for `notifications/initialized`; `None`
+    /// leaves it to each listener's profile.
     pub(crate) require_initialized: Option<bool>,
-    /// Marks the tokens that were made here.
+    /// True for each token that this process made itself.
     pub(crate) generated: GeneratedMarks,
     /// The data directory, absolute.
     pub(crate) data_dir: PathBuf,
@@ -269,8 +270,8 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
-    /// Loads again from the same places. Keys that a running process cannot change keep their values, and are named in the
-    /// log.
+    /// Loads the configuration again from its sources. Keys that a running process cannot change keep their values, and
+    /// are named in the log.
     ///
     /// # Errors
     ///
@@ -303,7 +304,8 @@ impl Effective {
         Ok(next)
     }
 
-    /// The address at which other replicas reach this process, and the one it binds for them; `None` without replicas.
+    /// The address at which other replicas reach this process, and the address it binds for them; `None` without
+    /// replicas.
     pub(crate) fn replica_address(&self) -> Option<(&str, SocketAddr)> {
         self.config.replica_address(self.role)
     }
@@ -326,7 +328,7 @@ impl Effective {
         self.config.replicas.name().filter(|_| shares)
     }
 
-    /// The reason why `$DATA/config.yaml` is not in force as it is now.
+    /// The reason why the present content of `$DATA/config.yaml` is not in force; `None` if it is.
     pub(crate) fn data_file_problem(&self) -> Option<&str> {
         self.data_file.problem.as_deref()
     }
@@ -336,7 +338,7 @@ impl Effective {
         self.options.purpose
     }
 
-    /// Replaces the generated bearer token by a kept one. A token that the operator set stays.
+    /// Replaces the generated bearer token by one kept in the data directory. A token that the operator set stays.
     pub(crate) fn keep_bearer(&mut self, kept: Secret) {
         if self.generated.bearer {
             self.bearer = Some(kept.clone());
@@ -344,7 +346,7 @@ impl Effective {
         }
     }
 
-    /// Replaces the generated manager token by a kept one. A token that the operator set stays.
+    /// Replaces the generated manager token by one kept in the data directory. A token that the operator set stays.
     pub(crate) fn keep_manager(&mut self, kept: Secret) {
         if self.generated.manager {
             self.manager_token = kept.clone();
@@ -368,7 +370,7 @@ impl Effective {
         }
     }
 
-    /// The listeners this process opens, with their place in `listeners`.
+    /// The listeners this process opens, with their index in `listeners`.
     pub(crate) fn served_listeners(&self) -> impl Iterator<Item = (usize, &ListenerConfig)> {
         self.config.served_listeners(self.role)
     }
@@ -405,7 +407,7 @@ impl Effective {
     }
 }
 
-/// The sum of the layers, before it is checked.
+/// The settings that all layers together give, before they are checked.
 #[derive(Debug)]
 struct Settings {
     config: Config,
@@ -473,7 +475,7 @@ pub(crate) fn load_for_command(
     Ok(effective)
 }
 
-/// Checks a configuration that stands in no file yet, by itself: without the environment, and without the files that the
+/// Checks a configuration that is in no file yet, by itself: without the environment, and without the files that the
 /// configuration names.
 ///
 /// # Errors
@@ -505,7 +507,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
         None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),
     };
     let (config, tree) = document::read_file(source.as_deref())?;
-    // The data directory decides which second file is read, so its own layers are looked at first.
+    // The data directory decides which second file is read, so the data directory is determined first.
     let configured = options
         .environment
         .data_dir()?

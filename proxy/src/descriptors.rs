@@ -1,4 +1,4 @@
-//! The number of connections that the limit on open files leaves room for.
+//! The number of connections that the limit on open files allows.
 //!
 //! A connection costs a descriptor. If connections could take all, starting a worker, opening the audit log and reading
 //! the metrics would fail just when they matter. So a part is kept for everything else.
@@ -8,22 +8,24 @@ use std::fmt;
 use anyhow::ensure;
 use tooldock_workers::process::open_files;
 
-/// Below this many open files the gateway does not start: there would be no room beside the reserve.
+/// Minimum of the limit on open files. The gateway does not start with less, as nothing would be left beside the
+/// reserve.
 const LIMIT_MIN: u64 = 128;
 
-/// The reserve for workers, logs and management: a minimum for limits like 1024, and a part of larger limits.
+/// The reserve for workers, logs and management: at least this many descriptors, and of larger limits one part in
+/// [`RESERVE_PART`].
 const RESERVE_MIN: u64 = 256;
 const RESERVE_PART: u64 = 32;
 
-/// Connections of the metrics listener, part of the reserve.
+/// Maximum number of connections on the metrics listener, taken from the reserve.
 const MANAGEMENT_MAX: usize = 64;
 
 /// Limits on the number of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Connections {
-    /// On all listeners but the metrics listener.
+    /// Maximum on all listeners but the metrics listener.
     pub(crate) clients: usize,
-    /// On the metrics listener.
+    /// Maximum on the metrics listener.
     pub(crate) management: usize,
     configured: usize,
     /// The limit on open files, and the reserve. `None` without a limit.

@@ -81,7 +81,7 @@ fn copy_examples(tools: &Path) -> io::Result<()> {
     File::open(tools)?.sync_all()
 }
 
-/// The lines to paste next.
+/// The lines that `serve --dev` prints for the user to paste.
 pub(crate) fn announce(effective: &Effective) -> String {
     let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
     let Some(listener) = listeners.find(|listener| listener.profile == ProfileName::Core) else {

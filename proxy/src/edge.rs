@@ -8,7 +8,8 @@
 //!
 //! Pingora bounds each read of a head but never the head as a whole, neither in time nor, before a megabyte, in bytes.
 //! So a head of HTTP/1 is gathered here and handed over when it is complete. An HTTP/2 connection is Pingora's from its
-//! handshake on; only the wait for its first request is limited here, and while none is answered it may have to give way.
+//! handshake on; only the wait for its first request is limited here, and while no request is answered the connection
+//! may be closed for another.
 
 mod head;
 mod proxy_protocol;
@@ -53,7 +54,7 @@ use crate::tls::TlsConnection;
 pub(crate) struct AcceptedConnection {
     socket: Socket,
     peer: SocketAddr,
-    /// The address of its listener.
+    /// The address of the listener that accepted the connection.
     address: Arc<LocalAddress>,
     /// True when the connection begins with a header of the PROXY protocol.
     proxy_protocol: bool,
@@ -85,7 +86,7 @@ impl HttpServerApp for Edge {
             .digest()
             .and_then(|digest| digest.ssl_digest.as_ref());
         let connection = digest.and_then(|tls| tls.extension.get::<TlsConnection>());
-        // Until the rest of a long stream has ended, too.
+        // The connection counts as busy until the rest of a long stream has ended, too.
         let _running = connection.map(|it| it.request_arrived(&self.limits.load()));
         with_rest(self.proxy.process_new_http(session, shutdown)).await
     }
@@ -142,23 +143,23 @@ impl Listening {
         });
     }
 
-    /// Waits a little while so many connections are about to close that the next one would be refused.
+    /// Waits a little while so many connections are closing that the next one would be refused.
     async fn way_out(&self) {
         self.connections.way_out().await;
     }
 
-    /// Returns true if the next connection is served only if another gives way.
+    /// Returns true if another connection must be closed to serve the next one.
     fn is_full(&self) -> bool {
         self.connections.is_full()
     }
 
-    /// Closes an idle connection, if there is one.
+    /// Closes a connection that waits for a request, if there is one.
     fn make_room(&self) {
         self.connections.make_room();
     }
 
-    /// Ends the connections without a request, after the last accept. Where a successor accepts connections, they are answered
-    /// for a while first: their clients expect no end, and a request may be on its way.
+    /// Ends the connections without a request, after the last accept. If a successor accepts connections, idle
+    /// connections are served for a while first: their clients expect no end, and a request may be on its way.
     async fn stopped(&self) {
         if *self.handed_over.borrow() {
             let _ = timeout(LINGER, self.connections.emptied()).await;
@@ -174,7 +175,7 @@ impl Listening {
         open: &OpenConnection,
         shutdown: &ShutdownWatch,
     ) {
-        // Boxed, or every connection would keep room for it.
+        // Boxed, since otherwise the future of every connection would be as large as this one.
         if accepted.proxy_protocol {
             if !Box::pin(self.introduced(&mut accepted)).await {
                 return;
@@ -195,7 +196,7 @@ impl Listening {
         let Some(tls) = tls else {
             return self.http1(Box::new(wire), open, shutdown).await;
         };
-        // Boxed, or every connection would keep room for it, as below.
+        // Boxed, like the handshake below, since otherwise the future of every connection would be as large as this one.
         if is_plain {
             return Box::pin(self.refuse_plain(wire, open)).await;
         }
@@ -325,7 +326,7 @@ impl Listening {
         respond::without_a_request(stream, &rejection, &request_id, edits).await;
     }
 
-    /// Writes a refusal of this kind to the access log.
+    /// Writes the refusal of a head to the access log.
     fn note(&self, stream: &Stream, parts: &Parts, rejection: &Rejection, request_id: &Arc<str>) {
         let Some(log) = &self.edge.access_log else {
             return;
@@ -340,10 +341,12 @@ impl Listening {
         logged.answered(rejection.status().as_u16(), 0, Duration::ZERO);
     }
 
-    /// Serves a connection until it ends, until its client is late, or until it gives way to another.
+    /// Serves a connection until it ends, until its client misses a deadline, or until it is closed for another
+    /// connection.
     ///
-    /// A single timer serves all requests. It never sleeps for longer than a head may take, so a wait that begins meanwhile is
-    /// not due before the timer looks again. Limits a reload has shortened are kept from the next time on.
+    /// A single timer serves all requests. It never sleeps for longer than a head may take, so a wait that begins
+    /// meanwhile is not due before the timer fires again. A limit that a reload has shortened applies from the next
+    /// wait on.
     async fn until_it_is_late(&self, open: &OpenConnection, served: impl Future<Output = ()>) {
         let header = || self.edge.limits.load().header;
         let waiting = &open.waiting;
@@ -351,7 +354,8 @@ impl Listening {
         let mut timer = std::pin::pin!(tokio::time::sleep(header()));
         let mut looked = false;
         loop {
-            // Three arms: the connection is over; it gives way; it is time to look whether the client is late.
+            // Three arms: the connection is over; it is asked to end; it is time to check the client's
+            // deadline.
             tokio::select! {
                 biased;
                 () = served.as_mut() => return,

@@ -20,7 +20,7 @@ use crate::config::{
 use crate::serve::{CoreAddress, CoreOverHttp, CoreTrust};
 use crate::{print, refuse, tls};
 
-/// Asks the gateway that this configuration describes.
+/// Runs `tooldock explain` against the gateway that the configuration describes.
 pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
     let asker = match prepared(&arguments) {
         Ok(prepared) => prepared,
@@ -80,7 +80,7 @@ fn json_text(json: &str) -> String {
     text
 }
 
-/// The configuration with its tokens, and the address of its gateway.
+/// A configuration with its tokens, and the address of the gateway that is asked.
 struct Asker {
     effective: Effective,
     at: CoreAddress,
@@ -212,7 +212,7 @@ fn core_of(effective: &Effective) -> Result<CoreAddress, String> {
     })
 }
 
-/// A host that the listener answers to, where it does not answer to its address. Loopback listeners always do.
+/// A host name under which the listener answers, if it does not answer to its address. Loopback listeners always do.
 fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
     if address.ip().is_loopback() {
         return None;
@@ -222,7 +222,7 @@ fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
     names.into_iter().find(|it| !it.contains('*'))
 }
 
-/// An address of this machine for one that stands for all of them.
+/// The URL at which a client on this machine reaches a listener; loopback for a listener on all addresses.
 fn reachable(address: SocketAddr, tls: bool) -> CoreUrl {
     let host = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),

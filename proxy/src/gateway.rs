@@ -4,8 +4,8 @@
 //! hand-over (`gateway/hand_over.rs`): it makes a `Caller`, calls the service as a function and writes its reply.
 //! `upstream_peer` is not used: requests for other replicas leave by `replicas`, which reads their bodies first.
 //!
-//! A long stream leaves between the two: its head is written, and the request ends here while the stream goes on (see
-//! `stream`).
+//! The answer of a long stream ends Pingora's part early: the head is written, and Pingora's request ends while the
+//! stream goes on (see `stream`).
 
 mod admit;
 mod hand_over;
@@ -58,14 +58,14 @@ use crate::web;
 /// dropped.
 const CLIENT_GONE: ErrorType = ErrorType::Custom("ClientGone");
 
-/// The error by which Pingora learns that a long stream has left with its connection: there is nothing to write to, and
-/// nothing to keep. Its session is a shell that holds no request.
+/// The error by which Pingora learns that a long stream has taken its connection: there is nothing to write to, and
+/// nothing to keep. Pingora's session holds no request then.
 const LEFT: ErrorType = ErrorType::Custom("StreamLeft");
 
-/// The status a request without an answer is counted under, as nginx does.
+/// The status under which requests without an answer are counted, as nginx does.
 const STATUS_CLIENT_GONE: u16 = 499;
 
-/// The gateway: everything a request needs, shared by all of them.
+/// The state that all requests share.
 pub(crate) struct Gateway {
     pub(crate) rules: Arc<ArcSwap<Rules>>,
     pub(crate) registry: Arc<Registry>,
@@ -87,12 +87,12 @@ pub(crate) struct Gateway {
     pub(crate) stops: watch::Receiver<bool>,
 }
 
-/// A request on its way through the phases.
+/// State of a request between Pingora's phases.
 pub(crate) struct Passage {
     started: Instant,
     /// Set when the head has been read.
     request_id: Option<Arc<str>>,
-    /// The service's count when `rules` were taken.
+    /// The service's number of readmissions when `rules` were loaded.
     readmissions: u64,
     /// The registry's generation before the namespace was looked up.
     generation: u64,
@@ -103,9 +103,9 @@ pub(crate) struct Passage {
     profile: Option<Arc<Profile>>,
     /// The listener's changes to headers.
     headers: Option<Arc<HeaderEdits>>,
-    /// The rest of the limits that count the request; `None` where no limit does.
+    /// Notes the remaining budgets of the limits that count the request; `None` where no limit counts it.
     budget: Option<Arc<BudgetNote>>,
-    /// The permit among the requests that run at once.
+    /// Permit of the limit on concurrent requests.
     permit: Option<Arc<Permit>>,
     route: &'static str,
     /// The kind of server behind the namespace.
@@ -114,9 +114,9 @@ pub(crate) struct Passage {
     lasting: Option<Lasting>,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
-    /// See [`Envelope::newline`].
+    /// True if a newline ends the body, see [`Envelope::newline`].
     newline: bool,
-    /// The error bodies that the client reads.
+    /// The format of error bodies for this client.
     shape: ErrorShape,
     /// The request's entry in the access log, where there is one.
     logged: Option<Pending>,
@@ -142,7 +142,7 @@ impl Passage {
 }
 
 impl Gateway {
-    /// Answers a health request of another replica: it asks for itself, so nothing is admitted, counted or logged.
+    /// Answers a health request that another replica sends on its own: nothing is admitted, counted or logged.
     async fn answer_replica(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
         passage.route = "health";
         let request_id = self.request_ids.of(None);
@@ -164,7 +164,7 @@ impl Gateway {
             .map_err(|ClientGone| Error::new(CLIENT_GONE))
     }
 
-    /// The Prometheus text of everything registered.
+    /// The Prometheus text of all registered metrics.
     fn exposition(&self) -> Reply {
         let mut text = Vec::with_capacity(16 * 1024);
         let encoder = TextEncoder::new();
@@ -187,7 +187,7 @@ impl Gateway {
 ///
 /// # Errors
 ///
-/// There is no valid passport.
+/// When the request has no valid passport.
 fn arrive(
     replicas: &ReplicaLink,
     session: &mut Session,
@@ -201,8 +201,8 @@ fn arrive(
     Ok(())
 }
 
-/// The note in which the limits that count a request write the rest of their budgets: begun with the budget found at
-/// the edge, `None` where no limit counts.
+/// Notes the remaining budgets of the limits that count a request, beginning with the budget found at the edge; `None`
+/// where no limit counts it.
 fn budget_note(admission: &Admission, admitted: &mut AdmittedHead) -> Option<Arc<BudgetNote>> {
     let found = admitted.budget.take();
     let principal = admitted.principal.as_ref();
@@ -225,7 +225,7 @@ impl ProxyHttp for Gateway {
         Passage {
             started: Instant::now(),
             request_id: None,
-            // Before the rules: they may be newer than the count, never older.
+            // Read before the rules, which may then be newer than the count, but never older.
             readmissions: self.service.readmissions(),
             generation: self.registry.load().generation,
             rules: self.rules.load_full(),
@@ -251,7 +251,7 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn request_filter(&self, session: &mut Session, passage: &mut Passage) -> Result<bool> {
-        // Only where Pingora still allows it: it has turned keep-alive off after CL+TE, `Connection: close` and while
+        // Only where Pingora still allows keep-alive: it has turned it off after CL+TE, `Connection: close` and while
         // shutting down, and setting it again would undo that.
         if session.get_keepalive().is_some() {
             let outdated = tls_of(session).is_some_and(TlsConnection::is_outdated);
@@ -291,7 +291,7 @@ impl ProxyHttp for Gateway {
                 .rules
                 .admission
                 .client_address(passage.peer(session), &fields);
-            // Boxed: few requests wait, and the others need no room for it.
+            // Boxed: few requests wait for an issuer, and the future of the others stays small.
             let asked = Box::pin(self.issuers.settle(pending, client, waited)).await;
             verdict = self.admit(session, &fields, passage, asked)?;
         }
@@ -340,7 +340,7 @@ impl ProxyHttp for Gateway {
                     headers: answer.headers.into(),
                     ..Head::new(answer.status)
                 };
-                // Boxed, as the other answer is: an admitted request needs no room for them.
+                // Boxed, as the other answer is, so that the future of an admitted request stays small.
                 Box::pin(respond::unread(session, head, Bytes::new(), &envelope))
                     .await
                     .map(|()| true)

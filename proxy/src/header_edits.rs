@@ -1,5 +1,5 @@
-//! `listeners[].headers:` — headers that a listener sets and removes, on requests before anything looks at them, and on
-//! every answer.
+//! `listeners[].headers:` — headers that a listener sets and removes, on requests before any other code reads them, and
+//! on every answer.
 //!
 //! Headers that the gateway itself relies on cannot be changed here: framing, credentials, the session and the page of a
 //! request. The configuration refuses those names.
@@ -55,13 +55,13 @@ const PROTECTED_IN_RESPONSES: &[&str] = &[
 /// Prefix of headers that follow from `admission.origins` in answers to web pages.
 const CORS_PREFIX: &str = "access-control-";
 
-/// Prefix of the headers of a browser's preflight.
+/// Prefix of the header names that a browser's preflight uses.
 const PREFLIGHT_PREFIX: &str = "access-control-request-";
 
 /// Prefix of headers that repeat a tool's arguments (MCP 2026-07-28), and must equal the body.
 const ARGUMENT_PREFIX: &str = "mcp-param-";
 
-/// Maximum number of headers in one list.
+/// Maximum number of entries of one list of changes.
 const EDITS_MAX: usize = 64;
 
 /// A listener's changes to the headers of its requests and answers.
@@ -73,7 +73,7 @@ pub(crate) struct HeaderEdits {
     pub(crate) response: Edits,
 }
 
-/// Changes of one direction.
+/// Changes to the headers of requests, or of answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edits {
     set: Vec<(HeaderName, HeaderValue)>,

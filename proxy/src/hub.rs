@@ -1,10 +1,10 @@
 //! The gateway's control loop: the first scan, SIGHUP and SIGUSR1, session expiry, and the drain that ends
 //! the process.
 //!
-//! It has a small runtime of its own. All owners of children run there, so installing packages or stopping a stubborn worker
-//! never takes a thread from requests; message I/O lives in the proxy's runtimes (DESIGN §4, *Processes*). It is not a
-//! Pingora background service because those begin only inside `Server::run`, and parts that are built before, the reloader
-//! above all, need this runtime already.
+//! The loop has a small runtime of its own. All owners of child processes run there, so installing packages or stopping
+//! a stubborn worker never takes a thread from requests; message I/O is done in the proxy's runtimes (DESIGN §4,
+//! *Processes*). It is not a Pingora background service because those begin only inside `Server::run`, and objects that
+//! are built earlier, above all the reloader, need this runtime already.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,26 +27,26 @@ use crate::replicas::ReplicaLink;
 use crate::signals::Signals;
 use crate::upgrade::{Offer, Predecessor, Successor};
 
-/// How often expired sessions are swept.
+/// Interval at which expired sessions are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of looking for expired keys, whose sessions end then.
+/// Interval of looking for expired keys, whose sessions are ended.
 const EXPIRED_KEYS_EVERY: Duration = Duration::from_secs(60);
 
-/// Interval at which the drain looks if the last request has been answered.
+/// Interval at which the drain checks whether the last request has been answered.
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
 
-/// How long the drain waits for Pingora to close its listeners before it believes that nothing is in flight: a
-/// connection accepted in the last moment has not been counted yet.
+/// Time that Pingora gets to close its listeners before the drain trusts the count of requests in flight: a connection
+/// accepted in the last moment has not been counted yet.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// How long the drain waits for clients to read the end of their streams.
+/// Maximum time that the drain waits for clients to read the end of their streams.
 const STREAMS_END: Duration = Duration::from_secs(2);
 
-/// How long workers may take to end after the last request.
+/// Maximum time for workers to end after the last request.
 const WORKERS_STOP: Duration = Duration::from_secs(5);
 
-/// The parts that the control loop runs.
+/// The control loop, with the objects that it drives.
 pub(crate) struct Hub {
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) service: Service,
@@ -64,7 +64,7 @@ pub(crate) struct Hub {
     pub(crate) succession: Succession,
     /// True when this process runs namespaces. A manager alone leaves them to the core.
     pub(crate) serves_namespaces: bool,
-    /// A text to print when the first scan is done and its lines work.
+    /// Text to print after the first scan, when the commands in it work.
     pub(crate) announcement: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Hub {
 pub(crate) struct Succession {
     /// The gateway that this one takes over from.
     pub(crate) predecessor: Option<Predecessor>,
-    /// Opened when connections are to be accepted.
+    /// Set to true when connections are to be accepted.
     pub(crate) gate: watch::Sender<bool>,
     pub(crate) offer: Offer,
     /// Successors that are ready.
@@ -162,7 +162,7 @@ impl Hub {
         self.health.set_draining();
         // A reload that installs packages must not delay the stop.
         self.reloader.close();
-        // Streams that are opened from now on end at once, too.
+        // Streams that are opened from now on end at once.
         self.service.replicas().leave().await;
         // Idle connections linger where a successor accepts new ones.
         let linger = successor.as_ref().map(|_| Instant::now() + LINGER);
@@ -187,7 +187,7 @@ impl Hub {
             replicas.end_streams();
         }
         let relayed = || self.relay.as_ref().map_or(0, RelayServer::open);
-        // The others forward requests here until their next beat.
+        // Other replicas forward requests here until their next heartbeat.
         let heard = match self.service.replicas().has_others() {
             true => SETTLE + BEAT_EVERY,
             false => SETTLE,
@@ -211,7 +211,7 @@ impl Hub {
                 "the grace period is over, ending requests that still run"
             );
         }
-        // Calls that outlived the grace period get no further time.
+        // Workers whose calls outlived the grace period get no further time.
         let patience = if left > 0 {
             Duration::ZERO
         } else {

@@ -1,5 +1,5 @@
-//! `tooldock import-nginx`: an nginx front of MCP servers as a configuration of the gateway. `tooldock_import_nginx` makes the
-//! configuration; here it is read back by the gateway's own loader, and written.
+//! `tooldock import-nginx`: turns an nginx in front of MCP servers into a configuration of the gateway.
+//! `tooldock_import_nginx` makes the configuration; this module checks it with the gateway's own loader, and writes it.
 
 mod new_limits;
 
@@ -117,7 +117,7 @@ fn checked(yaml: &str) -> Result<(), ConfigError> {
 
 /// Writes the whole file or nothing. It contains digests of tokens, so only its owner may read it.
 fn write(output: &Path, yaml: &str, force: bool) -> io::Result<()> {
-    // A device or a pipe stays: /dev/stdout, /dev/null.
+    // A device or a pipe, such as /dev/stdout, is written to and not replaced.
     if fs::metadata(output).is_ok_and(|it| !it.is_file() && !it.is_dir()) {
         return fs::write(output, yaml);
     }

@@ -5,7 +5,7 @@
 //! run ── every second: whose keys are due? ──────┐
 //! settle ── a token waits for newer keys ────────┴─▶ one flight per issuer ─▶ keys.rs ─▶ IssuerKeys::replace
 //! run ── every second: whose answers end soon? ──┐
-//! settle ── a token waits for an answer ─────────┴─▶ one flight per token, in a place of places.rs ─▶ introspection.rs ─▶ Issuer::answered
+//! settle ── a token waits for an answer ─────────┴─▶ one flight per token (places.rs) ─▶ introspection.rs ─▶ Issuer::answered
 //! ```
 //!
 //! A failure leaves the keys that were there: an issuer that is down stops no client with a token by a known key, and lets
@@ -42,11 +42,11 @@ use crate::rules::Rules;
 /// Interval of looking for keys that are due.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long a request waits for newer keys, or for an answer about its token.
+/// Maximum time for which a request waits for newer keys, or for an answer about its token.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// Maximum number of opaque tokens, of all issuers, that are asked about or wait for a place at once. Each has a request of its
-/// own, or counted before.
+/// Maximum number of opaque tokens, of all issuers, about which an issuer is being asked or is to be asked. Each
+/// belongs to a waiting request, or has admitted one before.
 const QUESTIONS_MAX: usize = 16_384;
 
 /// Maximum number of times that one request may wait: once for each issuer that could know its token, and once more.
@@ -61,23 +61,23 @@ pub(crate) struct Issuers {
     control: Handle,
     /// Plain data. Schedules by issuer; removed issuers are dropped.
     schedules: Mutex<HashMap<String, Schedule>>,
-    /// The number of times that an issuer's keys have lost one.
+    /// The number of key sets that lacked a key of the set before, over all issuers.
     losses: watch::Sender<u64>,
-    /// Plain data. Questions on their way, by issuer and token.
+    /// Plain data. Running questions, by issuer and token.
     questions: Mutex<HashMap<(String, TokenDigest), Flight>>,
     /// Plain data. Places by issuer; removed issuers are dropped.
     places: Mutex<HashMap<String, Arc<Places>>>,
     patience: Patience,
 }
 
-/// A fetch on its way; over when its sender is gone.
+/// Receiver that ends when a running fetch or question is over.
 type Flight = watch::Receiver<()>;
 
-/// The way to newer keys for a token by an unknown key.
+/// The state of an issuer's keys, for a token by an unknown key.
 enum NewerKeys {
-    /// The keys are on their way.
+    /// The keys are being fetched.
     Flight(Flight),
-    /// The keys can be fetched from then on.
+    /// The keys can be fetched again at this time.
     From(Instant),
     /// The known keys are the newest.
     AreThere,
@@ -134,7 +134,7 @@ impl Issuers {
         }
     }
 
-    /// Gets the keys or the answer that a client's token needs to be judged, within a short wait. Returns the way in which the
+    /// Gets the keys or the answer by which a client's token can be judged, within a short wait. Returns how the
     /// request is to be judged again.
     pub(crate) async fn settle(
         self: &Arc<Self>,
@@ -157,7 +157,7 @@ impl Issuers {
         let Some(mut flight) = flight else {
             return AdmissionAttempt::Last;
         };
-        // Ends with an error when the flight is over, and that is the end of the wait.
+        // The flight is over when its sender is dropped, which `changed` reports as an error.
         let over = timeout(WAIT, flight.changed()).await.is_ok();
         match over && waited < WAITS_MAX {
             true => AdmissionAttempt::Again,
@@ -165,26 +165,26 @@ impl Issuers {
         }
     }
 
-    /// The number of times that the keys of an issuer have lost one.
+    /// The number of key sets that lacked a key of the set before, over all issuers.
     pub(crate) fn losses(&self) -> u64 {
         *self.losses.borrow()
     }
 
-    /// Waits until the keys of an issuer have lost one since that count: a token that was verified then may have been by that
-    /// key, and its client comes back to be admitted again.
+    /// Waits until an issuer's keys have lost one since [`Issuers::losses`] was `count`: a token that was verified then
+    /// may have been verified by the lost key, and its client has to be admitted again.
     pub(crate) async fn lose_keys_after(&self, count: u64) {
         let mut losses = self.losses.subscribe();
         // The sender is `self`.
         let _ = losses.wait_for(|now| *now != count).await;
     }
 
-    /// Waits for as long as an opaque token counts for the principal of that name: the issuer is asked again whenever its answer
-    /// is old. Ends when the token is judged and does not count any more; a token that cannot be judged goes on to count until
-    /// its own end, which the caller knows.
+    /// Waits while an opaque token counts for the principal called `principal`: the issuer is asked again whenever its
+    /// answer is old. Ends when the token is judged and no longer counts. A token that cannot be judged goes on to
+    /// count until its own end, which the caller knows.
     pub(crate) async fn outlive(self: Arc<Self>, token: Secret, principal: Arc<str>) {
         /// Interval of looking up an open stream's token again. A stream may outlast the issuer's answer by this time.
         const AGAIN: Duration = Duration::from_secs(2);
-        /// Pause between two looks while the token cannot be judged.
+        /// Pause between two attempts while the token cannot be judged.
         const AGAIN_UNJUDGED: Duration = Duration::from_secs(5);
         let mut pause = AGAIN;
         loop {
@@ -209,7 +209,7 @@ impl Issuers {
             };
             pending.counted = true;
             waited += 1;
-            // A token that counted before uses up no client's share.
+            // A token that counted before is not counted against any client.
             if self.settle(&pending, UNIX, waited).await != AdmissionAttempt::Again {
                 return TokenVerdict::Pending(pending);
             }
@@ -234,8 +234,8 @@ impl Issuers {
         }
     }
 
-    /// The way to newer keys for a token by an unknown key: the running flight that fetches its issuer's keys, or a new flight.
-    /// Where the newest keys are there, the client may wait for newer ones once in a while.
+    /// The state of an issuer's keys, for a token by an unknown key; starts a fetch if one is due. Where the newest
+    /// keys are known, the client may now and then wait until newer ones can be fetched.
     fn newer_keys(
         self: &Arc<Self>,
         issuer: &Arc<Issuer>,
@@ -252,7 +252,7 @@ impl Issuers {
             return NewerKeys::Flight(self.fetch(issuer, schedule));
         }
         match schedule.newest_until(now) {
-            // The first wait of the request: it has brought no keys yet.
+            // Only for a request that has waited at most once.
             Some(until) if waited <= 1 && self.patience.take(client, now) => NewerKeys::From(until),
             Some(_) => NewerKeys::AreThere,
             None => NewerKeys::Unreachable,
@@ -309,8 +309,8 @@ impl Issuers {
         }
     }
 
-    /// The flight that asks about a client's token: the running one, or a new one. `None` where the client has too many unknown
-    /// tokens on their way.
+    /// The flight that asks about a client's token: the running one, or a new one. `None` where too many questions are
+    /// running, of the client or of all.
     fn question(self: &Arc<Self>, pending: &Pending, client: IpAddr) -> Option<Flight> {
         let name = pending.issuer.config().issuer.clone();
         let key = (name, pending.digest);
@@ -335,7 +335,7 @@ impl Issuers {
         Some(flight)
     }
 
-    /// The claim of a question to a place at its issuer.
+    /// The claim of a question to a place at its issuer; `None` where the client has too many unknown tokens waiting.
     fn claim(&self, issuer: &str, pending: &Pending, client: IpAddr) -> Option<Claim> {
         let mut all = lock(&self.places);
         let places = all.entry(issuer.to_owned()).or_insert_with(Places::new);
@@ -363,7 +363,7 @@ impl Issuers {
     }
 }
 
-/// The schedule of an issuer's keys, a new one where there is none.
+/// The schedule of an issuer's keys; begins one if there is none.
 fn schedule_of<'a>(
     schedules: &'a mut HashMap<String, Schedule>,
     issuer: &Arc<Issuer>,

@@ -1,7 +1,7 @@
 //! A secret of this gateway that is made once and kept in a small file of the data directory.
 //!
-//! The file is readable by its owner alone, and exists as a whole or not at all. Tools run as the same user: the secret
-//! is hidden from other users of the machine, not from them.
+//! Only its owner can read the file, and it exists as a whole or not at all. Tools run as the same user: the secret is
+//! hidden from other users of the machine, not from tools.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tooldock_workers::regular_file;
 
-/// The text behind a staged file's name, before some digits.
+/// Part of a staged file's name between the file's own name and random digits.
 const STAGED: &str = ".new.";
 
 /// Reads the file, at most one byte more than `bytes_max`; a missing file is made with the bytes of `make`. If several

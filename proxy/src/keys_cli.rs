@@ -1,4 +1,4 @@
-//! `tooldock keys`: API keys by hand. A key is printed once, when it is made; nothing keeps it.
+//! `tooldock keys`: makes, lists and revokes API keys. A key is printed once, when it is made; only its hash is stored.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -49,7 +49,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
             }
             let made = store.create(wanted(new))?;
             tell_of_gateways_behind(&store);
-            // Without a running gateway, the program at its address is shown no tokens.
+            // Tokens are sent only to a running gateway, not to another program at its address.
             if store.has_running_gateway() {
                 let (config, data) = (arguments.config.as_deref(), arguments.data_dir.as_deref());
                 let id = made.record.id.to_string();
@@ -129,7 +129,7 @@ fn wanted(arguments: NewKeyArgs) -> NewKey {
     }
 }
 
-/// A new key for people: the key alone on its line, so that it can be copied.
+/// The text about a new key, for people: the key ends its line, so that it can be copied.
 fn told(made: &MadeKey) -> String {
     format!(
         "id:  {}\nkey: {}\nKeep the key now: it is not stored and not shown again. Send it as `Authorization: Bearer KEY`.\n",
@@ -138,7 +138,7 @@ fn told(made: &MadeKey) -> String {
     )
 }
 
-/// A new key for programs.
+/// The JSON about a new key.
 #[derive(Serialize)]
 struct CreatedKey<'a> {
     key: &'a str,
@@ -155,7 +155,7 @@ impl<'a> CreatedKey<'a> {
     }
 }
 
-/// The columns of a record.
+/// The JSON or the table row of a key's record.
 #[derive(Serialize)]
 struct KeyRow<'a> {
     id: String,

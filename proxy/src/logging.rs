@@ -25,19 +25,18 @@ use crate::config::{LogConfig, LogFormat, LogLevel};
 /// Lines per second that Pingora may write; see [`calm`].
 const PINGORA_LINES_PER_SECOND: u64 = 10;
 
-/// The filter of this process's log, so that its level can change while it runs. Logging is global, and so is this.
+/// The log's filter, so that its level can change while the process runs. Static because logging is global.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Starts logging, once per process.
 ///
 /// # Errors
 ///
-/// When something else has taken the process's log already.
+/// When the process's global logger is already set.
 pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
-        // Standard error may be a file on a full disk. A complaint about that would be a panic of the thread that
-        // logged.
+        // Standard error may be a file on a full disk. Reporting that error would panic the thread that logged.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let lines = match config.format {
@@ -57,7 +56,7 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter.and(calm)));
     tracing::subscriber::set_global_default(subscriber).context("cannot start logging")?;
     log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
-    // Records of libraries are taken at `warn` at most, whatever our own level is or becomes.
+    // Records of libraries are taken at `warn` at most, whatever the gateway's own level is or becomes.
     log::set_max_level(log::LevelFilter::Warn);
     FILTER.get_or_init(|| handle);
     Ok(())
@@ -87,12 +86,12 @@ impl Log for Libraries {
     }
 }
 
-/// Returns true if a line of Pingora's, an error to it, only says that a client broke off or does not speak the
-/// protocol. A load balancer that probes for an open port causes a line every few seconds.
+/// Returns true if an error logged by Pingora only says that a client broke off or does not speak the protocol. A load
+/// balancer that probes for an open port causes such a line every few seconds.
 fn is_a_clients_doing(text: &str) -> bool {
     [
         "H2 handshake error",
-        // A head that was cut off. Later failures are logged by us.
+        // The error of an incomplete head. Later failures are logged by the gateway.
         "Fail to proxy:",
         "failed to send error response to downstream",
     ]
@@ -107,7 +106,8 @@ fn calm(target: &str) -> bool {
     if !target.starts_with("pingora") {
         return true;
     }
-    // The second in the upper half, the lines written in it in the lower one: one number needs no lock.
+    // Holds the second in the upper half, and the lines written in it in the lower half: one atomic number needs no
+    // lock.
     let second = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs() & u64::from(u32::MAX));
@@ -134,7 +134,7 @@ pub(crate) fn set_level(level: LogLevel) {
     }
 }
 
-/// Our crates at the level asked for; libraries at `warn` at most, since Pingora logs much at `info`.
+/// Logs this workspace's crates at the given level, and libraries at `warn` at most, since Pingora logs much at `info`.
 fn filter(level: LogLevel) -> Targets {
     let ours = match level {
         LogLevel::Error => LevelFilter::ERROR,

@@ -1,6 +1,7 @@
 //! `tooldock`: one binary, its subcommands and exit codes.
 //!
-//! 0 fine; 2 bad usage or configuration, with one plain line on standard error; 1 anything else.
+//! Exit code 0 is success; 2 is bad usage or configuration, with one plain line on standard error; 1 is any other
+//! failure.
 
 mod access_log;
 mod allocator;
@@ -63,7 +64,7 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     tooldock_workers::process::hide_from_tools();
-    // Before anything else: a guard runs beside every child, and must stay as small as it is.
+    // Tested before any other work: a guard runs beside every child process, and must use little memory.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == "__guard" => {

@@ -1,4 +1,4 @@
-//! The management tools' view of the configuration.
+//! Values of the configuration that the management tools and the web UI get.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::{Effective, ProfileName};
 /// The container's name in commands for operators, unless the operator configures another.
 const CONTAINER: &str = "tooldock-manager";
 
-/// The store without its values, and the API keys.
+/// The secrets store for the management tools, which see no values, and the API keys.
 pub(crate) fn secrets(
     effective: &Effective,
     store: &Arc<SecretStore>,

@@ -18,7 +18,7 @@ pub(crate) use self::ending::Ending;
 use self::process::ProcessMetrics;
 pub(crate) use self::state::StateMetrics;
 
-/// Statuses that have a prepared counter; others are looked up, which costs a hash.
+/// Statuses that have a prepared counter; the counter of another status is looked up, which costs a hash.
 const STATUSES: [u16; 18] = [
     200, 202, 204, 400, 401, 403, 404, 405, 406, 408, 413, 415, 422, 429, 431, 500, 503, 504,
 ];
@@ -46,7 +46,7 @@ const BUCKETS: [f64; 13] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0,
 ];
 
-/// The way of a long stream to its client.
+/// The connection by which a long stream reaches its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamTransport {
     /// A connection of its own, outside Pingora.
@@ -85,7 +85,7 @@ metric_table! {
             BUCKETS;
     }
     {
-        /// The counters of the filters' reasons; each is made with its first refusal.
+        /// The counters of the filters' reasons, each made with its first refusal.
         by_reason: [(&'static str, OnceLock<IntCounter>); Reason::ALL.len()] =
             Reason::ALL.map(|reason| (reason.code(), OnceLock::new()));
         routes: [RouteSeries; ROUTES.len()] = ROUTES.map(|route| RouteSeries {
@@ -168,7 +168,7 @@ pub(crate) struct OpenStream {
 }
 
 impl OpenStream {
-    /// Notes the reason of its end.
+    /// Counts the reason of the stream's end.
     pub(crate) fn ended(&self, ending: Ending) {
         self.ended[ending as usize].inc();
     }

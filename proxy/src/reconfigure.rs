@@ -1,4 +1,5 @@
-//! SIGHUP's part beside the namespaces: read the configuration again and put into force what can change while running.
+//! Reload of the configuration on SIGHUP: reads the configuration again and puts into force the keys that can change
+//! while the gateway runs. Namespaces are reloaded separately.
 //!
 //! A configuration that does not pass its checks changes nothing. Changed keys that cannot change live (addresses, threads,
 //! the data directory, …) are named in the log and wait for a restart. New HTTP/2 connections keep the head limit and idle
@@ -29,7 +30,7 @@ use crate::rules;
 use crate::rules::Rules;
 use crate::tls::{PreparedTls, TlsListener, mutual};
 
-/// The state that a reload of the configuration may swap.
+/// The objects that a reload of the configuration may change.
 pub(crate) struct Reconfigure {
     /// The configuration in force. It knows its sources, from which the next one is loaded.
     pub(crate) current: Effective,
@@ -38,11 +39,11 @@ pub(crate) struct Reconfigure {
     pub(crate) certificates: Vec<Arc<TlsListener>>,
     /// The certificate shown at `replicas.address`; `None` without TLS.
     pub(crate) replica_certificate: Option<Arc<TlsListener>>,
-    /// The connections to other replicas, which show that certificate, too.
+    /// The connections to other replicas, on which this replica shows the same certificate.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) reloader: Arc<Reloader>,
     pub(crate) secrets: Arc<SecretStore>,
-    /// The scopes of keys follow the configuration.
+    /// API keys, whose scopes follow the configuration.
     pub(crate) keys: Arc<KeyStore>,
     pub(crate) service: Service,
     /// The bound on the memory of all answers.
@@ -63,7 +64,7 @@ impl Reconfigure {
             Ok((next, _)) => self.read_certificates(next),
             Err(_) => self.read_certificates(&self.current),
         };
-        // Names in certificates are never judged by entries that were written for other authorities.
+        // No entry of the configuration is applied to certificates of authorities for which it was not written.
         if let Ok((configured, _)) = &next
             && let Some(error) = self.needs_its_authorities(configured, &certificates.unusable)
         {
@@ -103,7 +104,7 @@ impl Reconfigure {
         }
     }
 
-    /// The configuration in its present files.
+    /// Loads the configuration from its present files.
     fn next(&self) -> Result<(Effective, Admission), String> {
         let next = self.current.reload().map_err(|error| error.to_string())?;
         let admission = rules::admission(&next, self.keys.tables())?;
@@ -115,7 +116,7 @@ impl Reconfigure {
         let mut certificates = Certificates::default();
         let hosts = &configured.config.admission.hosts;
         for listener in &self.certificates {
-            // Listeners neither come nor go with a reload, nor does their TLS.
+            // A reload neither adds nor removes listeners, nor their TLS.
             let Some(tls) = tls_of(configured, listener.name()) else {
                 continue;
             };
@@ -130,8 +131,8 @@ impl Reconfigure {
         certificates
     }
 
-    /// Returns true if the stores of secrets and of API keys can be read. The gateway goes on with the values read before, and
-    /// would not start again.
+    /// Returns true if the stores of secrets and of API keys can be read. If they cannot, the gateway goes on with the
+    /// values read before, but would not start again.
     fn are_stores_readable(&self) -> bool {
         let secrets = self.secrets.read().map(drop);
         let keys = self.keys.list().map(drop);
@@ -145,8 +146,8 @@ impl Reconfigure {
         failed.iter().all(Option::is_none)
     }
 
-    /// Reads the files of `replicas.tls` again, and uses them for new connections of other replicas and to them. False if
-    /// they cannot be used. Which files these are is settled at the start.
+    /// Reads the files of `replicas.tls` again, and uses them for new connections from and to other replicas. Returns
+    /// false if they cannot be used. The paths of the files are those of the start.
     fn read_replica_certificate(&self) -> bool {
         let config = &self.current;
         let (Some(listener), Some(files)) = (&self.replica_certificate, config.replica_tls())
@@ -277,8 +278,8 @@ struct Certificates {
 }
 
 impl Certificates {
-    /// Removes certificates with other authorities than those in force: the entries for these authorities are not put in
-    /// force.
+    /// Removes certificates whose client authorities differ from those in force, since the entries for the new
+    /// authorities are not put into force.
     fn keep_authorities(&mut self) {
         let others = self.usable.extract_if(.., |it| it.has_other_authorities());
         let unusable = others.map(|prepared| {

@@ -1,12 +1,12 @@
-//! The relay's socket: binds the socket, accepts connections, and hands each to the service with the kernel's credentials of the
-//! process at the other end.
+//! The relay's socket: binds the socket, accepts connections, and hands each to the service with the kernel's
+//! credentials of the peer process.
 //!
 //! ```text
 //!   accept (control runtime) ──▶ room for one more? ──▶ a runtime of the message path ──▶ Service::serve_relay
 //! ```
 //!
-//! Nothing of Pingora and nothing of HTTP is here: the service knows the protocol of a connection. The socket's file stays when
-//! the gateway ends, as those of listeners do; the next start replaces the file if no process listens there.
+//! This module uses neither Pingora nor HTTP: the service knows the protocol of a connection. The socket's file stays
+//! when the gateway ends, as those of listeners do; the next start replaces the file if no process listens there.
 
 use std::io;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
@@ -31,14 +31,14 @@ use crate::sockets::{self, BoundSocket, PassedSockets};
 
 /// Pause after a connection could not be accepted: the usual cause, too many open files, passes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Interval of checking, while calls run, if a client that no longer writes is gone altogether.
+/// Interval of checking, while calls run, whether a client that no longer writes has closed the connection entirely.
 const GONE_CHECK: Duration = Duration::from_millis(100);
 /// Time limit for a refused client to read the reason.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
-/// The message for a client that finds no room.
+/// The answer to a client that is refused because there are too many connections.
 const FULL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"too many connections: try again later\"}}\n";
 
-/// The socket, bound before anything else is built.
+/// The relay's socket, bound early in the start.
 #[derive(Debug)]
 pub(crate) struct RelaySocket {
     listener: StdListener,
@@ -81,7 +81,7 @@ impl RelaySocket {
     }
 }
 
-/// The remedy for the usual causes.
+/// The remedy for the usual causes of an error, for its message; empty for other errors.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; make the folder first",
@@ -93,7 +93,7 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 impl RelaySocket {
-    /// Another handle of the socket, and its address.
+    /// Duplicates the handle of the socket; returns its address, too.
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ pub(crate) struct RelayServer {
 }
 
 impl RelayServer {
-    /// Serves the socket once the gate is open: accepts on the current runtime, and serves each connection on one of the message
-    /// path.
+    /// Serves the socket once `gate` is true: accepts connections on the current runtime, and serves each on a runtime
+    /// of the message path.
     ///
     /// # Errors
     ///
@@ -138,9 +138,9 @@ impl RelayServer {
             connections,
             stopped,
         };
-        // Ends with the sender of `stop`, which this value owns.
+        // Ends when the sender of `stop` is dropped, which this value owns.
         tokio::spawn(async move {
-            // Without a sender there is nothing to wait for.
+            // An error means that the sender of the gate is gone, so there is nothing to wait for.
             let _ = gate.wait_for(|open| *open).await;
             accepting.run(listener).await;
         });
@@ -173,7 +173,7 @@ impl Accepting {
         let mut stopped = self.stopped.clone();
         loop {
             // - told to stop
-            // - a client, as soon as connections that give way to it have ended
+            // - a client has connected, as soon as connections that were closed for it have ended
             let next = async {
                 self.relay.way_out().await;
                 listener.accept().await
@@ -203,11 +203,11 @@ impl Accepting {
         let peer = RelayPeer {
             uid: credentials.uid(),
             gid: credentials.gid(),
-            // 0 stands for a process outside this PID namespace.
+            // 0 means a process outside this PID namespace.
             pid: credentials.pid().filter(|pid| *pid > 0),
             project: None,
         };
-        // Registered again in the runtime that serves it.
+        // Converted, so that the runtime that serves the stream can register it.
         let stream = stream.into_std()?;
         let connection = SocketConnection {
             relay: Arc::clone(&self.relay),
@@ -223,7 +223,7 @@ impl Accepting {
     }
 }
 
-/// Refuses a client for want of room.
+/// Refuses a client because there are too many connections.
 async fn turn_away(mut stream: UnixStream) {
     let _ = timeout(REFUSAL_TIME, stream.write_all(FULL)).await;
 }
@@ -281,7 +281,8 @@ impl SocketConnection {
     }
 }
 
-/// Waits until the client has closed the connection, and not only its writing end: bytes that are written now would not be read.
+/// Waits until the client has closed the connection, and not only its writing half: bytes written from then on would
+/// not be read.
 async fn gone(stream: &UnixStream) {
     while let Ok(ready) = stream.ready(Interest::WRITABLE).await {
         if ready.is_write_closed() {
@@ -291,7 +292,7 @@ async fn gone(stream: &UnixStream) {
     }
 }
 
-/// A connection that is read and written at once, and checked for its client's departure.
+/// A connection that is read, written, and checked for its client's departure at the same time.
 struct SharedStream(Arc<UnixStream>);
 
 impl AsyncRead for SharedStream {

@@ -1,4 +1,5 @@
-//! The HTTP client of remote servers: the port of `tooldock_upstream::http_client`, on Pingora's connections.
+//! The HTTP client of remote servers: implements the trait of `tooldock_upstream::http_client` on Pingora's
+//! connections.
 //!
 //! ```text
 //! RemoteClient ─▶ Pool (one per server) ─▶ Member (one per backend) ─▶ exchange: connection, request, response

@@ -96,7 +96,7 @@ impl ReplicaLink {
         self.forwarder.set_tls(tls);
     }
 
-    /// True if a connection came in at the address for replicas.
+    /// Returns true if a connection was accepted at the address for replicas.
     pub(crate) fn is_at_door(&self, local: Option<&LocalAddress>) -> bool {
         local.is_some() && local == self.address.as_ref()
     }
@@ -105,7 +105,7 @@ impl ReplicaLink {
     ///
     /// # Errors
     ///
-    /// The request has no passport that is valid here.
+    /// When the request has no passport that is valid here.
     pub(crate) fn arrival(
         &self,
         header: &RequestHeader,
@@ -292,7 +292,7 @@ impl RoutedRequest for HttpRequest<'_> {
     }
 }
 
-/// Listener, peer and other circumstances of the client's request to this gateway.
+/// Listener, peer and further facts of the client's request to this gateway.
 pub(crate) struct Met<'a> {
     pub(crate) listener: &'a GatewayListener,
     pub(crate) peer: Peer,

@@ -1,4 +1,4 @@
-//! The id of a request: the client's own `X-Request-Id` where it is usable, else one of ours (OBS-07).
+//! The id of a request: the client's own `X-Request-Id` if it is usable, else an id made by the gateway (OBS-07).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use http::{HeaderName, HeaderValue};
 /// The header every answer carries, so that a client can name its request to the operator (OBS-07).
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id taken from a client, in bytes. It appears in every log and audit line of the request.
+/// Maximum length of an id taken from a client, in bytes. It appears in every log and audit line of the request.
 const MAX_LENGTH: usize = 128;
 
-/// The length of the part that distinguishes this process from others.
+/// Number of bytes of an id that distinguish this process from others.
 const PREFIX: usize = 9;
 
 /// Makes ids that do not repeat: a random start per process, then a count.
@@ -43,7 +43,7 @@ impl RequestIds {
             .map_or_else(|| self.mint(), Arc::from)
     }
 
-    /// An id of ours.
+    /// Makes a new id.
     pub(crate) fn mint(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // Every request needs an id, so the digits are written by hand: formatting costs several times as much.
@@ -70,7 +70,7 @@ fn write_hex(mut number: u64, text: &mut [u8]) {
     }
 }
 
-/// Letters, digits and a few separators: nothing that could break a log line or a header.
+/// Returns true for letters, digits and a few separators: nothing that could break a log line or a header.
 fn usable(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= MAX_LENGTH

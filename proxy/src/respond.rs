@@ -1,8 +1,9 @@
-//! Writes answers: the service's replies and the edge's refusals. Decides if the connection lives on afterwards.
+//! Writes answers: the service's replies and the edge's refusals. Decides whether the connection is kept afterwards.
 //!
-//! A reply of known length leaves in one write: Pingora keeps the head in its buffer until the last body byte. So does a
-//! streamed body that is short and over before its head is written. Any other leaves piece by piece, each flushed, with a
-//! time limit per step and an eye on the client. Long streams get their head here and are written elsewhere (see `stream`).
+//! A reply of known length is sent in one write: Pingora keeps the head in its buffer until the last body byte. So is a
+//! streamed body that is short and complete before its head is written. Any other body is sent piece by piece, each
+//! flushed, with a time limit per step, while the client is watched for leaving. Long streams get their head here and
+//! are written elsewhere (see `stream`).
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -27,29 +28,29 @@ use crate::header_edits::Edits;
 use crate::request_id::X_REQUEST_ID;
 use crate::unread::{self, NotTaken};
 
-/// How long an unread request body may take to arrive when the connection is to be kept.
+/// Time limit for the arrival of an unread request body when the connection is to be kept.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The largest body worth reading just to keep the connection of a request it does not belong to.
+/// Maximum size of an unread request body that is read past to keep the connection, in bytes.
 const DRAIN_BYTES: usize = 64 * 1024;
 
-/// Bounds of the part of an unread body that is thrown away behind the answer to a stream of HTTP/2: bytes, and time.
+/// Limits, in bytes and time, for the unread rest of an HTTP/2 request's body that is thrown away after the answer.
 const STREAM_BYTES: usize = 1024 * 1024;
 const STREAM_TIME: Duration = Duration::from_secs(2);
 
-/// The part of a large answer or event that is written under one time limit, in bytes.
+/// Maximum size of a piece of an answer or event that is written under one time limit, in bytes.
 pub(crate) const WRITE_STEP: usize = 128 * 1024;
 
-/// The size, in bytes, up to which pieces that are available at once leave in one write.
+/// Size, in bytes, up to which pieces that are available at once are sent in one write.
 const TOGETHER: usize = 16 * 1024;
 
-/// The number of headers that are added to an answer: request id, length or coding of the body, rest of limits, and
+/// Number of headers that are added to an answer: request id, length or coding of the body, remaining limits, and
 /// Pingora's date and connection.
 const OWN_HEADERS: usize = 6;
-/// The number of headers that are added to an answer to a page.
+/// Number of headers that are added to an answer to a web page of an allowed origin.
 const CORS_HEADERS: usize = 3;
 
-/// The client is gone. Nothing can be done, and nothing needs to be reported.
+/// The error for a client that has left. Nothing is written to it any more, and nothing is reported.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientGone;
 
@@ -60,10 +61,10 @@ impl From<pingora_core::BError> for ClientGone {
     }
 }
 
-/// The parts that all answers to one request share.
+/// Settings that all answers to one request share.
 pub(crate) struct Envelope<'a> {
     pub(crate) request_id: &'a str,
-    /// CORS headers, where the request came from an allowed origin.
+    /// CORS headers; `None` unless the request came from an allowed origin.
     pub(crate) cors: Option<&'a CorsHeaders>,
     /// Time limit of each write of a stream.
     pub(crate) write_timeout: Duration,
@@ -71,7 +72,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) newline: bool,
     /// The listener's changes to the headers.
     pub(crate) edits: Option<&'a Edits>,
-    /// The rest of the limits for the client.
+    /// Remaining budgets of the limits that count the request, for headers of the answer.
     pub(crate) budget: Option<&'a BudgetNote>,
     /// Counts the bytes that the client has not taken; `None` for refusals, which are short.
     pub(crate) answers: Option<&'a AnswerAccount>,
@@ -84,7 +85,7 @@ impl Envelope<'_> {
     ///
     /// # Errors
     ///
-    /// The refusal that takes the place of an answer there is no room for.
+    /// The refusal that replaces an answer for which there is no memory left.
     pub(crate) fn counted(&mut self, mut reply: Reply) -> Result<Reply, Rejection> {
         let (Reply::Full { body, .. } | Reply::Opening { body, .. }) = &mut reply else {
             return Ok(reply);
@@ -102,10 +103,10 @@ impl Envelope<'_> {
         Ok(reply)
     }
 
-    /// The head for Pingora. `framing` is the length or coding of the body, if it has one.
+    /// Makes the head for Pingora. `framing` is the length or coding of the body, if it has one.
     fn head(&self, head: Head, framing: Option<(HeaderName, HeaderValue)>) -> ResponseHeader {
         let cors = self.cors.map_or(0, |_| CORS_HEADERS);
-        // Put into the map here, because Pingora reads the name of each header that is added to its own.
+        // Put into a map here, because Pingora parses the name of each header that is added to its own map.
         let mut headers = HeaderMap::with_capacity(head.headers.len() + cors + OWN_HEADERS);
         for (name, value) in head.headers {
             headers.append(name, value);
@@ -156,7 +157,7 @@ async fn write_full(
     body: Bytes,
     envelope: &Envelope<'_>,
 ) -> Result<(), ClientGone> {
-    // The answer to HEAD names the length of the answer to GET, which is not known here, or none.
+    // The answer to HEAD may only name the length of the answer to GET, which is not known here, or none.
     let bodiless =
         session.req_header().method == Method::HEAD || head.status == StatusCode::NO_CONTENT;
     let body = match envelope.newline && !body.is_empty() && is_json(&head) {
@@ -172,7 +173,7 @@ async fn write_full(
     }
     let size = body.len();
     if size <= WRITE_STEP * 2 {
-        // Pinned here: otherwise it would be moved on its way into the limit.
+        // Pinned here, as otherwise the future would be moved into the time limit.
         let written = pin!(async {
             session.write_response_header(header, false).await?;
             session.write_response_body(Some(body), true).await
@@ -189,7 +190,7 @@ fn is_json(head: &Head) -> bool {
     headers.any(|(name, value)| name == CONTENT_TYPE && value == "application/json")
 }
 
-/// The body with a newline at its end. It is copied if it has other holders.
+/// Appends a newline to a body. The body is copied if it has other holders.
 fn with_newline(body: Bytes) -> Bytes {
     if body.ends_with(b"\n") {
         return body;
@@ -197,7 +198,7 @@ fn with_newline(body: Bytes) -> Bytes {
     joined(body, b"\n")
 }
 
-/// Writes a part of a body in steps, so that the limit is on a client that stops reading and not on one that reads
+/// Writes a piece of a body in steps, so that the time limit hits clients that stop reading, and not those that read
 /// slowly.
 async fn write_steps(
     session: &mut Session,
@@ -214,8 +215,9 @@ async fn write_steps(
     Ok(())
 }
 
-/// A write under the time limit. Pingora's own limit covers bodies only: a head, and the flush of an answer that fits its
-/// buffer, would wait for ever for a client that does not read. `size` is the size of the answer in memory, in bytes.
+/// Runs a write under the time limit. Pingora's own limit covers bodies only: a head, and the flush of an answer that
+/// fits its buffer, would wait forever for a client that does not read. `size` is the size of the answer in memory, in
+/// bytes.
 async fn within<F>(
     envelope: &Envelope<'_>,
     size: usize,
@@ -237,7 +239,7 @@ where
     }
 }
 
-/// Writes the head of an answer whose length is not known. It is flushed.
+/// Writes and flushes the head of an answer whose length is not known.
 ///
 /// # Errors
 ///
@@ -249,7 +251,7 @@ pub(crate) async fn stream_head(
 ) -> Result<(), ClientGone> {
     let mut coding = None;
     if !session.is_http2() {
-        // HTTP/1.0 knows no chunks: the end of the connection is the end of the body.
+        // HTTP/1.0 has no chunks, so the end of the connection ends the body.
         if session.req_header().version == http::Version::HTTP_10 {
             session.set_keepalive(None);
         } else {
@@ -263,8 +265,8 @@ pub(crate) async fn stream_head(
 
 /// Writes an answer piece by piece, each as soon as it is available.
 ///
-/// Two events end it: the last piece; the departure of the client, which is noticed at once because its connection is read
-/// meanwhile, and drops the body.
+/// Two events end it: the last piece was written; or the client has left, which is noticed at once because its
+/// connection is read meanwhile, and drops the body.
 ///
 /// # Errors
 ///
@@ -290,7 +292,7 @@ async fn write_body(
 ) -> Result<(), ClientGone> {
     let mut ready = Ready::of(&mut body);
     if ready.is_all() {
-        // Nothing is left to wait for: it leaves in one write, as any answer of known length.
+        // The whole body is available, so it is sent in one write, like any answer of known length.
         return write_full(session, head, ready.bytes, envelope).await;
     }
     stream_head(session, head, envelope).await?;
@@ -325,10 +327,10 @@ async fn write_body(
     within(envelope, 0, pin!(session.write_response_body(None, true))).await
 }
 
-/// The available part of a body, so that short pieces that came together leave together.
+/// Pieces of a body that are available at once, joined so that they are sent in one write.
 struct Ready {
     bytes: Bytes,
-    /// The piece behind these bytes that does not go with them: `Some(None)` is the end of the body.
+    /// The piece behind these bytes, which does not fit in the same write: `Some(None)` is the end of the body.
     behind: Option<Option<Result<Bytes, BodyError>>>,
 }
 
@@ -337,7 +339,7 @@ impl Ready {
         Self::from(Bytes::new(), body)
     }
 
-    /// A piece, with the available pieces behind it.
+    /// Joins a piece with the available pieces behind it.
     fn from(piece: Bytes, body: &mut BodyStream) -> Self {
         let mut bytes = piece;
         while bytes.len() < TOGETHER {
@@ -355,13 +357,13 @@ impl Ready {
         }
     }
 
-    /// Returns true if the body is over with these bytes.
+    /// Returns true if the body ends with these bytes.
     fn is_all(&self) -> bool {
         matches!(self.behind, Some(None))
     }
 }
 
-/// Bytes with more behind them. They are copied if they have other holders.
+/// Appends `more` to `bytes`, which are copied if they have other holders.
 fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     let mut joined = bytes.try_into_mut().unwrap_or_else(|shared| {
         let mut copy = BytesMut::with_capacity(shared.len() + more.len());
@@ -372,14 +374,14 @@ fn joined(bytes: Bytes, more: &[u8]) -> Bytes {
     joined.freeze()
 }
 
-/// Returns true if a look at an idle connection found bytes of a next request. The look consumes a byte of it, so the
-/// connection must not carry a next request; the client has not left.
+/// Returns true if the check of an idle connection found bytes of a next request. The check consumes one byte of it, so
+/// the connection must not carry a next request; the client has not left.
 pub(crate) fn sent_ahead(error: &pingora_core::Error) -> bool {
     *error.etype() == ErrorType::ConnectError
 }
 
-/// Writes an answer to a request whose body is not read. The connection is kept if the rest of the request is small enough
-/// to be read past.
+/// Writes an answer to a request whose body is not read. The connection is kept if the rest of the request is small
+/// enough to be read past.
 pub(crate) async fn unread(
     session: &mut Session,
     head: Head,
@@ -392,7 +394,7 @@ pub(crate) async fn unread(
     Ok(())
 }
 
-/// Writes a refusal, and keeps the connection where that is safe: if the request's body is small enough to be read past.
+/// Writes a refusal. Keeps the connection if the request's body is small enough to be read past.
 pub(crate) async fn rejection(
     session: &mut Session,
     rejection: &Rejection,
@@ -418,7 +420,7 @@ fn refusal(rejection: &Rejection) -> Head {
     head
 }
 
-/// Writes a refusal without a trustworthy request, and closes the connection.
+/// Writes a refusal of a head that Pingora did not get, and closes the connection.
 pub(crate) async fn without_a_request(
     stream: Stream,
     rejection: &Rejection,
@@ -428,7 +430,7 @@ pub(crate) async fn without_a_request(
     let envelope = Envelope {
         request_id,
         cors: None,
-        // Not needed here: Pingora writes this answer, and the connection (`connection/wire.rs`) limits each of its writes.
+        // Not needed: Pingora writes this answer, and the connection (`connection/wire.rs`) limits each of its writes.
         write_timeout: Duration::MAX,
         // The client's Accept was not read.
         newline: false,
@@ -477,20 +479,21 @@ pub(crate) async fn internal_error(
     Ok(())
 }
 
-/// The unread rest of a request body, and the way in which it is discarded behind the answer.
+/// The unread rest of a request body, and how it is discarded after the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyRest {
-    /// There is no rest, or Pingora reads past it before the next request of the connection.
+    /// Nothing is discarded here: there is no rest, or Pingora reads past it before the connection's next request.
     LeftAlone,
-    /// The rest of a stream of HTTP/2. A stream that ends before its request is complete is reset, and clients take the
-    /// reset for a broken answer, even one that says `NO_ERROR`.
+    /// The rest of an HTTP/2 request. A stream that ends before its request is complete is reset, and clients take the
+    /// reset for a broken answer, even with `NO_ERROR`.
     OfStream,
-    /// The connection ends with the answer; the rest must not reset it before the client has the answer.
+    /// The rest of a request whose connection ends with the answer. Unread bytes must not reset the connection before
+    /// the client has the answer.
     OfConnection,
 }
 
 impl BodyRest {
-    /// The rest of a request whose connection ends with its answer.
+    /// Chooses how to discard the rest of a request whose connection ends with its answer.
     fn of_closed(session: &Session) -> Self {
         match session.is_http2() {
             true => Self::OfStream,
@@ -498,7 +501,7 @@ impl BodyRest {
         }
     }
 
-    /// Reads past the rest, bounded in bytes and time. To be called when the answer is written.
+    /// Reads past the rest, bounded in bytes and time. Must be called after the answer was written.
     pub(crate) async fn discard(self, session: &mut Session) {
         let session = &mut session.downstream_session;
         match self {
@@ -511,8 +514,9 @@ impl BodyRest {
     }
 }
 
-/// Prepares an answer to a request with an unread body: the connection is kept if the rest of the request is small enough
-/// to be read past. To be called before the head of the answer, whose end [`BodyRest::discard`] follows.
+/// Prepares an answer to a request with an unread body: the connection is kept if the rest of the request is small
+/// enough to be read past. Must be called before the answer's head is written; [`BodyRest::discard`] is called after
+/// the answer.
 pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     if session.is_http2() {
         return match session.is_body_done() {
@@ -529,8 +533,8 @@ pub(crate) fn leave_body(session: &mut Session) -> BodyRest {
     BodyRest::OfConnection
 }
 
-/// Reads past the body of a request that is answered with a long stream, which nothing may precede. Returns false if the
-/// body is too large or does not arrive; the connection then ends.
+/// Reads past the body of a request that is answered with a long stream, as the stream's connection must carry no other
+/// bytes. Returns false if the body is too large or does not arrive; the connection then ends.
 pub(crate) async fn read_past(session: &mut Session) -> bool {
     let past = body::read_past(&mut session.downstream_session, DRAIN_BYTES, DRAIN).await;
     if !past {
@@ -539,7 +543,7 @@ pub(crate) async fn read_past(session: &mut Session) -> bool {
     past
 }
 
-/// Returns true if the rest of the request is so small that reading it is cheaper than a new connection.
+/// Returns true if the unread rest of the request is so small that reading it is cheaper than a new connection.
 fn can_read_past(session: &mut Session) -> bool {
     if session.is_body_done() {
         return true;

@@ -19,11 +19,11 @@ use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName,
 use crate::connection::ConnectionLimits;
 use crate::header_edits::HeaderEdits;
 
-/// A listener as the gateway sees it.
+/// A listener with its rules and switches, as requests use them.
 pub(crate) struct GatewayListener {
     /// The listener's name in the configuration.
     pub(crate) name: Arc<str>,
-    /// The address it is bound to, by which a request finds its listener.
+    /// The configured address, by which a request finds its listener.
     pub(crate) address: ListenAddress,
     /// The listener's changes to headers.
     pub(crate) headers: Option<Arc<HeaderEdits>>,
@@ -41,7 +41,7 @@ pub(crate) struct Rules {
     pub(crate) edits_headers: bool,
     pub(crate) bodies: BodyLimits,
     pub(crate) write_timeout: Duration,
-    /// Seconds a connection may idle between requests; `None` closes after each answer.
+    /// Maximum idle time of a connection between requests, in seconds; `None` closes it after each answer.
     pub(crate) keepalive: Option<u64>,
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn listener_at<'a>(
     listeners.iter().find(|it| is_bound_to(&it.address, local))
 }
 
-/// Returns true if a connection that was accepted at `local` belongs to this address. Connections carry the address of their
-/// listener, see `edge`.
+/// Returns true if a connection that was accepted at `local` belongs to the listener at `address`. Connections carry
+/// the address of their listener, see `edge`.
 fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
     match (address, local) {
         (ListenAddress::Tcp(address), SocketAddr::Inet(local)) => address == local,
@@ -74,7 +74,7 @@ fn is_bound_to(address: &ListenAddress, local: &SocketAddr) -> bool {
     }
 }
 
-/// The admission list of a configuration, with the API keys of each moment.
+/// Builds the admission of a configuration; it always uses the current API keys.
 ///
 /// # Errors
 ///
@@ -99,11 +99,11 @@ pub(crate) fn admission(effective: &Effective, keys: KeyTables) -> Result<Admiss
     })
 }
 
-/// The rules for requests, by a configuration.
+/// Builds the rules for requests from a configuration.
 pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     let admission_config = &effective.config.admission;
     let listeners = listeners(effective);
-    // Pingora counts whole seconds; rounding down would turn half a second into none.
+    // Pingora counts whole seconds. Rounding down would turn half a second into none.
     let keepalive = admission_config
         .timeouts
         .keepalive
@@ -123,17 +123,17 @@ pub(crate) fn rules(effective: &Effective, admission: Admission) -> Rules {
     }
 }
 
-/// The bound on the memory of all answers, in bytes.
+/// The limit for the bytes of all answers in memory.
 pub(crate) fn answers_total(effective: &Effective) -> usize {
     in_memory(effective.config.admission.limits.answers_total)
 }
 
-/// A size as a number of bytes in memory.
+/// Converts a size to a number of bytes in memory; `usize::MAX` if it does not fit.
 fn in_memory(size: ByteSize) -> usize {
     usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
-/// The limits of connections, by a configuration.
+/// The limits of connections in a configuration.
 pub(crate) fn connection_limits(effective: &Effective) -> ConnectionLimits {
     let admission = &effective.config.admission;
     ConnectionLimits {
@@ -144,7 +144,7 @@ pub(crate) fn connection_limits(effective: &Effective) -> ConnectionLimits {
     }
 }
 
-/// The listeners in the form that requests use.
+/// Builds the listeners in the form that requests use.
 fn listeners(effective: &Effective) -> Vec<GatewayListener> {
     let admission = &effective.config.admission;
     let of_tokens = admission.tokens.iter().map(|token| &token.namespaces);
@@ -152,7 +152,7 @@ fn listeners(effective: &Effective) -> Vec<GatewayListener> {
     let scoped_tokens = of_tokens
         .chain(certificates.map(|certificate| &certificate.namespaces))
         .any(|namespaces| !namespaces.iter().any(|pattern| pattern == "*"))
-        // Keys come and go while the process runs, and most of them open only some namespaces.
+        // Keys are added and removed while the process runs, and most keys open only some namespaces.
         || effective.keys_file().exists();
     let public_url = effective.config.admission.public_url.origin();
     let overrides = effective.config.namespaces.overrides.iter();
@@ -187,7 +187,7 @@ fn listeners(effective: &Effective) -> Vec<GatewayListener> {
         answers.initialized_wait = effective.config.sessions.initialized_wait;
         GatewayListener {
             name: listener.name.as_str().into(),
-            // Validation has refused impossible changes.
+            // Validation has refused changes that cannot be made.
             headers: HeaderEdits::of(&listener.headers)
                 .ok()
                 .flatten()

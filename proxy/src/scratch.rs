@@ -1,8 +1,8 @@
-//! Reads by way of memory that each thread has once.
+//! Reads from streams by way of a buffer that each thread has once.
 //!
-//! A reader that waits for bytes of unknown number would set memory aside for as long as the wait takes: too much for the
-//! many connections that are idle, and too little for a message of some KiB, which then needs a second read and a copy.
-//! Here a read has much room, and the bytes are kept in a buffer of their own size.
+//! A reader that waits for an unknown number of bytes would hold a buffer for as long as the wait takes: too much
+//! memory for the many connections that are idle, and too small for a message of some KiB, which then needs a second
+//! read and a copy. Here a read has a large buffer, and the bytes are kept in a buffer of their own size.
 //!
 //! Copying costs little for short messages. Long messages seldom come alone: after one of them, the thread reads into a
 //! buffer that is kept as it is, if the bytes fill half of it.
@@ -16,11 +16,11 @@ use std::task::{Context, Poll, ready};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 
-/// The room of a read, in bytes.
+/// Size of the thread's buffer, in bytes.
 const ROOM: usize = 64 * 1024;
-/// Bytes of a buffer that is kept as it is: the size that the allocator keeps at hand for each thread.
+/// Size of a buffer that is kept as it is, in bytes: the allocator keeps buffers of this size at hand for each thread.
 const KEPT: usize = 32 * 1024;
-/// A read of at least this size has usually left bytes for the next read.
+/// After a read of at least this size, more bytes are usually available for the next read.
 pub(crate) const MUCH: usize = KEPT;
 
 thread_local! {
@@ -30,8 +30,8 @@ thread_local! {
     static LONG: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads once and appends the bytes, at most 64 KiB. 0: the stream has ended. If it is dropped while it waits, nothing was
-/// read.
+/// Reads once and appends the bytes, at most 64 KiB. Returns 0 if the stream has ended. If the future is dropped while
+/// it waits, nothing was read.
 ///
 /// # Errors
 ///

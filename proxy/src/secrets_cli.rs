@@ -1,4 +1,5 @@
-//! `tooldock secrets`: the command by which operators put values into the store, and the only way there is.
+//! `tooldock secrets`: the command by which operators put values into the secrets store; there is no other way to do
+//! so.
 //!
 //! A value comes from a prompt without echo, or from standard input where that is no terminal: never from an argument,
 //! which every user of the machine could read. No value is printed, except into the editor of `edit`.
@@ -29,7 +30,7 @@ use crate::cli::{SecretsArgs, SecretsCommand};
 use crate::config::{self, Effective, SecretsSettings};
 use crate::{print, refuse};
 
-/// The remark about the moment at which a change takes effect.
+/// Note on when a change takes effect.
 const TAKES_EFFECT: &str = "It takes effect at the next reload: `reload_core` of the management server, POST /reload, or SIGHUP.";
 
 /// The reason why a command failed.
@@ -116,7 +117,7 @@ fn set(
     key: &str,
     scope: &Scope,
 ) -> Result<String, CommandFailure> {
-    // Checked before the operator types the value.
+    // The key is checked before the operator types the value.
     check_new_key(key)?;
     store.can_write()?;
     make(data)?;
@@ -157,7 +158,7 @@ fn rekey(
     ))
 }
 
-/// Asks for the new key twice: after a slip, the store could not be opened any more.
+/// Asks for the new key twice: with a mistyped key the store could not be opened any more.
 fn new_key() -> Result<Secret, CommandFailure> {
     let key = input::secret("New SECRETS_KEY: ")?;
     if input::is_terminal() && input::secret("The same again: ")? != key {
@@ -185,13 +186,13 @@ fn export(store: &SecretStore, output: Option<&Path>) -> Result<String, CommandF
     ))
 }
 
-/// Makes the data directory: a first secret may come before the first start.
+/// Makes the data directory, since a first secret may be set before the first start.
 fn make(data: &Path) -> Result<(), CommandFailure> {
     fs::create_dir_all(data)
         .map_err(|error| CommandFailure::Other(format!("{}: {error}", data.display())))
 }
 
-/// The claims to names of the configuration and of folders.
+/// The names that the configuration and the folders of namespaces claim.
 fn claims(effective: &Effective) -> Vec<Claim> {
     let (config, tools) = (&effective.config, effective.data_dir.join("tools"));
     let mut claims = servers::configured(&config.upstreams, &config.toolman);

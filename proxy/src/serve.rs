@@ -1,4 +1,4 @@
-//! Wiring: builds the parts from the configuration, starts Pingora, waits for the drain.
+//! Startup: builds the objects of the gateway from the configuration, starts Pingora, waits for the drain.
 //!
 //! Everything that can fail for an ordinary reason (a taken address, a bad certificate, a data directory in use) is tried
 //! here, before a thread is started, and ends the start with one line.
@@ -85,10 +85,10 @@ use layout::Layout;
 use ports::{Reload, RuleLimiter};
 use shared_limits::ExchangeMetrics;
 
-/// Threads of the control runtime: one for the loop, one so that a blocking step there does not stop it.
+/// Number of threads of the control runtime: one for the loop, and one so that a blocking step does not stop the loop.
 const CONTROL_THREADS: usize = 2;
 
-/// Grace beyond the drain's own deadline, in case the control loop is gone: Pingora then ends the process.
+/// Time beyond the drain's own deadline after which Pingora ends the process, in case the control loop has failed.
 const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 /// Name of the services at `replicas.address`.
 const REPLICAS: &str = "replicas";
@@ -97,7 +97,7 @@ const REPLICAS: &str = "replicas";
 ///
 /// # Errors
 ///
-/// When a part cannot be built or an address cannot be bound.
+/// When an object cannot be built or an address cannot be bound.
 pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()> {
     let signals = Signals::install().context("signal handlers")?;
     log_panics();
@@ -172,7 +172,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
 
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
-    // A successor accepts connections when its predecessor has stopped accepting.
+    // A successor accepts connections once its predecessor has stopped accepting.
     let (gate, opened) = watch::channel(predecessor.is_none());
     let server = Assembly {
         effective: &effective,
@@ -192,7 +192,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     let mut offered = sockets.handles()?;
     offered.extend(relay_socket.as_ref().map(RelaySocket::handle).transpose()?);
     let (offer, successors) = Offer::new(&effective, parts.service.replicas().name(), offered);
-    // The services have their own handles: no socket must stay open when they stop accepting.
+    // The services have handles of their own. No other handle may keep a socket open when they stop accepting.
     drop(sockets);
 
     let relay = relay_socket
@@ -237,7 +237,8 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
             metrics: state,
         },
     };
-    // Pingora sleeps through its whole grace period even when nothing is left, so the hub ends the process.
+    // Pingora sleeps through its whole grace period even if nothing is left to do, so the control loop ends the
+    // process.
     let hub = control.spawn(hub.run());
     thread::Builder::new()
         .name("drained".into())
@@ -255,12 +256,13 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     server.run(RunArgs {
         shutdown_signal: Box::new(signals),
     });
-    // Only reached when the drain took longer than any grace: the hub ends the process while Pingora sleeps.
+    // Only reached if the drain took longer than any grace period: the control loop ends the process while Pingora
+    // sleeps.
     Err(anyhow!("the drain did not end in time"))
 }
 
-/// Notes the addresses in the data directory, so that a check of the configuration does not report them as taken. Serving
-/// does not depend on that.
+/// Notes the bound addresses in the data directory, so that a check of the configuration does not report them as taken.
+/// A failure does not prevent the start.
 fn note_addresses(effective: &Effective) {
     let bound = effective.config.bound_addresses(effective.role);
     let addresses: Vec<_> = bound.iter().map(|(_, it)| it.to_string()).collect();
@@ -270,7 +272,7 @@ fn note_addresses(effective: &Effective) {
     }
 }
 
-/// The parts of the gateway that know nothing of Pingora.
+/// The objects of the gateway that do not depend on Pingora.
 struct Parts {
     registry: Arc<Registry>,
     tools_dir: Arc<Path>,
@@ -342,7 +344,7 @@ impl Parts {
             })
             .transpose()?;
         let secrets = SecretStore::new(&effective.data_dir, effective.secrets.protection());
-        // A gateway that starts without its secrets would serve namespaces that cannot work.
+        // A gateway that started without its secrets would serve namespaces that cannot work.
         secrets.read()?;
         let secrets = Arc::new(secrets);
         let registry = Arc::new(Registry::default());
@@ -499,7 +501,8 @@ impl Parts {
         let name = name.map(|(name, port)| (name.to_owned(), port));
         control.spawn(async move {
             if let Some((name, port)) = name.filter(|_| replicas.are_many()) {
-                // Before beats of other replicas are read: a replica without an address would be an error that disappears.
+                // Before heartbeats of other replicas are read: otherwise a replica whose address is not
+                // looked up yet would be logged as an error.
                 peers::look_up(&name, port, &replicas).await;
                 tokio::spawn(peers::follow(name, port, replicas));
             }
@@ -534,7 +537,7 @@ impl Parts {
     }
 }
 
-/// The address at which other replicas reach this process.
+/// The address at which other replicas reach this process; `None` if they do not.
 fn replica_door(effective: &Effective, socket: Option<&ReplicaSocket>) -> Option<ListenAddress> {
     match effective.replica_address() {
         Some((_, address)) => Some(ListenAddress::Tcp(address)),
@@ -560,7 +563,7 @@ fn announce_vault(effective: &Effective, folder: &VaultFolder, data: &DataDir) {
     }
 }
 
-/// Inputs for Pingora's side.
+/// Inputs for building Pingora's server.
 struct Assembly<'a> {
     effective: &'a Effective,
     parts: &'a Parts,
@@ -572,9 +575,9 @@ struct Assembly<'a> {
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
     connections: Connections,
-    /// True when connections are accepted.
+    /// True once connections may be accepted.
     gate: &'a watch::Receiver<bool>,
-    /// True when a successor accepts connections in place of this process.
+    /// True once a successor accepts connections in place of this process.
     handed_over: &'a watch::Receiver<bool>,
     stops: &'a watch::Receiver<bool>,
 }
@@ -587,7 +590,8 @@ impl Assembly<'_> {
         let mut server = Server::new_with_opt_and_conf(
             None,
             ServerConf {
-                // Each service has its own number of threads; Pingora divides shared ones by the number of all.
+                // Each service has its own number of threads. Pingora would divide shared threads by the
+                // number of services.
                 threads,
                 work_stealing: config.work_stealing,
                 listener_tasks_per_fd: layout.threads,
@@ -609,14 +613,14 @@ impl Assembly<'_> {
         for service in traffic {
             server.add_service(service.announced_to(Arc::clone(&announced)));
         }
-        // The metrics listener answers `/ready` during the drain, but for a gateway whose successor does that.
+        // The metrics listener answers `/ready` during the drain, unless a successor does.
         let lifetime = self.handed_over;
-        // Other replicas forward requests until they have heard of the drain.
+        // Other replicas forward requests until they know of the drain.
         for service in door {
             let service = service.announced_to(Arc::clone(&announced));
             server.add_service(service.until(lifetime.clone()));
         }
-        // A cap of its own, so that no number of clients keeps monitoring out.
+        // A cap of its own, so that clients, however many, do not keep monitoring out.
         let cap = self.connections.management;
         let one = Layout::ONE;
         let metrics = self.endpoints(one, |profile| profile == ProfileName::Metrics)?;
@@ -626,7 +630,7 @@ impl Assembly<'_> {
         Ok(server)
     }
 
-    /// An edge on these endpoints, under as many services as there are lists of them.
+    /// Builds an edge that serves the endpoints, with one Pingora service for each list of endpoints.
     fn services(
         &self,
         name: &'static str,
@@ -653,7 +657,7 @@ impl Assembly<'_> {
         Ok(endpoints.into_iter().map(service).collect())
     }
 
-    /// The sockets of the listeners of these profiles, for each service of the layout.
+    /// The sockets of the listeners with these profiles, one list for each service of the layout.
     fn endpoints(
         &self,
         layout: Layout,
@@ -681,7 +685,7 @@ impl Assembly<'_> {
         Ok(endpoints)
     }
 
-    /// The socket for other replicas, for each service of the layout; no service where there is none.
+    /// The socket for other replicas, one list for each service of the layout; empty if there is none.
     fn door(&self, layout: Layout) -> anyhow::Result<Vec<Vec<Endpoint>>> {
         let own = self.parts.replica_socket.as_ref();
         let Some(address) = replica_door(self.effective, own) else {
@@ -725,7 +729,7 @@ impl Assembly<'_> {
         };
         let mut proxy = pingora_proxy::http_proxy(conf, gateway);
         let mut options = HttpServerOptions::default();
-        // Detection of an HTTP/2 preface on plaintext waits for 24 bytes without any time limit.
+        // Pingora's detection of HTTP/2 on plain connections waits for 24 bytes without any time limit.
         options.h2c = false;
         options.h2_idle_timeout = Some(self.effective.config.admission.timeouts.keepalive);
         proxy.server_options = Some(options);
@@ -739,8 +743,8 @@ impl Assembly<'_> {
     }
 }
 
-/// Ends processes that a gateway left behind. In a thread of its own: guards of a gateway that has just died get time to end
-/// its children themselves.
+/// Ends processes that a killed gateway left behind. In a thread, since the guards of a gateway that has just died get
+/// time to end its children themselves.
 fn end_what_was_left_behind(data: &DataDir) {
     let Some(before) = data.predecessor() else {
         return;
@@ -798,7 +802,7 @@ fn open_replica_certificate(effective: &Effective) -> anyhow::Result<Option<Arc<
     Ok(opened)
 }
 
-/// Logs panics: a panic ends only the request that it happens in.
+/// Logs panics. A panic ends only the request in which it happens.
 fn log_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,6 +1,6 @@
-//! The key that session ids are sealed with: `SESSION_KEY`, or 32 random bytes kept in `$DATA/session.key`.
+//! The key that seals session ids: `SESSION_KEY`, or 32 random bytes kept in `$DATA/session.key`.
 //!
-//! It is never made from a token: a token is handed to clients, and any holder of the key can make session ids.
+//! The key is never derived from a token: a token is handed to clients, and any holder of the key can make session ids.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "session.key";
 /// The length of the key in bytes.
 const BYTES: usize = 32;
 
-/// The key in force.
+/// Loads the key: from `configured`, or else from the data directory.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub(crate) fn load(configured: Option<&Secret>, data_dir: &Path) -> anyhow::Resu
     }
 }
 
-/// The key in the file, which is made if there is none.
+/// Reads the key from the file, which is made if it is missing.
 fn kept(file: &Path) -> anyhow::Result<[u8; BYTES]> {
     let bytes = kept_file::read_or_make(file, BYTES, || {
         let mut key = vec![0; BYTES];

@@ -1,5 +1,4 @@
-//! The store of sessions beside the memory of the process (`sessions.store`), and this process among the replicas that
-//! share it.
+//! Opens the store of sessions (`sessions.store`), and joins this process to the replicas that share it.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
@@ -19,18 +18,18 @@ use tooldock_workers::process::GatewayProcess;
 use crate::config::{Effective, ListenAddress, Peers, ProfileName, Role, SocketMode};
 use crate::{kept_file, session_key, sockets};
 
-/// The file with the name of a replica without a configured one.
+/// The file that keeps the generated name of a replica without a configured name.
 const NAME_FILE: &str = "replica.id";
 
-/// The suffix of the name of every other successor.
+/// Suffix of the name of every other successor, see [`beside`].
 const SUCCESSOR: &str = "~2";
 
-/// The number of random bytes of such a name.
+/// Number of random bytes of a generated name.
 const NAME_BYTES: usize = 8;
 
 /// The store of this process, and this process among the replicas that share it.
 pub(crate) struct OpenStore {
-    /// `None` for sessions in memory alone.
+    /// The stores; `None` if sessions are in memory alone.
     pub(crate) stores: Option<Stores>,
     pub(crate) replicas: Arc<Replicas>,
     /// The socket at which other replicas of this machine reach this one.
@@ -43,8 +42,8 @@ pub(crate) struct ReplicaSocket {
     pub(crate) socket: UnixListener,
 }
 
-/// Opens the store that the configuration names: none for `memory`. A Redis is connected to by the first operation.
-/// `succeeded` is the replica that this process succeeds.
+/// Opens the store that the configuration names. The first operation connects to a Redis. `succeeded` is the name of
+/// the replica that this process succeeds.
 ///
 /// # Errors
 ///
@@ -67,7 +66,7 @@ pub(crate) fn open(
     Ok(open)
 }
 
-/// A message about replicas of a Redis that would not share a session key; `None` if there is a key, or no Redis.
+/// The error about replicas of a Redis that would not share a session key; `None` if there is a key, or no Redis.
 pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     let shares_sessions = matches!(effective.config.sessions.store, StoreConfig::Redis(_));
     let file = effective.data_dir.join(session_key::FILE);
@@ -81,8 +80,8 @@ pub(crate) fn missing_key(effective: &Effective) -> Option<String> {
     })
 }
 
-/// The names of the file of sessions, and of the folder of the replicas that share it. A manager beside a core has its own:
-/// neither takes up the sessions of the other.
+/// The names of the sessions file, and of the folder of the replicas that share it. A manager beside a core has its
+/// own, so that neither loads the sessions of the other.
 fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     match role {
         Role::All | Role::Core => ("sessions.db", "replicas"),
@@ -90,7 +89,7 @@ fn names_on_disk(role: Role) -> (&'static str, &'static str) {
     }
 }
 
-/// The replicas of a process that shares its sessions with no other.
+/// Replicas for a process that shares its sessions with no other.
 fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<OpenStore> {
     let replicas = match effective.config.replicas.name() {
         None => Replicas::alone(),
@@ -103,7 +102,7 @@ fn alone(effective: &Effective, key: &SessionKey) -> anyhow::Result<OpenStore> {
     })
 }
 
-/// A process among those that share the sessions of a data directory.
+/// Opens the sessions of a data directory, and joins the replicas that share them.
 fn on_disk(
     effective: &Effective,
     data: &DataDir,
@@ -112,7 +111,7 @@ fn on_disk(
 ) -> anyhow::Result<OpenStore> {
     let (file, folder) = names_on_disk(effective.role);
     let name = name(effective, succeeded)?;
-    // First, so that a second process of that name changes nothing.
+    // Joined before the store is opened, so that a second process of this name changes nothing.
     let sealing = may_forward(effective).then(|| key.clone());
     let folder = ReplicaFolder::join(&data.root().join(folder), &name, sealing)?;
     let bounds = Bounds::of(&effective.config.sessions);
@@ -137,24 +136,24 @@ fn on_disk(
     })
 }
 
-/// True where other replicas of this machine reach this one by a Unix socket.
+/// Returns true if other replicas of this machine reach this one by a Unix socket.
 fn wants_socket(effective: &Effective) -> bool {
     let serves = effective.role != Role::Manager;
     serves && may_forward(effective) && effective.replica_address().is_none()
 }
 
-/// True where replicas of this machine forward requests to each other: where the operator has named them, or set
-/// `SESSION_KEY`. Tools of this user can read a key that is kept in the data directory, and could pose as a replica to get
-/// the credentials of clients; a gateway that is alone takes no such risk.
+/// Returns true if replicas of this machine may forward requests to each other: the operator has named them, or set
+/// `SESSION_KEY`. Tools run as this user can read a key that is kept in the data directory, and could pose as a replica
+/// to get the credentials of clients; a gateway without other replicas takes no such risk.
 fn may_forward(effective: &Effective) -> bool {
     effective.session_key.is_some() || effective.config.replicas.name().is_some()
 }
 
-/// Binds the socket for the other replicas.
+/// Binds the Unix socket for other replicas.
 fn bind(data: &DataDir, folder: &ReplicaFolder) -> anyhow::Result<ReplicaSocket> {
     let path = data.socket_at(folder.socket())?;
     let printed = path.display();
-    // Other replicas read it as text.
+    // The path is announced to other replicas as text.
     path.to_str()
         .with_context(|| format!("{printed}: the path is not UTF-8"))?;
     let bound = sockets::bind_unix(&path, SocketMode(0o600));
@@ -189,7 +188,7 @@ fn in_redis(
         Peers::List(addresses) => {
             replicas.forward_only_to(addresses.iter().cloned().collect());
         }
-        // Empty until the names are looked up.
+        // No address is allowed until the names are looked up.
         peers @ Peers::Word(_) if peers.name().is_some() => {
             replicas.forward_only_to(BTreeSet::new());
         }
@@ -202,7 +201,7 @@ fn in_redis(
     })
 }
 
-/// The announcement of this process: at `replicas.address`, where that is set, or else at `address`.
+/// The announcement of this process: at `replicas.address` if that is set, or else at `address`.
 fn announcement(
     effective: &Effective,
     name: &str,
@@ -230,8 +229,8 @@ fn announcement(
     })
 }
 
-/// The name of a replica beside its predecessor: both are up for a while, and each needs a name of its own. The successor after
-/// that has the plain name again.
+/// The name of a replica that succeeds `succeeded`: both run for a while, and each needs a name of its own. The next
+/// successor has the plain name again.
 pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     match succeeded == Some(name) {
         true => format!("{name}{SUCCESSOR}"),
@@ -239,7 +238,7 @@ pub(crate) fn beside(name: &str, succeeded: Option<&str>) -> String {
     }
 }
 
-/// The name of this replica.
+/// The name of this replica: configured or generated, and changed if its predecessor has the same.
 fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String> {
     let name = match effective.config.replicas.name() {
         Some(name) => name.to_owned(),
@@ -248,7 +247,7 @@ fn name(effective: &Effective, succeeded: Option<&str>) -> anyhow::Result<String
     Ok(beside(&name, succeeded))
 }
 
-/// The name that this data directory keeps, so that a restarted replica goes on with its sessions at once.
+/// The name kept in the data directory, so that a restarted replica takes up its sessions at once.
 fn kept_name(data_dir: &Path) -> anyhow::Result<String> {
     let bytes = kept_file::read_or_make(&data_dir.join(NAME_FILE), NAME_BYTES, || {
         let mut name = vec![0; NAME_BYTES];

@@ -5,9 +5,9 @@
 //! Signals are handled, not blocked or set to be ignored: children would inherit that. Their guards ignore by themselves the
 //! signals that must not end them.
 //!
-//! Pingora's own watcher is not used: its SIGINT drops every task at once, and while it shuts down it ignores all further
-//! signals. Ours lives on a thread of its own, started before anything slow, so that a SIGHUP or SIGTERM that comes while
-//! the first environment is being built is not lost and kills nothing by default action.
+//! Pingora's own signal watcher is not used: its SIGINT drops every task at once, and while it shuts down it ignores
+//! all further signals. This one runs in a thread of its own, started before any slow work, so that a SIGHUP or SIGTERM
+//! that arrives while the first environment is being built is not lost and does not kill the process.
 
 use std::borrow::Cow;
 use std::io;
@@ -22,19 +22,19 @@ use signal_hook::consts::{
 };
 use tokio::sync::watch;
 
-/// The exit status of a gateway that was told to stop twice.
+/// Exit status of a gateway that was told twice to stop.
 const STATUS_TOLD_TWICE: i32 = 1;
 
-/// Signals that change nothing here. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor does.
+/// Signals without effect. SIGQUIT starts an upgrade in other programs built with Pingora; here the successor does.
 const MEANINGLESS: [i32; 7] = [
     SIGUSR2, SIGQUIT, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU,
 ];
-/// SIGSTKFLT, SIGPWR: not on every platform, nor named by the library.
+/// SIGSTKFLT and SIGPWR, which do not exist on every platform and are not named by the library.
 const MEANINGLESS_ON_LINUX: [i32; 2] = [16, 30];
 /// The realtime signals. The C library reserves the first ones and refuses a handler.
 const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 
-/// The requests by signals so far. Clones see the same requests.
+/// The requests made by signals so far. Clones see the same requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Signals {
     stop: watch::Receiver<bool>,
@@ -45,7 +45,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes over the signals of this process.
+    /// Installs handlers for the signals of this process.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl Signals {
         for signal in MEANINGLESS_ON_LINUX.into_iter().chain(REALTIME) {
             let _ = signals.add_signal(signal);
         }
-        // Ignored without a line in the log: the write to the file that is too large fails and is reported by its writer, and
-        // the log may be that file.
+        // Ignored without a line in the log: the write to the file that is too large fails and is reported by its
+        // writer, and the log itself may be that file.
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let (stop_sender, stop) = watch::channel(false);
         let stop_sender = Arc::new(stop_sender);

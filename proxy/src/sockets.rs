@@ -1,11 +1,11 @@
-//! The listening sockets. Each address is bound once, before anything else is built, and never given up in between: an
-//! address that is taken ends the start with a line that names it.
+//! The listening sockets. Each address is bound once, early in the start, and the socket stays open: an address that is
+//! taken ends the start with a line that names it.
 //!
-//! Sockets that exist already are taken over: from a service manager, or from the gateway that this one succeeds.
+//! Sockets that exist already are taken over: from a service manager, or from the gateway that this process succeeds.
 //!
-//! The services that accept on an address share its socket. A socket for each service, side by side by `SO_REUSEPORT`, would
-//! let any other process of the same user listen there as well, a tool of ours among them, and receive a part of the clients
-//! and their tokens.
+//! The services that accept on an address share its socket. One socket per service, by `SO_REUSEPORT`, would let any
+//! other process of the same user listen there as well, a tool among them, and receive some of the clients and their
+//! tokens.
 //!
 //! The file of a Unix socket stays when the gateway ends, as after a crash: removing it could remove the file of a gateway
 //! that was started meanwhile. The next start replaces the file if no process listens there any more.
@@ -27,20 +27,20 @@ use crate::config::{Effective, ListenAddress, ListenerConfig, SocketMode};
 
 mod passed;
 
-/// The message about a path where another file stands.
+/// Error for a path where a file is that is no socket.
 pub(crate) const NO_SOCKET: &str =
     "a file stands there that is no socket: remove it, or choose another path";
 
-/// The message about a Unix socket whose folder is missing.
+/// Error for a Unix socket whose folder is missing.
 pub(crate) const NO_FOLDER: &str = "its folder is not there: make it first";
 
-/// The message about a Unix socket that another process has.
+/// Error for a Unix socket on which another process listens.
 pub(crate) const TAKEN: &str = "another process listens there";
 
-/// The sockets of all listeners that are served.
+/// The sockets of all listeners that this process serves.
 pub(crate) struct Sockets(Vec<(ListenAddress, BoundSocket)>);
 
-/// A bound socket.
+/// A bound listening socket.
 pub(crate) enum BoundSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -81,7 +81,7 @@ impl Sockets {
         Ok(Self(sockets))
     }
 
-    /// Another handle of each socket.
+    /// Duplicates the handle of each socket.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Sockets {
             .collect()
     }
 
-    /// Another handle of the socket at this address, for one service.
+    /// Duplicates the handle of the socket at an address, for one service.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl BoundSocket {
     ///
     /// # Errors
     ///
-    /// The socket has no path; errors of the operating system.
+    /// When the socket has no path; errors of the operating system.
     fn of_unix(socket: UnixListener) -> io::Result<(ListenAddress, Self)> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
@@ -134,7 +134,7 @@ impl BoundSocket {
     ///
     /// # Errors
     ///
-    /// The socket is bound to another address; errors of the operating system.
+    /// When the socket is bound to another address; errors of the operating system.
     pub(crate) fn at(address: &ListenAddress, socket: OwnedFd) -> io::Result<Self> {
         let (bound, socket) = match address {
             ListenAddress::Tcp(_) => Self::of_tcp(socket.into())?,
@@ -146,7 +146,7 @@ impl BoundSocket {
         }
     }
 
-    /// Another handle.
+    /// Duplicates the handle of the socket.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// The message about an address that cannot be bound, with the setting that moves its listener.
+/// The error for an address that cannot be bound, with the setting that moves its listener.
 pub(crate) fn cannot_bind(
     effective: &Effective,
     (index, listener): (usize, &ListenerConfig),
@@ -184,14 +184,14 @@ fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {
     Ok(BoundSocket::Tcp(socket))
 }
 
-/// Binds a Unix socket with these permissions. The socket of an ended process is replaced.
+/// Binds a Unix socket with the permissions `mode`. The socket of an ended process is replaced.
 ///
 /// # Errors
 ///
-/// Errors of the operating system; another process listens there; a file stands there that is no socket.
+/// When another process listens there, or a file is there that is no socket; errors of the operating system.
 pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     remove_stale(path)?;
-    // Until the mode is set, no other user may connect.
+    // No other user may connect before the mode is set.
     let before = umask(Mode::from_raw_mode(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
@@ -201,7 +201,7 @@ pub(crate) fn bind_unix(path: &Path, mode: SocketMode) -> io::Result<UnixListene
     Ok(socket)
 }
 
-/// Removes the socket of an ended gateway. Any other file stays, and is an error.
+/// Removes the socket of an ended gateway. Any other file stays, and causes an error.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

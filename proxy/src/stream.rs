@@ -1,7 +1,7 @@
 //! Long streams: GET on `/mcp`, `/sse`, `subscriptions/listen`. They stay open for hours and mostly carry nothing.
 //!
-//! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lives, some 30 KiB.
-//! So a stream's head is written as any other, and then the stream leaves:
+//! A request inside Pingora keeps its buffers and the states of every kind of proxying for as long as it lasts, some 30
+//! KiB. So a stream's head is written like any other, and then the stream leaves Pingora:
 //!
 //! ```text
 //! HTTP/1, plain ── the socket ────────────── a task of its own   (about 1 KiB)
@@ -9,8 +9,9 @@
 //! HTTP/2 ───────── Pingora's session ─────── the request's task, after Pingora is done with it (see `connection::afterwards`)
 //! ```
 //!
-//! All counts of a stream stay until it ends: the service's guards, the connection under the cap, the gauge that the drain
-//! waits for. The request is counted as answered when its head is out; the access log has a line at the stream's end.
+//! The counts and guards of a stream are kept until it ends: those of the service, the connection under the cap, the
+//! gauge that the drain waits for. The request counts as answered once its head is written; the access log gets its
+//! line at the stream's end.
 
 mod detach;
 mod session;
@@ -32,25 +33,25 @@ use crate::metrics::{EdgeMetrics, Ending, OpenStream, StreamTransport};
 use crate::respond::{self, ClientGone, Envelope};
 use crate::unread::WriteLimits;
 
-/// A long stream from the service.
+/// A long stream of the service, before its head is written.
 pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: Guards,
     /// Time limit of the stream, if any: the end of a client certificate or API key.
     pub(crate) lasts: Option<Duration>,
-    /// Resolves when the client's token is revoked, where that has to be asked for.
+    /// Resolves when the client's token is revoked; `None` if that is not checked.
     pub(crate) revoked: Option<End>,
 }
 
 /// Resolves when a stream has to end.
 pub(crate) type End = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The earlier end of two.
+/// Resolves after `lasts`, or when `revoked` does, whichever is earlier; `None` without both.
 fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
     let expired = lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts)) as End);
     match (expired, revoked) {
-        // The two arms: the credential has ended; it was revoked.
+        // The two arms: the credential has expired; it was revoked.
         (Some(expired), Some(revoked)) => Some(Box::pin(async move {
             tokio::select! {
                 () = expired => {}
@@ -62,8 +63,8 @@ fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
 }
 
 impl LongStream {
-    /// Writes the head and lets the stream leave Pingora. `session` is a shell afterwards: the request must end with an
-    /// error, and its session must not be read.
+    /// Writes the head and moves the stream out of Pingora. `session` holds no connection afterwards: the request must
+    /// end with an error, and its session must not be read.
     ///
     /// # Errors
     ///
@@ -112,7 +113,7 @@ impl LongStream {
             },
         };
         match detached {
-            // The runtime is the connection's own: Pingora accepted it here.
+            // The connection belongs to this runtime, in which Pingora accepted it.
             DetachedConnection::Socket(socket) => drop(tokio::spawn(running.on_connection(socket))),
             DetachedConnection::Tls(connection) => {
                 drop(tokio::spawn(running.on_connection(connection)))
@@ -125,7 +126,7 @@ impl LongStream {
     }
 }
 
-/// A stream that has left Pingora.
+/// A stream outside Pingora, with its connection.
 struct RunningStream {
     events: CountedEvents,
     framing: Framing,

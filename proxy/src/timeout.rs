@@ -10,25 +10,25 @@ use pingora_timeout::fast_timeout::FastOrTokioTimeout;
 use pingora_timeout::{Elapsed, Timeout};
 
 pin_project! {
-    /// A future under a time limit. Written by hand: an `async fn` has room for its argument twice, and each caller that
-    /// awaits the future moves all of that.
+    /// A future under a time limit. Written by hand: an `async fn` would store its argument twice, and each caller that
+    /// awaits it would move all of that.
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct FastTimeout<F> {
         #[pin]
         future: F,
         limit: Duration,
-        // Made when the future has to wait, since Pingora reads the clock for it.
+        // Made only when the future has to wait, since Pingora reads the clock for a timer.
         #[pin]
         timer: Option<Timeout<Pending<()>, FastOrTokioTimeout>>,
     }
 }
 
-/// Runs a future under a time limit, by Pingora's timers. The future is polled first: most bodies, calls and writes are
-/// done at once.
+/// Runs a future under a time limit, by Pingora's timers. The future is polled first: most bodies, calls and writes
+/// complete at once.
 ///
 /// # Errors
 ///
-/// [`Elapsed`] after the time limit; the future is dropped with the returned one.
+/// [`Elapsed`] after the time limit; the future is dropped together with the returned one.
 pub(crate) fn fast_timeout<F: Future>(limit: Duration, future: F) -> FastTimeout<F> {
     FastTimeout {
         future,

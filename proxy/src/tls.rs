@@ -1,9 +1,9 @@
 //! The TLS of listeners: certificates are read and checked before anything starts, and swapped while running.
 //!
-//! A reload reads the files again and puts the new certificates, versions and authorities in force in one step: handshakes
-//! that begin afterwards use them. Unusable files are reported, and the previous ones stay in force. A certificate that
-//! clients would refuse, because of its dates or its names, is treated so, too, if the previous one is good. A start takes
-//! such a certificate and reports it: other listeners, and clients that do not check, are served meanwhile.
+//! A reload reads the files again and puts the new certificates, versions and authorities in force in one step:
+//! handshakes that begin afterwards use them. Unusable files are reported, and the previous ones stay in force. So does
+//! the previous certificate, if it is good, where clients would refuse the new one because of its dates or its names. A
+//! start uses such a certificate and reports it: other listeners, and clients that do not check, are served meanwhile.
 
 mod by_name;
 mod client;
@@ -40,38 +40,38 @@ pub(crate) use self::facts::ExpectedNames;
 use crate::config::{KeyPairFiles, TlsConfig, TlsVersion};
 use crate::connection::{self, ConnectionLimits, MultiplexedRequest, OpenConnection};
 
-/// The TLS of a listener.
+/// The TLS settings of a listener, which a reload can replace.
 pub(crate) struct TlsListener {
     name: String,
     loopback: bool,
     acceptor: ArcSwap<Acceptor>,
-    /// Facts about the certificates that are shown. Plain data.
+    /// The certificates in use, with their files. Plain data.
     shown: Mutex<Vec<ServedCertificate>>,
     /// The authorities of client certificates. Plain data.
     authorities: Mutex<Arc<Trust>>,
 }
 
-/// The TLS of a listener, made of its files.
+/// The TLS settings of a listener, made from its files.
 struct ListenerTls {
     acceptor: Acceptor,
     shown: Vec<ServedCertificate>,
     trust: Arc<Trust>,
 }
 
-/// The authorities that an acceptor verifies client certificates by. Connections keep the authorities of their handshake,
-/// and learn here that a reload has replaced them.
+/// The authorities by which an acceptor verifies client certificates. Connections keep the authorities of their
+/// handshake, and see here whether a reload has replaced them.
 struct Trust {
     authorities: Option<Authorities>,
     replaced: AtomicBool,
 }
 
-/// A certificate that is shown, with its file.
+/// A certificate that the listener uses, with its file.
 struct ServedCertificate {
     file: PathBuf,
     facts: CertificateFacts,
 }
 
-/// A certificate chain with its key, as read.
+/// A certificate chain with its key, as read from the files.
 struct KeyPair {
     file: PathBuf,
     certified: Arc<CertifiedKey>,
@@ -79,7 +79,8 @@ struct KeyPair {
 }
 
 impl TlsListener {
-    /// Reads the files of a listener. A certificate that clients would refuse is taken, and reported in the log.
+    /// Reads the files of a listener. A certificate that clients would refuse is used all the same, and reported in the
+    /// log.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl TlsListener {
         Ok(Arc::new(opened))
     }
 
-    /// Reads the files again, and changes nothing yet.
+    /// Reads the files again; their content is used after [`PreparedTls::put_into_force`].
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl TlsListener {
             let Some(problem) = next.problem(expected) else {
                 continue;
             };
-            // If clients refuse both certificates, the newer one is the operator's choice.
+            // If clients refuse both certificates, the operator has chosen the newer one.
             let shown = self.shown();
             let before = shown.iter().find(|shown| shown.file == next.file);
             let was_bad = before.is_some_and(|it| it.problem(expected).is_some());
@@ -152,7 +153,7 @@ impl TlsListener {
         &self.name
     }
 
-    /// The earliest end of the certificates that are shown, in seconds since 1970.
+    /// The earliest expiry of the listener's certificates, in seconds since 1970.
     pub(crate) fn not_after(&self) -> i64 {
         let shown = self.shown();
         let ends = shown.iter().map(|shown| shown.facts.not_after());
@@ -178,12 +179,12 @@ impl TlsListener {
     }
 }
 
-/// The TLS of a listener by its present files, not in force yet.
+/// The TLS settings from the present files of a listener, not in force yet.
 pub(crate) struct PreparedTls {
     listener: Arc<TlsListener>,
     made: ListenerTls,
     before: Arc<Trust>,
-    /// The reasons why clients will refuse certificates that are to be shown all the same.
+    /// The reasons why clients will refuse certificates that are put into force all the same.
     problems: Vec<String>,
 }
 
@@ -193,8 +194,8 @@ impl PreparedTls {
         self.listener.name()
     }
 
-    /// Invalidates all certificates that the old authorities have verified, if there are others now. Returns true if there
-    /// are.
+    /// Invalidates all client certificates that the old authorities have verified, if the authorities have changed.
+    /// Returns true if they have.
     pub(crate) fn retire_authorities(&self) -> bool {
         let replaced = self.has_other_authorities();
         if replaced {
@@ -208,7 +209,7 @@ impl PreparedTls {
         !Arc::ptr_eq(&self.before, &self.made.trust)
     }
 
-    /// Makes new handshakes use the present files.
+    /// Makes new handshakes use the prepared settings.
     pub(crate) fn put_into_force(self) {
         for problem in &self.problems {
             self.listener.complain(problem);
@@ -225,7 +226,7 @@ impl PreparedTls {
 }
 
 impl ServedCertificate {
-    /// The reason why clients would refuse the certificate at this moment.
+    /// The reason why clients would refuse the certificate at this moment; `None` if they accept it.
     fn problem(&self, expected: ExpectedNames<'_>) -> Option<String> {
         let problem = self.facts.problem(SystemTime::now(), expected)?;
         Some(format!("{}: {problem}", self.file.display()))
@@ -241,7 +242,8 @@ pub(crate) fn check_usable(config: &TlsConfig, _: ExpectedNames<'_>) -> Result<(
     made(config, None).map(drop)
 }
 
-/// The name that a listener's certificate is for, as a client may ask for it; `None` where it names none or cannot be read.
+/// The host name in a listener's certificate, as a client may ask for it; `None` if the certificate has none or cannot
+/// be read.
 pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
     let certificates = certificates_in(&config.default_certificate().cert).ok()?;
     let facts = CertificateFacts::of(certificates.first()?).ok()?;
@@ -252,7 +254,8 @@ pub(crate) fn certificate_name(config: &TlsConfig) -> Option<String> {
     })
 }
 
-/// Checks that clients will accept a listener's certificates, too: for `tooldock check`.
+/// Checks that the files of a listener can be used, and that clients will accept its certificates. For `tooldock
+/// check`.
 ///
 /// # Errors
 ///
@@ -263,7 +266,7 @@ pub(crate) fn check_good(config: &TlsConfig, expected: ExpectedNames<'_>) -> Res
     problems.find_map(|problem| problem).map_or(Ok(()), Err)
 }
 
-/// Reads all files of a listener and makes its TLS of them. Unchanged authorities are taken from `before`.
+/// Reads all files of a listener. If the authorities are unchanged, `before` is used again.
 fn made(config: &TlsConfig, before: Option<&Arc<Trust>>) -> Result<ListenerTls, String> {
     let pairs = config.certificates.iter().map(KeyPair::read);
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
@@ -324,11 +327,12 @@ fn handshakes(
     let mut config = builder.with_cert_resolver(Arc::clone(&resolver) as _);
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).into();
     if asks {
-        // A resumed session carries its client certificate without asking the verifier again.
+        // A resumed session would carry its client certificate without asking the verifier again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    // Pingora's settings have no versions, so they only carry the callback, and the rest is replaced.
+    // Pingora's settings have no TLS versions. They only serve to set the callback; the rest of the acceptor is
+    // replaced.
     let mut settings =
         TlsSettings::with_callbacks(Box::new(mark)).map_err(|error| error.to_string())?;
     settings.set_cert_resolver(resolver);
@@ -382,24 +386,24 @@ pub(crate) fn certificates_in(file: &Path) -> Result<Vec<CertificateDer<'static>
     Ok(certificates)
 }
 
-/// The state of a TLS connection, for its requests.
+/// State of a TLS connection that its requests use.
 ///
-/// The requests of an HTTP/2 connection run in tasks of their own; they share the TLS digest with their connection, and
-/// this is stored in it.
+/// The requests of an HTTP/2 connection run in tasks of their own. They share the TLS digest of the connection, which
+/// contains this state.
 pub(crate) struct TlsConnection {
     open: Arc<OpenConnection>,
     client: Option<Shows>,
 }
 
-/// A client certificate that a handshake has verified, and its end.
+/// A client certificate that a handshake has verified, and its expiry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ShownCertificate {
     certificate: ClientCertificate,
-    /// In seconds since 1970.
+    /// Expiry in seconds since 1970.
     not_after: i64,
 }
 
-/// The certificate that a client has shown, and the time for which it counts.
+/// The certificate that the client of a connection has shown, and the authorities by which it counts.
 struct Shows {
     shown: ShownCertificate,
     /// The authorities by which the handshake has verified the certificate.
@@ -407,18 +411,18 @@ struct Shows {
 }
 
 impl TlsConnection {
-    /// Registers an HTTP/2 request of this connection. The time limit for the client's next request starts when the results of all
-    /// its requests are dropped.
+    /// Registers an HTTP/2 request of this connection. The time limit for the client's next request starts when all
+    /// returned values are dropped.
     pub(crate) fn request_arrived(&self, limits: &ConnectionLimits) -> MultiplexedRequest {
         self.open.request_arrived(limits)
     }
 
-    /// Notes if a credential has admitted the connection's last request.
+    /// Stores whether a credential has admitted the connection's last request.
     pub(crate) fn note_admitted(&self, admitted: bool) {
         self.open.admitted(admitted);
     }
 
-    /// The certificate that the client has shown, verified by the handshake. It is no longer valid if it has ended since, or
+    /// The certificate that the client has shown, verified by the handshake. It is outdated if it has expired since, or
     /// if a reload has replaced its authorities.
     pub(crate) fn certificate(&self) -> filters::PeerCertificate<'_> {
         let Some(shows) = &self.client else {
@@ -444,7 +448,7 @@ impl TlsConnection {
         Some(shows.shown.counts_for())
     }
 
-    /// Returns true if the client has shown a certificate that is no longer valid: the connection is to end, so that the next
+    /// Returns true if the client has shown a certificate that is outdated: the connection must end, so that the next
     /// handshake judges the client anew.
     pub(crate) fn is_outdated(&self) -> bool {
         self.certificate() == filters::PeerCertificate::Outdated
@@ -460,12 +464,12 @@ impl ShownCertificate {
         }
     }
 
-    /// The time for which the certificate counts: zero once it has ended.
+    /// The remaining validity of the certificate; zero once it has expired.
     pub(crate) fn counts_for(&self) -> Duration {
         self.left().unwrap_or_default()
     }
 
-    /// The rest of its time; `None` once it has ended.
+    /// The remaining validity of the certificate; `None` once it has expired.
     fn left(&self) -> Option<Duration> {
         // The certificate is valid to the end of its last second.
         let ends = u64::try_from(self.not_after).ok()?.checked_add(1)?;
@@ -474,7 +478,7 @@ impl ShownCertificate {
     }
 }
 
-/// Attaches the state to every TLS connection.
+/// Attaches a [`TlsConnection`] to every TLS connection.
 struct MarkConnections {
     trust: Arc<Trust>,
 }
@@ -495,7 +499,7 @@ impl TlsAccept for MarkConnections {
             trust: Arc::clone(&self.trust),
         });
         if let Some(shows) = &client {
-            // The names that an entry of admission.certificates may use.
+            // The logged names can be used in entries of `admission.certificates`.
             tracing::debug!(names = ?shows.shown.certificate.names, "a client has shown its certificate");
         }
         Some(Arc::new(TlsConnection { open, client }))

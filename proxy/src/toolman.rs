@@ -1,7 +1,7 @@
-//! `tooldock toolman`: an aggregate on this process's own pipes, from the `tools.toml` of a project.
+//! `tooldock toolman`: serves an aggregate on standard input and output, from the `tools.toml` of a project.
 //!
-//! Nothing here listens, and nothing of Pingora is started: a client starts this program for each conversation, and
-//! waits for it. There is no data directory, and no configuration but the one file. Standard output carries the
+//! This command listens on no address and does not start Pingora: a client starts this program for each conversation,
+//! and waits for it. There is no data directory, and no configuration but `tools.toml`. Standard output carries the
 //! protocol alone; the log goes to standard error.
 
 mod refusal;
@@ -46,17 +46,17 @@ use crate::{logging, refuse};
 
 /// The name of the only namespace.
 const NAMESPACE: &str = "toolman";
-/// The client's name in the log and as the key of its active set.
+/// The client's name in the log, and the key of its active set.
 const PRINCIPAL: &str = "stdio";
-/// Threads: one for the client's pipes, one so that a server with much output does not delay them.
+/// Number of threads: one for the client's pipes, one so that a server with much output does not delay them.
 const THREADS: usize = 2;
-/// Limit on the memory of the client's session and streams.
+/// Limit on the memory of the client's session and streams, in bytes.
 const CLIENT_BYTES: usize = 256 * 1024 * 1024;
 /// Time limit for servers to end: two seconds after their input was closed, two after SIGTERM.
 const SERVERS_END: Duration = Duration::from_secs(5);
-/// A lifetime longer than any client keeps a process.
+/// Lifetime of the session, longer than any client keeps a process.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Streams of one client: the session's, and those it listens on.
+/// Maximum number of streams of the client: the session's, and those it listens on.
 const CLIENT_STREAMS: usize = 1024;
 
 /// Serves one client until it leaves.
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
     let spec = match aggregate::read(&arguments.config, ServedOver::Stdio) {
         Ok(spec) => spec,
         Err(reason) => {
-            // The client shows its user answers, and seldom a log.
+            // Clients show answers to their user, and seldom a log.
             refusal::answer_one_request(&reason);
             return refuse(reason);
         }
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
 }
 
 fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
-    // Defaults for options that the file leaves open: the process belongs to one client, which is notified of each
+    // Defaults for options that the file does not set: the process belongs to one client, which is notified of each
     // change.
     let options = &mut spec.options;
     options
@@ -120,7 +120,7 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
             return;
         }
         // - all servers have ended
-        // - told to end meanwhile: the guards end the remaining processes
+        // - the process is told to end meanwhile: the guards end the remaining servers
         tokio::select! {
             () = servers => {}
             () = told(signals.stop_requested()) => {}
@@ -131,8 +131,8 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A handle of one of this process's own pipes, read or written by threads that may block: the blocking mode of a pipe
-/// is shared with other processes, and must not be changed.
+/// Duplicates the handle of standard input or output. Threads that may block read and write it: the blocking mode of a
+/// pipe is shared with other processes, and must not be changed.
 fn own(pipe: impl AsFd) -> anyhow::Result<File> {
     let pipe = pipe.as_fd().try_clone_to_owned();
     let pipe = pipe.context("standard input and output")?;
@@ -177,7 +177,7 @@ fn caller(namespace: NamespaceName) -> Caller {
     }
 }
 
-/// The service over the aggregate alone.
+/// Makes a service whose only namespace is the aggregate.
 fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyhow::Result<Service> {
     let exported = prometheus::Registry::new();
     let registry = Arc::new(Registry::default());
@@ -206,7 +206,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
     let parts = ServiceParts {
         registry: Arc::clone(&registry),
         reloader: None,
-        // The session lives as long as the pipes.
+        // The session lasts as long as the pipes.
         sessions: SessionsConfig {
             ttl: FOR_EVER,
             unused_ttl: FOR_EVER,
@@ -244,7 +244,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
     Ok(service)
 }
 
-/// No limits: the user that starts this program calls their own tools.
+/// Sets no limits: the user that starts this program calls their own tools.
 struct NoLimits;
 
 impl Limiter for NoLimits {

@@ -1,6 +1,7 @@
-//! Writes that have to wait because their client does not read: counted with all answers, and ended to make room.
+//! Writes that wait because their client does not read. Their bytes count with those of all answers, and a write ends
+//! if other answers need the memory.
 //!
-//! A write that is done at once, as nearly all are, costs nothing here.
+//! A write that completes at once, as nearly every write does, costs nothing here.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tooldock_workers::answers::{AnswerAccount, AnswerClaim};
 
 use crate::timeout::fast_timeout;
 
-/// The client did not read the written bytes: not in time, or other answers needed the memory.
+/// The error of a write whose bytes the client did not read: not in time, or not before other answers needed the
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotTaken;
 
@@ -20,16 +22,16 @@ pub(crate) struct NotTaken;
 pub(crate) struct WriteLimits {
     /// Time limit of each write.
     pub(crate) timeout: Duration,
-    /// `None`: nothing is counted.
+    /// Account in which the bytes of waiting writes are counted; `None` if they are not counted.
     pub(crate) answers: Option<AnswerAccount>,
 }
 
 impl WriteLimits {
-    /// Runs a write of an event with this number of bytes in memory.
+    /// Runs the write of an event with `size` bytes in memory.
     ///
     /// # Errors
     ///
-    /// [`NotTaken`].
+    /// [`NotTaken`] if the client does not read.
     pub(crate) fn write<F: Future>(
         &self,
         size: usize,
@@ -40,12 +42,12 @@ impl WriteLimits {
 }
 
 /// Runs a write under a time limit. While it waits, `size` bytes of its answer are counted in `answers`, unless `claim`
-/// counts them already. The first try is made at once, so that the future of a stream holds no more than a pointer for the
-/// wait.
+/// counts them already. The write is polled once before the wait is set up, so that the future of a stream holds no
+/// more than a pointer for the wait.
 ///
 /// # Errors
 ///
-/// [`NotTaken`]; the connection is not to be written to any more.
+/// [`NotTaken`]; the connection must not be written to any more.
 pub(crate) fn write<F: Future>(
     answers: Option<&AnswerAccount>,
     claim: Option<&AnswerClaim>,
@@ -76,7 +78,7 @@ async fn write_counted<F: Future>(
         return write.await.map_err(|_| NotTaken);
     };
     let waiting = claim.waiting();
-    // The two arms: the client took it, or not in time; other answers need the memory.
+    // The two arms: the client took the bytes, or the time is over; other answers need the memory.
     tokio::select! {
         biased;
         written = write => written.map_err(|_| NotTaken),

@@ -107,10 +107,10 @@ fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The running gateway that this process succeeds.
+/// The running gateway that this process succeeds, and the channel to it.
 pub(crate) struct Predecessor {
     channel: Channel,
-    /// Name of its replica.
+    /// Name of the predecessor's replica.
     pub(crate) replica: String,
 }
 
@@ -122,7 +122,7 @@ impl Predecessor {
     ///
     /// # Errors
     ///
-    /// No gateway runs there, several gateways run there, or another successor is being started.
+    /// When no gateway runs there, several gateways run there, or another successor is being started.
     pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
         let channel = connect(effective)?;
         let failed = |error| {
@@ -154,8 +154,8 @@ impl Predecessor {
         Ok((Self { channel, replica }, handed))
     }
 
-    /// Reports that this process can serve, and waits until the predecessor accepts no more connections. If the predecessor has
-    /// ended meanwhile, that is no error.
+    /// Reports that this process can serve, and waits until the predecessor accepts no more connections. It is no error
+    /// if the predecessor has ended meanwhile.
     pub(crate) fn relieve(self) {
         let told = self.channel.send(READY, None);
         let answered = told.and_then(|()| self.channel.receive_within(GO_TIME));
@@ -185,7 +185,7 @@ fn named(address: &[u8], socket: OwnedFd) -> Option<Handed> {
         .ok()
 }
 
-/// Listening sockets of this gateway, offered to a successor.
+/// The listening sockets of this gateway, offered to a successor.
 #[derive(Clone)]
 pub(crate) struct Offer(Arc<OfferState>);
 
@@ -199,7 +199,7 @@ struct OfferState {
     ready: mpsc::Sender<Successor>,
 }
 
-/// Successor that is ready to serve.
+/// A successor that is ready to serve.
 pub(crate) struct Successor(Channel);
 
 impl Successor {
@@ -218,7 +218,7 @@ impl Offer {
         replica: &str,
         sockets: Vec<Handed>,
     ) -> (Self, mpsc::Receiver<Successor>) {
-        // A second successor has to wait until the first one was told to accept.
+        // A second successor has to wait until the first one was told to accept connections.
         let (ready, successors) = mpsc::channel(1);
         let offered = OfferState {
             path: socket_path(effective),
@@ -288,7 +288,7 @@ impl OfferState {
 
     fn hand_to(&self, channel: Channel) -> io::Result<()> {
         tracing::info!("upgrade: a successor starts; this gateway serves until it is ready");
-        // Sent without the lock: the drain must not wait for a successor that does not read.
+        // Sent after the lock is released: the drain must not wait for a successor that does not read.
         let sockets: Vec<_> = {
             let sockets = self.sockets();
             let cloned = sockets.iter();

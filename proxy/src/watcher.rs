@@ -1,7 +1,7 @@
-//! Automatic reloads: changes in the data directory are served soon after.
+//! Automatic reloads: changes in the data directory are in force soon after.
 //!
-//! The reload is that of `POST /reload`, in this process or in the core's. The watcher runs in the process that manages: a
-//! core of its own reads files when it is told to.
+//! A change causes the same reload as `POST /reload`, in this process or in the core's. The watcher runs in the process
+//! that serves the management tools: a core in a process of its own only reloads on request.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use tooldock_workers::watch::Watch;
 
 use crate::config::{Effective, Role, WatcherConfig};
 
-/// Pause before a failed reload is tried again.
+/// Pause before another attempt after a failed reload.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// The directory to watch, and the settings.
+/// The directory that is watched, and the settings of the watcher.
 pub(crate) struct WatchTarget {
     data_dir: PathBuf,
     config: WatcherConfig,
@@ -25,7 +25,7 @@ impl WatchTarget {
     /// The data directory, if this process is to watch it.
     pub(crate) fn of(effective: &Effective) -> Option<Self> {
         let config = &effective.config.watcher;
-        // In a trial run, the operator edits files and looks at the log.
+        // In a trial run, the operator edits files and watches the log.
         let is_wanted = config.enabled || effective.dev;
         (is_wanted && effective.role != Role::Core).then(|| Self {
             data_dir: effective.data_dir.clone(),
@@ -34,7 +34,7 @@ impl WatchTarget {
     }
 }
 
-/// Reloads the core after each burst of changes, until it is dropped.
+/// Reloads the core after each burst of changes, until the future is dropped.
 pub(crate) async fn run(watched: WatchTarget, core: Arc<dyn CoreLink>) {
     let WatchTarget { data_dir, config } = watched;
     let mut watch = Watch::start(&data_dir, config.debounce, config.poll_every()).await;
@@ -44,7 +44,7 @@ pub(crate) async fn run(watched: WatchTarget, core: Arc<dyn CoreLink>) {
         tracing::info!("files have changed: reloading");
         while !reloaded(&*core).await {
             // - a change that may correct the fault
-            // - or the core is back
+            // - or the core answers again
             tokio::select! {
                 () = watch.changed() => {}
                 () = tokio::time::sleep(TRY_AGAIN) => {}
@@ -53,7 +53,7 @@ pub(crate) async fn run(watched: WatchTarget, core: Arc<dyn CoreLink>) {
     }
 }
 
-/// Reloads the core. Returns true if another try would be useless.
+/// Reloads the core. Returns true if another attempt would be useless.
 async fn reloaded(core: &dyn CoreLink) -> bool {
     match core.send(CoreRequest::Reload).await {
         Ok(answer) if answer.status.is_success() => true,

@@ -1,7 +1,7 @@
 //! The page of the web UI and its files. They are built from `proxy/web/` and compiled in: nothing is read at run time.
 //!
-//! All code and content of the page comes from here. Its policy allows no inline script, no other server and no frame, so
-//! that a tool's text that got into the page could neither run nor send anything away.
+//! All code and content of the page comes from this binary. Its content security policy allows no inline script, no
+//! other server and no frame, so that a tool's text that got into the page could neither run nor send data away.
 
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ use tooldock_upstream::reply::{Head, Reply};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     font-src 'self'; connect-src 'self'; manifest-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// The headers of every answer beside its type.
+/// The headers of every answer, beside its content type.
 const SAFETY: [(HeaderName, HeaderValue); 6] = [
     (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
     (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -36,12 +36,12 @@ const SAFETY: [(HeaderName, HeaderValue); 6] = [
     ),
 ];
 
-/// A file, plain and compressed.
+/// A file of the page, plain and compressed.
 struct Asset {
     name: &'static str,
     content_type: &'static str,
     plain: &'static [u8],
-    /// Made when the file is first requested.
+    /// The compressed content, made when it is first needed.
     gzip: LazyLock<Bytes, Box<dyn FnOnce() -> Bytes + Send>>,
 }
 
@@ -81,7 +81,7 @@ static ASSETS: LazyLock<[Asset; 3]> = LazyLock::new(|| {
     ]
 });
 
-/// The page.
+/// The page of the web UI.
 pub(crate) fn page(request: &Parts) -> Reply {
     answer(&PAGE, request, HeaderValue::from_static("no-store"))
 }
@@ -115,7 +115,7 @@ fn answer(asset: &Asset, request: &Parts, cache: HeaderValue) -> Reply {
     }
 }
 
-/// Returns true if the client names the coding, with a weight above 0.
+/// Returns true if `Accept-Encoding` names gzip with a weight above 0.
 fn takes_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).iter();
     let mut codings = values

@@ -20,14 +20,14 @@ const VALUE_MAX: usize = 512;
 /// The largest body, in bytes, in which the log looks for the MCP method and the tool. A larger body is not kept for the log.
 const BODY_MAX: usize = 64 * 1024;
 
-/// A request, as far as lines can tell of it: its head, its principal, its outcome.
+/// Fields of a request from which its line is made: head, principal, outcome.
 #[derive(Debug)]
 pub(crate) struct AccessEntry {
     pub(super) ended: SystemTime,
     pub(super) duration: Duration,
     pub(super) address: IpAddr,
     pub(super) method: Method,
-    /// Cut and not yet escaped, as all texts of a client here.
+    /// The request's path, cut and not yet escaped, as every text from the client in this struct.
     pub(super) path: Box<[u8]>,
     pub(super) has_query: bool,
     pub(super) version: Version,
@@ -59,7 +59,7 @@ impl AccessEntry {
             let value = head.headers.get(name)?.as_bytes();
             Some(Box::<[u8]>::from(cut(value, VALUE_MAX)))
         };
-        // The query of the page before may be as secret as one of ours.
+        // The query of the referring page may be as secret as a query of this gateway.
         let referer = value(&REFERER).map(|page| {
             let end = page.iter().position(|byte| matches!(byte, b'?' | b'#'));
             Box::from(&page[..end.unwrap_or(page.len())])

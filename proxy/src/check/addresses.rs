@@ -1,9 +1,10 @@
-//! Addresses that cannot be bound, of listeners, of the relay and for replicas: the start would end there. Another program has the address, this machine has
-//! no such address, or the folder of a Unix socket is not there. An address in use is an error; the others are warnings, since
-//! a configuration may be checked on another machine, and a service manager makes the folder.
+//! Finds addresses that cannot be bound: those of listeners, of the relay and for other replicas. A start would fail
+//! there, since another program has the address, this machine has no such address, or the folder of a Unix socket is
+//! missing. An address in use is an error. The other faults are warnings, since a configuration may be checked on
+//! another machine, and a service manager makes the folder.
 //!
-//! Addresses of a gateway that runs on the same data directory are no findings, since a check goes before its reload. The
-//! gateway notes its addresses there.
+//! Addresses of a gateway that runs on the same data directory are no findings, since a check precedes the reload of
+//! that gateway. The gateway notes its addresses in the data directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +36,7 @@ pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
     let relay = effective.config.relay.socket().and_then(|path| {
         let data = &effective.data_dir;
         if path.parent() == Some(data) && !data.exists() {
-            // The start makes it, before it binds this socket.
+            // The start makes the data directory before it binds this socket.
             return None;
         }
         let error = refusal(&ListenAddress::Unix(path.to_owned()), &own)?;
@@ -56,7 +57,8 @@ pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
     refused.chain(relay).chain(replicas).collect()
 }
 
-/// The reason why an address cannot be bound, unless a gateway of these addresses has it.
+/// The reason why an address cannot be bound; `None` if it can, or if it is one of `own`, the running gateway's
+/// addresses.
 fn refusal(address: &ListenAddress, own: &BTreeSet<String>) -> Option<io::Error> {
     if own.contains(&address.to_string()) {
         return None;

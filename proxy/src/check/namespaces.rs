@@ -24,8 +24,8 @@ pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<
     rules.chain(opened).collect()
 }
 
-/// Finds members of aggregates that are namespaces by a name that is none of `known`. The others of the aggregate are
-/// served without them. Files that cannot be read are found elsewhere.
+/// Finds members of aggregates that are namespaces by a name that is none of `known`. The aggregate is served without
+/// them. Files that cannot be read are reported by another check.
 pub(super) fn members(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let aggregates = config.toolman.iter();
     let members = aggregates.flat_map(|(aggregate, config)| {
@@ -57,7 +57,7 @@ fn found(place: String, name: &str, known: &BTreeSet<NamespaceName>, is_error: b
     }
 }
 
-/// More names would not help the reader.
+/// Maximum number of known names that a finding lists.
 const LISTED_MAX: usize = 20;
 
 /// The rules for one namespace: their keys, and the namespace.

@@ -1,4 +1,4 @@
-//! The part that `tooldock check PATH` checks, found by the path and the keys of its file.
+//! The file or folder that `tooldock check PATH` checks, recognized by its path and the keys of the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use tooldock_workers::yaml::{self, Value};
 
 use crate::config::Config;
 
-/// A larger file is not looked into.
+/// Maximum size of a file whose keys are read, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-/// A part that can be checked.
+/// A file or folder that can be checked by itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A data directory with its content.
@@ -25,7 +25,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// The part at a path.
+    /// Recognizes the file or folder at a path.
     ///
     /// # Errors
     ///

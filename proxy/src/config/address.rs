@@ -22,16 +22,16 @@ pub(crate) enum ListenAddress {
     Unix(PathBuf),
 }
 
-/// Why a text is no address.
+/// The reason why a text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidAddress {
-    /// The text is something else.
+    /// The text is no IP address with a port and does not begin with `unix:`.
     #[error("invalid address {0:?}: write IP:PORT, as 127.0.0.1:8000 or [::1]:8000, or unix:/PATH")]
     Unknown(String),
-    /// The path depends on where the gateway is started.
+    /// The path of the Unix socket is relative, so it would depend on the folder in which the gateway is started.
     #[error("the path of a Unix socket is absolute: write unix:/PATH")]
     RelativePath,
-    /// The kernel takes no such path.
+    /// The path of the Unix socket is longer than the kernel allows.
     #[error("the path of a Unix socket has at most {PATH_MAX} bytes")]
     LongPath,
 }
@@ -130,13 +130,13 @@ impl From<ListenAddress> for String {
     }
 }
 
-/// `listeners[].mode`: the permissions of a Unix socket, which decide what users may connect.
+/// `listeners[].mode`: the permissions of a Unix socket, which decide which users may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SocketMode(pub(crate) u32);
 
 impl Default for SocketMode {
-    /// The gateway's user and group.
+    /// Read and write for the gateway's user and group.
     fn default() -> Self {
         Self(0o660)
     }

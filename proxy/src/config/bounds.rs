@@ -11,22 +11,22 @@ use tooldock_workers::config::{LimitsPatch, OutOfBounds};
 use super::replicas::GRACE_MAX;
 use super::{Config, ConfigError};
 
-/// From less than any real client sends to the limit of the HTTP parser.
+/// Bytes of a request's head: from less than any real client sends to the limit of the HTTP parser.
 const HEADER_BYTES: RangeInclusive<ByteSize> = ByteSize::kib(1)..=ByteSize::kib(1023);
 
-/// Up to the limit of the HTTP parser.
+/// Number of header fields of a request, up to the limit of the HTTP parser.
 const HEADER_FIELDS: RangeInclusive<usize> = 1..=256;
 
-/// Bodies and events are held in memory as a whole.
+/// Bytes of one body or event, which is held in memory as a whole.
 const MESSAGE_BYTES: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 
-/// All bodies, or events of all streams, kept in memory.
+/// Bytes of all bodies in memory, or of the events of all streams.
 const TOTAL_BYTES: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::tib(1);
 
-/// Sessions, kept in memory.
+/// Bytes of all sessions in memory.
 const SESSION_BYTES: RangeInclusive<ByteSize> = ByteSize::b(BYTES_MIN as u64)..=ByteSize::tib(1);
 
-/// Counts of sessions and the like: more would not fit in memory.
+/// Numbers of sessions, connections and other objects: more would not fit in memory.
 const MANY: RangeInclusive<usize> = 1..=100_000_000;
 
 /// Checks values by their path in the struct, which is how the file spells their key.
@@ -73,7 +73,7 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         workers.backoff.max in TIMES;
         workers.crash_loop.failures in 1..=1_000;
         workers.crash_loop.window in TIMES;
-        // A burst is ten times as long at most.
+        // Changes that keep coming put a reload off for at most ten times this time.
         watcher.debounce in Duration::from_millis(10)..=Duration::from_secs(60);
         builder.timeout in TIMES;
         builder.max_size in ByteSize::mib(1)..=ByteSize::gib(16);

@@ -1,4 +1,4 @@
-//! `client_secret` of an issuer: written, or named by a variable.
+//! `client_secret` of an issuer: the secret itself, or the name of a variable that holds it.
 
 use tooldock_filters::config::ClientSecret;
 
@@ -6,7 +6,7 @@ use tooldock_filters::config::ClientSecret;
 ///
 /// # Errors
 ///
-/// The variable that is not set.
+/// The name of the variable, if it is not set.
 pub(crate) fn introspection_password(secret: &ClientSecret) -> Result<String, String> {
     match secret.variable() {
         None => Ok(secret.written().expose().to_owned()),

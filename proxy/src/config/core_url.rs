@@ -10,7 +10,7 @@ use http::Uri;
 /// The address of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CoreUrl {
-    /// A host, or an address in the form of URLs, and a port.
+    /// Host name or IP address, IPv6 in brackets, and a port.
     Tcp { host: String, port: u16, tls: bool },
     /// A Unix socket.
     Unix(PathBuf),

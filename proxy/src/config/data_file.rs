@@ -24,13 +24,13 @@ use super::{
 /// `$DATA/config.yaml` of a loaded configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DataFile {
-    /// The content that could be used last. It is in force, unless it no longer fits the operator's file.
+    /// The last content that could be used. It is in force, unless it no longer fits the operator's file.
     usable: Option<DataFileTree>,
-    /// The reason why the file is not in force as it is now.
+    /// The reason why the present content of the file is not in force; `None` if it is.
     pub(super) problem: Option<String>,
 }
 
-/// The entries of the second file that are put over the operator's file.
+/// Choice of the entries of the second file that are put over the operator's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AppliedEntries {
     /// All entries.
@@ -44,9 +44,9 @@ pub(super) struct Layers<'a> {
     pub(super) options: &'a LoadOptions,
     /// The operator's file over the defaults.
     pub(super) operator: Config,
-    /// The keys that stand in the operator's file.
+    /// The keys that the operator's file sets, as a tree.
     pub(super) tree: Value,
-    /// The configuration that is in force, in a running process.
+    /// The configuration that is in force in a running process; `None` at a start.
     pub(super) before: Option<&'a Effective>,
 }
 

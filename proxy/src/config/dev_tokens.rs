@@ -8,7 +8,7 @@ use tooldock_workers::secret::Secret;
 use super::GeneratedTokens;
 use crate::kept_file;
 
-/// The file of the data directory that keeps the token.
+/// The file of the data directory that keeps the bearer token.
 pub(crate) const TOKEN_FILE: &str = "dev.token";
 
 /// The file of the data directory that keeps the token of the manager, for `POST /reload`.
@@ -100,7 +100,7 @@ fn kept(file: &Path, kind: &str, remedy: &str) -> anyhow::Result<Secret> {
     let bytes = kept_file::read_or_make(file, length + 1, made)?;
     let token = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     match str::from_utf8(token) {
-        // Only such texts are printed into lines for a shell.
+        // The token is printed in lines for a shell, where such a text needs no quoting.
         Ok(text) if token.len() == length && token.iter().all(u8::is_ascii_hexdigit) => {
             Ok(Secret::new(text))
         }

@@ -18,7 +18,8 @@ use tooldock_workers::yaml::{self, Value};
 
 use super::{Config, ConfigError};
 
-/// A configuration is written by hand; a larger file is some other file.
+/// Maximum size of a configuration file, in bytes. Configurations are written by hand; a larger file is some other
+/// file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// The keys that `$DATA/config.yaml` may hold. Tool code can write there, so nothing that admits clients; the limits here
@@ -31,14 +32,14 @@ struct DataFile {
     toolman: AggregatesConfig,
 }
 
-/// No servers over HTTP: the operator's credentials are sent to their addresses.
+/// `upstreams` in `$DATA/config.yaml`: no servers over HTTP, as the operator's credentials are sent to their addresses.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DataFileUpstreams {
     stdio: StdioServersConfig,
 }
 
-/// Reads the configuration file, if there is one: all keys, and the tree of those it sets.
+/// Reads the configuration file, if there is one: all keys, and the tree of the keys that the file sets.
 pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigError> {
     match file {
         Some(file) => parse(file, &read(file)?),
@@ -46,7 +47,7 @@ pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigEr
     }
 }
 
-/// The configuration of a text that stands in no file yet.
+/// Parses the configuration in a text that is in no file yet.
 pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(file_error(Path::new("configuration"), "larger than 1 MiB"));
@@ -54,7 +55,7 @@ pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
     parse(Path::new("configuration"), text).map(|(config, _)| config)
 }
 
-/// The path of the second file.
+/// The path of `$DATA/config.yaml`.
 pub(super) fn data_file(data_dir: &Path) -> PathBuf {
     data_dir.join("config.yaml")
 }
@@ -133,7 +134,7 @@ fn parse<T: DeserializeOwned + Default>(
     Ok((typed, tree))
 }
 
-/// A tag of a key or a value. The reader limits nesting to 128, so recursion is bounded.
+/// The first tag of a key or a value in the tree. The reader limits nesting to 128, so recursion is bounded.
 fn tag_in(tree: &Value) -> Option<String> {
     match tree {
         Value::Tagged(tagged) => Some(tagged.tag.to_string()),
@@ -163,7 +164,7 @@ fn file_error(file: &Path, reason: impl ToString) -> ConfigError {
     }
 }
 
-/// Puts one tree over another. The reader limits nesting to 128, so recursion is bounded.
+/// Puts the tree `over` over the tree `below`. The reader limits nesting to 128, so recursion is bounded.
 fn merge(below: &mut Value, over: Value) {
     match (below, over) {
         (_, Value::Null) => {}

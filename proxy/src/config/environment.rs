@@ -1,9 +1,9 @@
 //! The environment variables: a table of all of them and the key that each sets.
 //!
 //! The process's environment is captured once and passed in; nothing here reads it in place, and nothing hands it on to
-//! children. An empty variable is an unset one. Variables outside this table are not looked at, with three exceptions: a
+//! children. An empty variable is an unset one. Variables outside this table are ignored, with three exceptions: a
 //! secret may come from a file (`secret_file`), every listener has a variable for its port (`ports`), and variables of
-//! ours without effect are named in a warning (`unserved`).
+//! this program without effect are named in a warning (`unserved`).
 
 mod mode;
 mod parse;
@@ -31,7 +31,7 @@ use super::listener::AuthScheme;
 use super::replicas::Peers;
 use super::{ConfigError, ListenerConfig, NamespaceRule, ProfileName, Role, Settings};
 
-/// The variable that has set a key, by key. A complaint about the key names the variable.
+/// For each key that a variable has set, the name of the variable. Errors about the key name the variable.
 pub(crate) type SaidBy = BTreeMap<String, String>;
 
 /// A variable: its name, its key, and its setter.
@@ -96,7 +96,7 @@ const VARIABLES: &[Variable] = &[
         => |s, text| s.secrets.allow_insecure = boolean(text)?),
     variable!("DOCKER_CONTAINER_NAME", "the container that `prepare_secret` names in its instructions, in place of `tooldock-manager`"
         => |s, text| s.secrets.container = Some(container(text)?)),
-    // Before the ports: it decides which listeners there are.
+    // Before the ports, as this variable decides which listeners there are.
     variable!("SERVER_MODE", "which listeners there are, in place of those of the file: `openapi`, `mcp-http`, `both`, `web-gui`, `all`, `core`, `manager` or `tool-vault`"
         => |s, text| mode::apply(s, text)?),
     variable!("OPENAPI_PORT", "listeners[].address"
@@ -134,7 +134,8 @@ const VARIABLES: &[Variable] = &[
         };
         move_listener(s, profile, port(text)?, "PORT")
     }),
-    // Each governs its own profiles; if only one is set, it governs the profiles of the other, too (K-10).
+    // Each of these two variables sets the versions of its own profiles; if only one is set, it also sets those of the
+    // other (K-10).
     variable!("MCP_PROTOCOL_VERSIONS", "listeners[].versions"
         => |s, text| set_versions(s, &[ProfileName::V1Mcp], "MCP_PROTOCOL_VERSIONS", versions(text)?)),
     variable!("MCP_SUPPORTED_VERSIONS", "listeners[].versions"
@@ -197,14 +198,14 @@ impl Variable {
     }
 }
 
-/// The variables that are ours and set, as they were when the process began. `Debug` shows names only.
+/// The variables of this program that are set, as they were when the process began. `Debug` shows names only.
 #[derive(Clone, Default)]
 pub(crate) struct Environment(BTreeMap<String, OsString>);
 
-/// The value of a variable.
+/// The value of a variable, and where it comes from.
 struct VariableValue<'a> {
     text: Cow<'a, str>,
-    /// The name for complaints: the variable's own, or the name of the variable that names a file.
+    /// The name for errors: the variable's own, or the name of the variable that names a file.
     name: &'static str,
     /// The file the text comes from.
     file: Option<&'a str>,
@@ -225,7 +226,7 @@ impl Environment {
         Self(variables.into_iter().filter_map(ours).collect())
     }
 
-    /// The environment with that data directory, as if `DATA_DIR` named it.
+    /// The environment with `data_dir` as its data directory, as if `DATA_DIR` named it.
     pub(crate) fn with_data_dir(mut self, data_dir: &Path) -> Self {
         self.0.insert("DATA_DIR".to_owned(), data_dir.into());
         self
@@ -236,7 +237,7 @@ impl Environment {
         mode::role(self, said)
     }
 
-    /// The data directory, which is needed before the rest.
+    /// The data directory, which is needed before the other variables are applied.
     pub(super) fn data_dir(&self) -> Result<Option<PathBuf>, ConfigError> {
         Ok(self.text("DATA_DIR")?.map(PathBuf::from))
     }
@@ -299,7 +300,7 @@ impl Environment {
     }
 }
 
-/// Every variable of the table, with the key or the words for its effect.
+/// Every variable of the table, with the key that it sets or a description of its effect.
 #[cfg(test)]
 pub(super) fn documented_variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     VARIABLES
@@ -314,7 +315,7 @@ fn is_ours(name: &str) -> bool {
         || unserved::is_variable(name)
 }
 
-/// Turns a complaint about a key whose value a variable gave into a complaint about the variable.
+/// Turns an error about a key whose value a variable gave into an error about the variable.
 pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     let ConfigError::Key { key, reason } = &error else {
         return error;
@@ -326,7 +327,7 @@ pub(super) fn blame(error: ConfigError, said_by: &SaidBy) -> ConfigError {
     if let Some((_, name)) = said_by.iter().find(|(said, _)| is_about(said)) {
         return ConfigError::variable(name.clone(), format!("{reason} (it sets {key})"));
     }
-    // An address that is taken by another listener, which a variable has moved there.
+    // The reason names another key that a variable has set, such as the address of another listener.
     match said_by.iter().find(|(said, _)| reason.contains(*said)) {
         Some((said, name)) => ConfigError::key(key, format!("{reason} ({name} sets {said})")),
         None => error,
@@ -375,8 +376,8 @@ fn open_vault(settings: &mut Settings) {
     }
 }
 
-/// Sets the versions of the listeners of these profiles, and of the others that have variables of their own but were not
-/// set by one.
+/// Sets `versions` at the listeners of the profiles `own`, and at listeners of other MCP profiles whose versions no
+/// variable has set yet.
 fn set_versions(
     settings: &mut Settings,
     own: &[ProfileName],

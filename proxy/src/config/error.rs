@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tooldock_workers::yaml;
 
-/// The text of every refusal of a later version's feature.
+/// The reason in every refusal of a feature that this version lacks.
 pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
 
 /// A configuration that cannot be used. Its text is one line and holds no secret.
@@ -51,7 +51,7 @@ pub(crate) enum ConfigError {
 }
 
 impl ConfigError {
-    /// A key whose value cannot be used.
+    /// Makes the error of a key whose value cannot be used.
     pub(crate) fn key(key: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Key {
             key: key.into(),
@@ -59,12 +59,12 @@ impl ConfigError {
         }
     }
 
-    /// A key of a feature that is not built yet.
+    /// Makes the error of a key whose feature is not built yet.
     pub(crate) fn not_supported(key: impl Into<String>) -> Self {
         Self::key(key, NOT_SUPPORTED)
     }
 
-    /// An environment variable that cannot be used.
+    /// Makes the error of an environment variable that cannot be used.
     pub(crate) fn variable(name: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
         Self::Variable {
             name: name.into(),
@@ -72,7 +72,7 @@ impl ConfigError {
         }
     }
 
-    /// A value of a file that does not pass the checks of the whole configuration.
+    /// Makes an error about a value in `file` that does not pass the checks of the whole configuration.
     pub(super) fn of_file(file: &Path, error: Self) -> Self {
         match error {
             Self::File { .. } | Self::FileKey { .. } => error,
@@ -88,7 +88,7 @@ impl ConfigError {
         }
     }
 
-    /// The message of the YAML reader about a file, as one line that begins with the key.
+    /// Turns the YAML reader's error about a file into one line that begins with the key.
     pub(crate) fn in_file(file: &Path, error: serde_path_to_error::Error<yaml::Error>) -> Self {
         let key = error.path().to_string();
         let file = file.to_owned();

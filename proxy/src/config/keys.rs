@@ -21,7 +21,7 @@ impl Default for KeysConfig {
 }
 
 impl KeysConfig {
-    /// The path, absolute.
+    /// The absolute path of the file.
     pub(crate) fn path(&self, data_dir: &Path) -> PathBuf {
         let text = self.file.replace("$DATA", &data_dir.to_string_lossy());
         std::path::absolute(&text).unwrap_or_else(|_| PathBuf::from(text))

@@ -29,13 +29,13 @@ pub(crate) struct ListenerConfig {
     pub(crate) mode: Option<SocketMode>,
     /// The profile that it serves.
     pub(crate) profile: ProfileName,
-    /// TLS, if it speaks it.
+    /// TLS settings; `None` for plain connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tls: Option<TlsConfig>,
     /// True when connections begin with a PROXY protocol header.
     #[serde(default)]
     pub(crate) proxy_protocol: bool,
-    /// Headers that are set and removed.
+    /// Header fields that are set and removed.
     #[serde(default, skip_serializing_if = "HeadersConfig::is_empty")]
     pub(crate) headers: HeadersConfig,
     /// The public prefix in front of the gateway.
@@ -44,7 +44,7 @@ pub(crate) struct ListenerConfig {
     /// True when MCP 2026-07-28 is served on the same URLs.
     #[serde(default = "yes")]
     pub(crate) modern: bool,
-    /// How closely the Accept header of a POST is read.
+    /// The rule for the Accept header of a POST.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) accept: Option<AcceptRule>,
     /// The rule for JSON-RPC batches.
@@ -56,8 +56,8 @@ pub(crate) struct ListenerConfig {
     /// The protocol versions `initialize` negotiates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) versions: Option<Vec<ProtocolVersion>>,
-    /// The version that a client is offered which asks for another one; on the profiles of version 1, also that of a
-    /// request that names none.
+    /// The version offered to a client that asks for an unsupported one; on the profiles of version 1, also the version
+    /// of a request that names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) default_version: Option<ProtocolVersion>,
     /// The source of a request's namespace.
@@ -76,7 +76,7 @@ fn yes() -> bool {
 }
 
 impl ListenerConfig {
-    /// A listener without TLS whose switches are its profile's.
+    /// A listener without TLS, with the switches of its profile.
     pub(crate) fn new(name: &str, address: ListenAddress, profile: ProfileName) -> Self {
         Self {
             name: name.to_owned(),
@@ -250,7 +250,7 @@ impl ProfileName {
         }
     }
 
-    /// The port that its clients expect.
+    /// The port at which clients of the profile expect it.
     pub(crate) fn usual_port(self) -> u16 {
         match self {
             Self::Core => 8000,

@@ -11,7 +11,7 @@ type Rule = (
     fn(&Config, &mut Config),
 );
 
-/// A key by its path in the struct, which is how the file spells it.
+/// Makes the rule of a key from its path in the struct, which is also its spelling in the file.
 macro_rules! fixed {
     ($head:ident $(. $tail:ident)*) => {
         (
@@ -22,7 +22,7 @@ macro_rules! fixed {
     };
 }
 
-/// Sockets, threads and everything that is built once from these keys.
+/// The keys from which sockets, threads and other objects are built once, at the start.
 const FIXED: &[Rule] = &[
     ("listeners", same_sockets, |old, new| {
         new.listeners = old.listeners.clone()
@@ -80,7 +80,8 @@ pub(super) fn keep_unreloadable(old: &Config, new: &mut Config) -> Vec<&'static 
     changed
 }
 
-/// Returns true if the same sockets are open and speak TLS. A listener's switches and its certificates may change.
+/// Returns true if both configurations open the same sockets, with TLS on the same ones. A listener's switches and its
+/// certificates may differ.
 fn same_sockets(old: &Config, new: &Config) -> bool {
     let same = |old: &ListenerConfig, new: &ListenerConfig| {
         old.name == new.name

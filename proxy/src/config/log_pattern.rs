@@ -45,9 +45,9 @@ macro_rules! fields {
 }
 
 fields! {
-    /// When the request ended, as web servers write it.
+    /// Time at which the request ended, in the format of web servers.
     Time = "time",
-    /// When the request ended, in RFC 3339 with milliseconds.
+    /// Time at which the request ended, in RFC 3339 with milliseconds.
     Timestamp = "ts",
     /// The client's address, behind trusted proxies.
     Address = "address",
@@ -81,7 +81,7 @@ fields! {
     McpMethod = "mcp_method",
     /// The tool, prompt or resource of the message.
     Tool = "tool",
-    /// The tag that stands for the session, as in the audit log.
+    /// The session's tag, as in the audit log.
     Session = "session",
     /// The outcome of the call: `ok`, or the code of the audit log.
     Outcome = "outcome",
@@ -184,13 +184,13 @@ fn escape(value: &[u8], quoted: bool, line: &mut Vec<u8>) {
     }
 }
 
-/// Why a text is no pattern.
+/// The reason why a text is no pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidPattern {
     /// The pattern has no field.
     #[error("use combined, json, or a pattern with fields in braces, as {{address}} {{status}}")]
     NoField,
-    /// The pattern has more than one line.
+    /// The pattern contains a control character, such as a line break.
     #[error("a pattern is one line")]
     ControlCharacter,
     /// A brace that belongs to no field.
@@ -217,7 +217,7 @@ fn known_of_nginx() -> String {
     names.join(", ")
 }
 
-/// The field at the beginning of `rest`, if there is one, and the text behind it.
+/// Reads the field at the beginning of `rest`, if there is one; returns it and the text behind it.
 fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, InvalidPattern> {
     if !dollars {
         let Some(after) = rest.strip_prefix('{') else {
@@ -247,7 +247,7 @@ fn field_at(rest: &str, dollars: bool) -> Result<Option<(LogField, &str)>, Inval
     )))
 }
 
-/// The character that a doubled character at the beginning of `rest` stands for.
+/// Reads a doubled special character at the beginning of `rest`; returns the character and the text behind it.
 fn doubled(rest: &str, dollars: bool) -> Option<(char, &str)> {
     let characters: &[char] = if dollars { &['$'] } else { &['{', '}'] };
     characters.iter().find_map(|&c| {
@@ -275,7 +275,7 @@ impl FromStr for LogPattern {
                 if !text.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut text)));
                 }
-                // A request contains spaces, and brackets keep a time together.
+                // A time keeps its space without quotes, since formats put the time in brackets.
                 let quoted = quoted || field == LogField::Time;
                 parts.push(Part::Field { field, quoted });
                 rest = after;

@@ -11,15 +11,15 @@ use super::off::OFF;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ObservabilityConfig {
-    /// A line per request.
+    /// The access log: a line per request.
     pub(crate) access_log: AccessLogConfig,
     /// The process's own log.
     pub(crate) log: LogConfig,
     /// The audit log of calls.
     pub(crate) audit: AuditConfig,
-    /// Counts of calls beside those by namespace.
+    /// Labels of call metrics beside the namespace.
     pub(crate) metrics: BreakdownConfig,
-    /// The target of traces.
+    /// The OTLP endpoint that traces are sent to, or `off`.
     pub(crate) otlp: String,
 }
 
@@ -80,9 +80,9 @@ impl LogLevel {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Lines for people to read.
     #[default]
     Text,
-    /// A JSON object a line.
+    /// A JSON object per line.
     Json,
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// More than any machine this runs on has; a larger number is a mistake.
+/// Maximum of `threads`: no machine in use has more cores, so a larger number is a mistake.
 const THREADS_MAX: u64 = 256;
 
 /// The number of threads that serve requests.

@@ -1,4 +1,4 @@
-//! The profiles: a row of data per profile. No code that handles requests asks which profile it runs under.
+//! The profiles: a row of data for each. Code that handles requests reads the data and never the profile's name.
 //!
 //! A listener begins with the row of its profile, and its own keys change single values of it.
 
@@ -7,13 +7,13 @@ use tooldock_upstream::profile::Profile;
 
 use super::listener::{AuthScheme, ProfileName};
 
-/// A profile.
+/// The properties of a profile.
 pub(crate) struct ProfileSpec {
     /// The routes that the profile serves.
     pub(crate) routes: RouteGroups,
-    /// True when a request that names no namespace is for all of them at once.
+    /// True when a request that names no namespace is for all namespaces at once.
     pub(crate) global: bool,
-    /// The kinds of credentials.
+    /// The kinds of credentials that are accepted.
     pub(crate) auth: &'static [AuthScheme],
     /// How requests are answered: versions, batches, sessions, Accept, shapes.
     pub(crate) answers: fn() -> Profile,
@@ -101,7 +101,7 @@ const VAULT: ProfileSpec = ProfileSpec {
 };
 
 impl ProfileSpec {
-    /// True where the MCP endpoints of namespaces are served, at their aliases, too.
+    /// Returns true if the MCP endpoints of namespaces are served, which may have aliases.
     pub(crate) fn has_aliases(&self) -> bool {
         let is_of_the_management = (self.answers)().namespace.is_some_and(|it| it.is_system());
         self.routes.has_mcp_endpoints() && !is_of_the_management
@@ -109,7 +109,7 @@ impl ProfileSpec {
 }
 
 impl ProfileName {
-    /// The profile's row.
+    /// The properties of the profile.
     pub(crate) fn spec(self) -> &'static ProfileSpec {
         match self {
             Self::Core => &CORE,

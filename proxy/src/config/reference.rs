@@ -22,7 +22,7 @@ struct ReferenceKey<'a> {
 }
 
 impl ReferenceKey<'_> {
-    /// Returns true for a key at the top that holds others.
+    /// Returns true for a key at the top level that holds other keys.
     fn is_section(&self) -> bool {
         self.default.is_empty() && !self.path.contains('.')
     }
@@ -41,13 +41,13 @@ fn is_variable(text: &str) -> bool {
     text.len() > 3 && text.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
 }
 
-/// A line without its comment, and the comment. Values of the shipped file have no `#` after a blank.
+/// Splits a line into the text and its comment. Values of the shipped file have no `#` after a blank.
 fn split_comment(line: &str) -> (&str, &str) {
     let (text, comment) = line.split_once(" #").unwrap_or((line, ""));
     (text.trim_end(), comment.trim())
 }
 
-/// The keys of a part of the file, with their full paths.
+/// The keys of one section of the file, with their full paths.
 fn keys(part: &str) -> Vec<ReferenceKey<'_>> {
     let mut parents: Vec<(usize, &str)> = Vec::new();
     let mut keys = Vec::new();
@@ -91,7 +91,7 @@ fn code(text: &str) -> String {
     }
 }
 
-/// Returns true for a part that no table can show: a list, or keys that are comments.
+/// Returns true for a section that no table can show: a list, or keys that are comments.
 fn is_shown_as_it_is(part: &str) -> bool {
     let mut lines = part.lines().map(str::trim_start);
     lines.any(|line| line.starts_with("- ") || line.starts_with("#   "))

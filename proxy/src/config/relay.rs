@@ -23,7 +23,7 @@ pub(crate) struct RelayConfig {
     pub(crate) socket: PathBuf,
     /// The namespace whose tools are relayed.
     pub(crate) namespace: NamespaceName,
-    /// The permissions of the socket, which decide what users may connect.
+    /// The permissions of the socket, which decide which users may connect.
     pub(crate) mode: SocketMode,
     /// Scopes beside `admin`: names with the patterns of the tools that they open.
     pub(crate) scopes: BTreeMap<String, Vec<String>>,

@@ -31,7 +31,7 @@ pub(crate) struct ReplicaTls {
 pub(crate) struct ReplicaCertificate<'a> {
     /// Certificate authority that other replicas demand.
     pub(crate) ca: &'a Path,
-    /// The certificate chain.
+    /// The certificate chain of this replica.
     pub(crate) cert: &'a Path,
     /// The name that the certificate must be for.
     pub(crate) name: &'a str,

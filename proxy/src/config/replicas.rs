@@ -11,7 +11,7 @@ use super::ConfigError;
 use super::off::OFF;
 use super::replica_tls::ReplicaTls;
 
-/// Value of keys that the gateway determines itself.
+/// Value of a key that the gateway determines itself.
 const AUTO: &str = "auto";
 
 /// Maximum of [`ReplicasConfig::grace`]: a stop that waits for days is a mistake, and no service manager waits that long.
@@ -46,7 +46,7 @@ pub(crate) struct ReplicasConfig {
 pub(crate) enum Peers {
     /// Addresses, spelled as the replicas announce them.
     List(Vec<String>),
-    /// `auto`, or `dns:NAME:PORT`, a DNS name that has the addresses.
+    /// `auto`, or `dns:NAME:PORT` for a DNS name that resolves to the addresses.
     Word(String),
 }
 
@@ -94,7 +94,7 @@ impl Peers {
     }
 }
 
-/// Formats a wrong value for an error: masks a URL in the place of an address, which may have a password.
+/// Formats a wrong address for an error. A URL is masked, as it may contain a password.
 fn shown(value: &str) -> String {
     let value = match value.contains(['@', '/']) {
         true => mask::address(value),

@@ -1,4 +1,4 @@
-//! The operator's settings for the secrets store: its key, or that there is none.
+//! The operator's settings for the secrets store: its key, or the permission to store values unencrypted.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use tooldock_workers::secrets::{Protection, SecretStore};
 use super::dev_tokens;
 use super::{ConfigError, Purpose, Role};
 
-/// The key's variable.
+/// Name of the variable that holds the key.
 pub(crate) const KEY: &str = "SECRETS_KEY";
 
-/// The settings of the secrets store, by variables.
+/// The settings of the secrets store, which come from environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SecretsSettings {
     /// The key that encrypts the store.
@@ -25,16 +25,16 @@ pub(crate) struct SecretsSettings {
 }
 
 impl SecretsSettings {
-    /// The protection of values.
+    /// The way in which stored values are protected.
     pub(crate) fn protection(&self) -> Protection {
         Protection::new(self.key.as_ref(), self.allow_insecure)
     }
 
-    /// Takes the key that a run of `--dev` has kept in the data directory, where no variable says anything about a key.
+    /// Uses the key that a run of `--dev` has kept in the data directory, if no variable says anything about a key.
     ///
     /// # Errors
     ///
-    /// The kept key cannot be used.
+    /// When the kept key cannot be used.
     pub(crate) fn find_dev_key(&mut self, data_dir: &Path) -> Result<(), ConfigError> {
         if self.key.is_none() && !self.allow_insecure {
             let found = dev_tokens::found_secrets_key(data_dir);
@@ -47,7 +47,7 @@ impl SecretsSettings {
     ///
     /// # Errors
     ///
-    /// The file of the key cannot be made.
+    /// When the file of the key cannot be made.
     pub(crate) fn make_dev_key(&mut self, data_dir: &Path) -> anyhow::Result<()> {
         let holds_values = || SecretStore::new(data_dir, Protection::Unset).has_values();
         if self.key.is_none() && !self.allow_insecure && !holds_values() {
@@ -56,12 +56,12 @@ impl SecretsSettings {
         Ok(())
     }
 
-    /// Refuses to serve without a key where one is needed: where there are secrets, and where the parts of the gateway run
-    /// apart, as they do in production. A single process for a trial has no secrets and needs no key.
+    /// Refuses to serve without a key where one is needed: where there are secrets, and where core and manager run in
+    /// processes of their own, as in production. A single process for a trial has no secrets and needs no key.
     ///
     /// # Errors
     ///
-    /// The variable, and the reason for which it is needed.
+    /// The name of the variable, and the reason why it is needed.
     pub(super) fn settle(
         &mut self,
         data_dir: &Path,
@@ -87,7 +87,7 @@ impl SecretsSettings {
         if let Some(message) = self.missing_for(data_dir) {
             return match purpose {
                 Purpose::Serve => Err(ConfigError::variable(KEY, message)),
-                // The check of the data directory reports it as an error.
+                // The check of the data directory reports the missing key as an error.
                 Purpose::Check => Ok(()),
                 Purpose::Command => {
                     warnings.push(format!("{KEY} {message}"));
@@ -104,7 +104,7 @@ impl SecretsSettings {
         }
     }
 
-    /// Words about the missing key of a store that holds values.
+    /// The sentence about a missing key, if the store holds values and the key is needed.
     pub(crate) fn missing_for(&self, data_dir: &Path) -> Option<String> {
         let store = SecretStore::new(data_dir, Protection::Unset);
         let is_missing = self.key.is_none() && !self.allow_insecure && store.has_values();

@@ -1,4 +1,4 @@
-//! The key `listeners[].tls:` — the certificates that a listener shows, and those that it asks for.
+//! The key `listeners[].tls:` — the certificates of a listener, and the client certificates that it accepts.
 //!
 //! Spelling only: the files are read and checked where they are used.
 
@@ -17,7 +17,7 @@ pub(crate) struct TlsConfig {
     /// The certificates, at least one. A client that asks for no name, or for a name without a certificate, is shown
     /// the first.
     pub(crate) certificates: Vec<KeyPairFiles>,
-    /// The oldest version that is spoken.
+    /// The oldest TLS version that clients may use.
     pub(crate) min_version: TlsVersion,
     /// The authorities whose client certificates count, as a PEM file.
     pub(crate) client_ca: Option<PathBuf>,
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for TlsVersion {
     }
 }
 
-/// The keys as they are written: one certificate as `cert` and `key`, several as `certificates`.
+/// The keys as they are spelled in the file: one certificate as `cert` and `key`, several as `certificates`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spelling {

@@ -1,8 +1,8 @@
 //! The two tokens of a process: the bearer token for tools, and the manager token for reloads.
 //!
-//! They come from the environment only, or from files that it names; never from the configuration. A missing token is an error to
-//! `serve`, a warning to `check`, and made up where DESIGN says so: the manager token of a single process, and both of them in
-//! `--dev`.
+//! Tokens come from the environment only, or from files that it names; never from the configuration. A missing token is
+//! an error for `serve` and a warning for `check`. It is generated where DESIGN says so: the manager token of a single
+//! process, and both tokens with `--dev`.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
 const BEARER: &str = "BEARER_TOKEN";
 const MANAGER: &str = "MANAGER_INTERNAL_TOKEN";
 
-/// Tokens for processes without configured ones: 32 random bytes each. Made once per process; `--dev` puts the bearer token that
-/// it keeps in place of the one made here.
+/// Tokens for processes without configured ones: 32 random bytes each, made once per process. `--dev` replaces the
+/// bearer token by the one it keeps.
 #[derive(Debug, Clone)]
 pub(crate) struct GeneratedTokens {
     pub(super) bearer: Secret,
@@ -50,7 +50,7 @@ impl GeneratedTokens {
     }
 }
 
-/// Marks the tokens that were made here, so that `--dev` knows which to print.
+/// Flags for the tokens that this process made, so that `--dev` knows which to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct GeneratedMarks {
     /// The bearer token.

@@ -5,7 +5,7 @@
 use super::listener::{AuthScheme, ListenerConfig, ProfileName};
 use super::{Config, ConfigError};
 
-/// A key and whether its value can be served.
+/// A key, and a function that returns true if this version can serve its value.
 type Rule<T> = (&'static str, fn(&T) -> bool);
 
 /// Rules that compare a key with its default; the key's spelling is the path in the struct.

@@ -75,7 +75,7 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     patterns(config)
 }
 
-/// Scopes that tokens of issuers stand for.
+/// Checks the scopes to which the scopes of issuers' tokens are mapped.
 fn issuers(config: &Config, scopes: &ScopeTable) -> Result<(), ConfigError> {
     for (index, issuer) in config.admission.oauth.iter().enumerate() {
         for (name, permission) in &issuer.scopes {
@@ -232,7 +232,8 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
         if listener.versions.as_ref().is_some_and(Vec::is_empty) {
             return wrong("versions", "is empty");
         }
-        // The transport of this version has a switch of its own, and the version cannot be negotiated elsewhere.
+        // The transport of this version has a switch of its own, and the version cannot be negotiated on other
+        // transports.
         if listener
             .versions
             .iter()
@@ -320,8 +321,8 @@ fn listeners(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the listeners of the entries of `admission.certificates`. A name in a certificate says as much as the
-/// authority that signed it: an entry must not count at listeners with other authorities by accident.
+/// Checks the listeners of the entries of `admission.certificates`. A name in a certificate is only as trustworthy as
+/// the authority that signed it: an entry must not count at listeners with other authorities by accident.
 fn certificates(config: &Config) -> Result<(), ConfigError> {
     let asking = config.listeners.iter();
     let asking: Vec<_> = asking.filter(|it| it.asks_for_certificates()).collect();
@@ -352,7 +353,7 @@ fn certificates(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The longest prefix; it is repeated in every stream's first event.
+/// Maximum length of a path prefix, in bytes; the prefix is repeated in every stream's first event.
 const PATH_PREFIX_MAX: usize = 256;
 
 /// Returns true if a text can stand before a path as it is: nothing to encode, nothing to resolve.
@@ -405,8 +406,9 @@ fn addresses(config: &Config, role: Role, dev: bool) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Returns true if both cannot be bound at once. Port 0 is another port each time; but a connection is assigned to its
-/// listener by the address as it is configured, so there is one listener with port 0 for each address.
+/// Returns true if the two addresses cannot be bound at once. Each socket with port 0 gets a port of its own; but a
+/// connection is assigned to its listener by the configured address, so each address may have only one listener with
+/// port 0.
 fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     let (ListenAddress::Tcp(one), ListenAddress::Tcp(other)) = (one, other) else {
         return one == other;
@@ -418,13 +420,13 @@ fn overlap(one: &ListenAddress, other: &ListenAddress) -> bool {
     one.port() == other.port() && (a == b || one.port() != 0 && (covers(a, b) || covers(b, a)))
 }
 
-/// Returns true if a socket of all IPv6 addresses has those of IPv4, too.
+/// Returns true if a socket bound to all IPv6 addresses also receives IPv4 connections.
 fn is_dual_stack() -> bool {
     let only = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only");
     only.map_or(true, |only| only.trim() != "1")
 }
 
-/// Checks further paths of MCP endpoints: each leads to one namespace, and to nothing else on a listener that serves
+/// Checks the aliases of MCP endpoints: each leads to one namespace, and to no other route of a listener that serves
 /// it.
 fn aliases(config: &Config, role: Role) -> Result<(), ConfigError> {
     let mut taken: BTreeMap<&str, String> = BTreeMap::new();
@@ -453,7 +455,7 @@ fn aliases(config: &Config, role: Role) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The reason why a path cannot be an alias on a listener with these routes, if it cannot.
+/// The reason why a path cannot be an alias on a listener with these routes; `None` if it can.
 pub(crate) fn refusal_of_alias(path: &str, routes: RouteGroups) -> Option<String> {
     if path.is_empty() || !is_path_prefix(path) {
         return Some(

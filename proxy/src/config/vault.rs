@@ -11,16 +11,16 @@ use super::ConfigError;
 use super::off::OFF;
 
 const AUTO: &str = "auto";
-/// The folder of Tool Vault's tools, from its working directory on.
+/// The folder of Tool Vault's tools, relative to the working directory.
 const OWN_TOOLS: &str = "tools";
 
-/// Settings of Tool Vault's port.
+/// Settings of the listeners of the profile `vault`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct VaultConfig {
-    /// The namespace that it serves.
+    /// The namespace that the listeners serve.
     pub(crate) namespace: NamespaceName,
-    /// The folder of its tool files: `auto` is the namespace's own in the data directory, else `./tools`.
+    /// The folder of the namespace's tool files: `auto` is its own folder in the data directory, else `./tools`.
     pub(crate) tools_dir: PathBuf,
     /// The directory of the single-page app of `/ui/`, or `off`.
     pub(crate) ui_dir: PathBuf,
@@ -47,7 +47,7 @@ impl VaultConfig {
     ///
     /// # Errors
     ///
-    /// The named folder does not exist.
+    /// When the folder named by `vault.tools_dir` does not exist.
     pub(crate) fn folder(&self, data_tools: &Path) -> Result<VaultFolder, ConfigError> {
         let elsewhere = |dir: &Path| real(dir, "vault.tools_dir");
         let dir = if self.tools_dir != Path::new(AUTO) {
@@ -68,7 +68,7 @@ impl VaultConfig {
         (self.ui_dir != Path::new(OFF)).then_some(&self.ui_dir)
     }
 
-    /// Checks that the directories are there.
+    /// Checks that the configured directories exist.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         if let Some(ui) = self.ui() {
             real(ui, "vault.ui_dir")?;

@@ -1,4 +1,4 @@
-//! `watcher:` — reloads without being asked.
+//! `watcher:` — reloads when files change, without a request.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tooldock_upstream::session::config::PollAfter;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct WatcherConfig {
-    /// True when files are watched at all.
+    /// True when files are watched.
     pub(crate) enabled: bool,
-    /// The time without changes before a reload.
+    /// The time without further changes after which a reload begins.
     #[serde(with = "humantime_serde")]
     pub(crate) debounce: Duration,
-    /// The interval of looking at files where the system does not report changes; `off` where it does.
+    /// Interval at which files are polled, for systems that report no changes; `off` where the system reports them.
     pub(crate) poll: PollAfter,
 }
 
@@ -29,7 +29,7 @@ impl Default for WatcherConfig {
 }
 
 impl WatcherConfig {
-    /// How often files are looked at, if they are.
+    /// The polling interval; `None` if files are not polled.
     pub(crate) fn poll_every(&self) -> Option<Duration> {
         match self.poll {
             PollAfter::Off => None,

@@ -1,4 +1,4 @@
-//! Settings of the web UI that have variables alone: the user name of browsers, and the data directory's path on the
+//! Settings of the web UI that only variables set: the user name of browsers, and the data directory's path on the
 //! host.
 
 /// The settings of the web UI that have no key in the file.

@@ -5,10 +5,10 @@
 
 use std::io;
 
-/// More digits than any body's size has.
+/// Maximum number of hexadecimal digits of a chunk size.
 const SIZE_DIGITS_MAX: u8 = 15;
 
-/// The position of a body in its framing.
+/// State of the chunk parser within a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Chunks {
     place: ChunkState,
@@ -41,7 +41,7 @@ impl Default for ChunkState {
 }
 
 impl Chunks {
-    /// Takes the next bytes of the connection. Bytes behind the body are not looked at.
+    /// Parses the next bytes of the connection. Bytes behind the body are ignored.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Chunks {
                 ChunkState::Over => return Ok(()),
                 ChunkState::Data(left) => {
                     let here = left.min(bytes.len() as u64);
-                    // No more than the length of a slice.
+                    // `here` is at most the length of a slice.
                     bytes = &bytes[here as usize..];
                     self.place = match left - here {
                         0 => ChunkState::AfterData,
@@ -68,7 +68,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Takes a byte of a line.
+    /// Parses a byte of a line.
     fn of_a_line(&mut self, byte: u8) -> io::Result<()> {
         match (byte, self.returned) {
             (b'\n', true) => {

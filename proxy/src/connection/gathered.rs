@@ -8,19 +8,19 @@ use std::task::{Context, Poll, ready};
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Maximum number of parts of one vectored write that are passed on together with the held bytes. Pingora writes chunks
-/// in three.
+/// Maximum number of slices of one vectored write that are passed on together with the held bytes. Pingora writes a
+/// chunk in three slices.
 const PARTS: usize = 4;
 
-/// A stream whose writes are gathered. Reads are the stream's own.
+/// A stream whose writes are gathered. Reads go straight to the inner stream.
 #[derive(Debug)]
 pub(super) struct GatheringStream<C> {
     inner: C,
-    /// The bytes that were not written yet.
+    /// Bytes that are held for the next write; the first `gone` of them are written.
     held: Vec<u8>,
     /// The number of held bytes that were written.
     gone: usize,
-    /// The most that is held, in bytes.
+    /// Maximum number of held bytes.
     limit: usize,
 }
 
@@ -38,7 +38,7 @@ impl<C> GatheringStream<C> {
         &self.inner
     }
 
-    /// The stream alone. Held bytes are lost.
+    /// Returns the inner stream. Held bytes are lost.
     pub(super) fn into_inner(self) -> C {
         self.inner
     }
@@ -75,7 +75,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes parts, and before them the held bytes.
+    /// Writes the held bytes, followed by `parts`.
     fn poll_parts(
         &mut self,
         context: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
         }
         if !self.inner.is_write_vectored() {
             if let [_, _, ..] = parts {
-                // Parts in turn: short parts are held.
+                // The parts are written one by one, so that short ones are held.
                 let part = parts.iter().find(|part| !part.is_empty());
                 let part = part.map_or(&[][..], |part| &**part);
                 return self.poll_parts(context, &[IoSlice::new(part)]);
@@ -115,7 +115,7 @@ impl<C: AsyncWrite + Unpin> GatheringStream<C> {
     }
 }
 
-/// The number of bytes of a write, which must not be 0.
+/// The number of bytes of a write; 0 is an error.
 fn some(wrote: usize) -> io::Result<usize> {
     match wrote {
         0 => Err(io::ErrorKind::WriteZero.into()),

@@ -10,12 +10,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tooldock_filters::network::UNIX;
 
-/// Stands for the address of a Unix socket's client. Its port is not 0, see `edge::names_no_client`.
+/// The peer address reported for clients of Unix sockets. Its port is not 0, see `names_no_client`.
 const UNIX_CLIENT: SocketAddr = SocketAddr::new(UNIX, 1);
 
 use crate::sockets::BoundSocket;
 
-/// A listening socket in its runtime.
+/// A listening socket, registered with an async runtime.
 pub(crate) enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -61,16 +61,16 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Sends written bytes at once: a complete answer must not wait for the acknowledgement of the one before. A
-    /// failure is harmless.
+    /// Disables Nagle's algorithm: a complete answer must not wait for the acknowledgement of the one before. A failure
+    /// is harmless.
     pub(crate) fn without_delay(&self) {
         if let Self::Tcp(socket) = self {
             let _ = socket.set_nodelay(true);
         }
     }
 
-    /// Waits for the first byte of a TCP connection and leaves it unread. Returns true if a request of HTTP/1 may begin with it: a
-    /// letter, with which TLS never begins.
+    /// Waits for the first byte of a TCP connection and leaves it unread. Returns true if a request of HTTP/1 may begin with
+    /// it: a letter, with which TLS never begins.
     pub(crate) async fn begins_as_text(&self) -> bool {
         let Self::Tcp(socket) = self else {
             return false;

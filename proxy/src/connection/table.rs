@@ -1,12 +1,14 @@
-//! The open connections: their number, those that wait, and the choice of the one that gives way when the cap is reached.
+//! The open connections: their number, those that wait for a request, and the choice of the connection to close when
+//! the cap is reached.
 //!
 //! A connection counts from the moment it is accepted, TLS handshake included, until its socket is closed. A connection
 //! that waits for a request costs its client nothing, so a client that only opens connections must not keep out clients
-//! with requests: where the cap is reached, a connection without a request is closed for the new one, and the new one is
-//! refused only where none is found.
+//! with requests: where the cap is reached, a connection without a request is closed for the new one, and the new one
+//! is refused only where none is found.
 //!
-//! A connection gives way before others if its last request was not admitted, or it has sent none; then the address counts
-//! that has the most such connections. A new connection stays rather than one that has had its turn.
+//! A connection is closed before others if its last request was not admitted, or it has sent none; among these, those
+//! of the address with the most such connections are closed first, and of that address one whose request was refused
+//! before one that has sent none.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -24,13 +26,13 @@ use tokio::time::{Instant, timeout};
 
 use super::ConnectionLimits;
 
-/// Maximum number of connections that are looked at to find one that gives way.
+/// Maximum number of connections that are examined to find one to close.
 const LOOKS: usize = 256;
 
-/// Maximum number of connections above the cap that are about to close.
+/// Maximum number of connections above the cap, whose closing has been requested.
 const LEAVING_MAX: usize = 32;
 
-/// How long the next connection waits for connections to close, before it is refused.
+/// Maximum time for which the next connection waits for others to close, before it is refused.
 const LEAVING_TIME: Duration = Duration::from_millis(20);
 
 /// The open connections of the listeners that share a cap.
@@ -47,11 +49,11 @@ struct ConnectionTable {
     open: Slab<Arc<ClientWait>>,
     /// The number of connections without an admitted request, by address.
     strangers: HashMap<ClientNetwork, usize>,
-    /// Where the next search begins, so that all take their turn.
+    /// The table index at which the next search begins, so that every connection is examined in turn.
     hand: usize,
 }
 
-/// An address, or the network of an IPv6 address that a single client has: its first 64 bits.
+/// Client address by which connections are counted: an IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ClientNetwork(u64);
 
@@ -111,7 +113,7 @@ impl Connections {
         })
     }
 
-    /// Waits a little while so many connections are about to close that the next one would be refused.
+    /// Waits at most [`LEAVING_TIME`] while so many connections are closing that the next one would be refused.
     pub(crate) async fn way_out(&self) {
         let most = self.max + LEAVING_MAX;
         let leaving = async {
@@ -139,18 +141,18 @@ impl Connections {
         }
     }
 
-    /// Returns true if the next connection is admitted only if another gives way.
+    /// Returns true if another connection must be closed to admit the next one.
     pub(crate) fn is_full(&self) -> bool {
         self.table().open.len() >= self.max
     }
 
-    /// Closes a connection that waits for a request. Returns false if there is none.
+    /// Closes a connection that waits for a request. Returns false if none was found.
     pub(crate) fn make_room(&self) -> bool {
         self.table().make_room()
     }
 
-    /// Closes all connections that wait for a request, but for those of HTTP/2 that were used: Pingora closes them in
-    /// order.
+    /// Closes all connections that wait for a request, except those of HTTP/2 that have had requests: Pingora closes
+    /// these in an orderly way.
     pub(crate) fn dismiss_waiting(&self) {
         for (_, connection) in &self.table().open {
             if !connection.multiplexed.load(Ordering::Relaxed) {
@@ -165,8 +167,8 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Closes one of the next waiting connections without an admitted request: preferably of the address with the most of
-    /// them, and preferably one whose request was refused.
+    /// Closes a waiting connection out of the next [`LOOKS`] table entries: preferably one without an admitted request,
+    /// of the address with the most such connections, and whose request was refused.
     fn make_room(&mut self) -> bool {
         let places = self.open.capacity();
         let mut found: Option<(_, usize)> = None;
@@ -185,7 +187,7 @@ impl ConnectionTable {
                 of_client.filter(|_| stranger).copied(),
                 !connection.is_first(),
             );
-            // The first of equals, so that all take their turn.
+            // The first of equals, so that connections are chosen in turn.
             if found.is_none_or(|(best, _)| rank > best) {
                 found = Some((rank, at));
             }
@@ -195,7 +197,7 @@ impl ConnectionTable {
         self.open.get(at).is_some_and(|it| it.dismiss())
     }
 
-    /// Adds or takes away a connection that no credential has admitted.
+    /// Adds or removes a connection that no credential has admitted.
     fn count(&mut self, client: ClientNetwork, more: bool) {
         let count = self.strangers.entry(client).or_default();
         *count = if more { *count + 1 } else { *count - 1 };
@@ -206,7 +208,7 @@ impl ConnectionTable {
 }
 
 impl OpenConnection {
-    /// Notes if a credential has admitted the last request.
+    /// Stores whether a credential has admitted the last request.
     pub(crate) fn admitted(&self, admitted: bool) {
         if self.waiting.admitted.load(Ordering::Relaxed) != admitted {
             let mut table = self.connections.table();
@@ -216,7 +218,7 @@ impl OpenConnection {
         }
     }
 
-    /// Sets the address of the client, which a proxy has named.
+    /// Sets the client's address, as a proxy has named it.
     pub(crate) fn comes_from(&self, address: IpAddr) {
         let client = ClientNetwork::from(address);
         let mut table = self.connections.table();
@@ -227,7 +229,7 @@ impl OpenConnection {
         }
     }
 
-    /// Notes the arrival of a request of HTTP/2. The connection waits again when the last of its requests has ended.
+    /// Registers a new HTTP/2 request. The connection waits for requests again when the last one has ended.
     pub(crate) fn request_arrived(
         self: &Arc<Self>,
         limits: &ConnectionLimits,
@@ -245,7 +247,7 @@ impl OpenConnection {
     }
 }
 
-/// A request of HTTP/2 while it is answered.
+/// An HTTP/2 request that is being answered. Dropping it ends the request.
 pub(crate) struct MultiplexedRequest {
     open: Arc<OpenConnection>,
     limits: ConnectionLimits,
@@ -257,7 +259,7 @@ impl Drop for MultiplexedRequest {
         let mut running = waiting.running();
         *running -= 1;
         if *running == 0 {
-            // Pingora closes an idle connection in order, and before this is due.
+            // Pingora closes an idle connection in an orderly way, and earlier than this deadline.
             waiting.awaited(&self.limits, Instant::now() + self.limits.header);
         }
     }
@@ -276,26 +278,26 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The wait of a connection for its client, with its deadline. Written by the connection's own task and those of its
-/// requests; all others read.
+/// The wait of a connection for its client, with its deadline. The connection's own task and the tasks of its requests
+/// write it; other tasks only read it.
 pub(crate) struct ClientWait {
     opened: Instant,
     /// Deadline for the client's next bytes, in milliseconds after `opened`; [`ClientWait::NOTHING`] while a request is
     /// answered.
     due: AtomicU64,
-    /// The client's [`ClientNetwork`].
+    /// The client's [`ClientNetwork`], as bits.
     client: AtomicU64,
     /// True when a credential has admitted the last request.
     admitted: AtomicBool,
-    /// True until a head has been seen.
+    /// True until the head of the first request is complete.
     first: AtomicBool,
     /// True while no byte of the next head has arrived.
     idle: AtomicBool,
     dismissed: AtomicBool,
-    /// True when there were requests of HTTP/2.
+    /// True once there were requests of HTTP/2.
     multiplexed: AtomicBool,
-    /// The number of requests that are being answered. Locked while a request begins or ends, so that all agree on the
-    /// deadline.
+    /// The number of HTTP/2 requests that are being answered. Locked while a request begins or ends, so that all tasks
+    /// agree on the deadline.
     running: Mutex<usize>,
     task: AtomicWaker,
 }
@@ -329,7 +331,8 @@ impl ClientWait {
         });
     }
 
-    /// Notes that a part of the head has arrived. The rest has its own time, which for the first head runs already.
+    /// Notes that the first bytes of a head have arrived. The head has a time limit of its own; for the first head it
+    /// runs already.
     pub(crate) fn begun(&self, limits: &ConnectionLimits, now: Instant) {
         self.idle.store(false, Ordering::Relaxed);
         if !self.is_first() {
@@ -337,7 +340,7 @@ impl ClientWait {
         }
     }
 
-    /// Notes that the head is complete: a request is answered from now on.
+    /// Notes that the head is complete, so that no deadline counts while the request is answered.
     pub(crate) fn seen(&self) {
         self.due.store(Self::NOTHING, Ordering::Relaxed);
         self.first.store(false, Ordering::Relaxed);
@@ -362,7 +365,7 @@ impl ClientWait {
         self.first.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a late client has left a request unfinished, or sent none at all.
+    /// Returns true if a client past its deadline has left a request unfinished, or has sent none at all.
     pub(crate) fn is_overdue_request(&self) -> bool {
         self.is_first() || !self.idle.load(Ordering::Relaxed)
     }
@@ -376,7 +379,7 @@ impl ClientWait {
         self.due().is_some() && !self.dismissed.load(Ordering::Acquire)
     }
 
-    /// Asks the connection to end, if it waits for a request. Returns true if it was asked now.
+    /// Asks the connection to end, if it waits for a request. Returns true if this call asked it.
     fn dismiss(&self) -> bool {
         let asked = self.can_be_dismissed() && !self.dismissed.swap(true, Ordering::AcqRel);
         if asked {
@@ -385,7 +388,7 @@ impl ClientWait {
         asked
     }
 
-    /// Resolves when the connection was asked to end and waits for a request.
+    /// Resolves when the connection has been asked to end and waits for a request.
     pub(crate) async fn dismissal(&self) {
         poll_fn(|context| {
             self.task.register(context.waker());

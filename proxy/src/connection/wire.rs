@@ -1,8 +1,7 @@
 //! A client's connection as Pingora uses it: the socket, or TLS over it, with features that Pingora's own streams lack.
 //!
 //! - **Every write has a time limit**, whatever writes: an answer, `100 Continue`, a refusal of Pingora's own, a frame of
-//!   HTTP/2, the last words of TLS. A client that takes nothing for that time has left.
-//! - The framing of a chunked body is followed as it is read (see [`Chunks`]).
+//!   HTTP/2, the closing messages of TLS. A client that reads nothing for that time counts as gone.
 //!
 //! Written bytes are gathered until they are flushed, so that head and body leave together. Reads have no buffer here: all
 //! layers above read into a larger one.
@@ -37,7 +36,7 @@ const WRITE_BUFFER: usize = 1460;
 
 /// Byte stream of a connection.
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static {
-    /// A number no other open connection has.
+    /// Number that no other open connection has.
     fn id(&self) -> UniqueIDType;
 
     /// The TLS state of the connection.
@@ -45,7 +44,7 @@ pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static
         None
     }
 
-    /// The protocol both sides have agreed on.
+    /// The protocol that was negotiated in the TLS handshake.
     fn protocol(&self) -> Option<ALPN> {
         None
     }
@@ -71,14 +70,14 @@ impl Carrier for TlsStream<Wire<Socket>> {
     }
 }
 
-/// A connection.
+/// A client's connection: a byte stream with a time limit for writes.
 pub(crate) struct Wire<C> {
     carrier: GatheringStream<C>,
     socket: Arc<SocketDigest>,
     write_limit: Duration,
-    /// Runs while a write waits for the client.
+    /// Timer of the time limit while a write waits for the client; `None` at other times.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Follows the body that is being read, if it is chunked.
+    /// Parser that follows the body being read, if the body is chunked.
     chunks: Option<Chunks>,
 }
 
@@ -104,7 +103,7 @@ impl Wire<Socket> {
         self.carrier.get_ref()
     }
 
-    /// The socket alone. Bytes that were not flushed are lost.
+    /// Returns the socket. Bytes that were not flushed are lost.
     pub(crate) fn into_socket(self) -> Socket {
         self.carrier.into_inner()
     }
@@ -131,12 +130,12 @@ impl<C: AsyncRead + AsyncWrite> Wire<C> {
         }
     }
 
-    /// Sets the framing to follow for the next body, if that is chunked.
+    /// Sets the parser that follows the next body; `None` for a body that is not chunked.
     pub(crate) fn follow(&mut self, chunks: Option<Chunks>) {
         self.chunks = chunks;
     }
 
-    /// Applies the time limit to the result of a step of a write.
+    /// Applies the time limit to the result of one poll of a write.
     fn in_time<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,7 +1,7 @@
 //! Gathers the head of a request of HTTP/1 before Pingora sees any of it.
 //!
 //! Pingora bounds a head by a megabyte, reads it from its start again with every segment, and takes a bare line feed for the
-//! end of a line. Here a head is looked at once as it arrives: it never grows beyond the limit, and a line that does not end
+//! end of a line. Here a head is scanned once as it arrives: it never grows beyond the limit, and a line that does not end
 //! in CR LF is refused. Pingora is given a complete head with the bytes behind it, as if all had arrived at once.
 
 use bytes::BytesMut;
@@ -37,7 +37,7 @@ pub(crate) enum HeadOutcome {
     Refused(HeadRefusal),
 }
 
-/// A head that is not served.
+/// The reason why a head is not served, and the bytes that have arrived.
 #[derive(Debug)]
 pub(crate) struct HeadRefusal {
     fault: Fault,
@@ -61,7 +61,7 @@ enum Fault {
 }
 
 impl HeadRefusal {
-    /// A request whose body, as far as it is there, is not framed as it should be.
+    /// Refuses a request whose body, as far as it has arrived, is not framed as it should be.
     pub(crate) fn of_body(bytes: BytesMut) -> Self {
         Self {
             fault: Fault::Chunks,
@@ -79,7 +79,7 @@ impl HeadRefusal {
         }
     }
 
-    /// The answer to the client.
+    /// The refusal that is sent to the client.
     pub(crate) fn rejection(&self) -> Rejection {
         match self.fault {
             Fault::TooLarge => Rejection::new(
@@ -108,7 +108,7 @@ impl HeadRefusal {
         }
     }
 
-    /// The method and target of the request as far as they can be read, a `-` and `*` where there are none.
+    /// Method and target of the request as far as they can be read; `-` and `*` where they cannot.
     pub(crate) fn parts(&self) -> Parts {
         let mut lines = self.bytes[..].split(|byte| matches!(byte, b'\r' | b'\n'));
         let line = lines.find(|line| !line.is_empty());
@@ -131,7 +131,7 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
     limit: usize,
     begun: impl FnOnce(),
 ) -> HeadOutcome {
-    // Empty until bytes arrive.
+    // Without allocation until bytes arrive.
     let mut bytes = BytesMut::new();
     let mut scan = Scan::default();
     let mut begun = Some(begun);
@@ -167,9 +167,9 @@ pub(crate) async fn gather<C: AsyncRead + Unpin>(
 /// The progress of scanning a head.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The number of bytes that are never looked at again.
+    /// The number of bytes that need no further scan.
     seen: usize,
-    /// The beginning of the line that is not complete yet.
+    /// The beginning of the incomplete line.
     line: usize,
     /// True when the request line has been seen.
     begun: bool,

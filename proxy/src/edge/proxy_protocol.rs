@@ -8,13 +8,14 @@ use std::net::SocketAddr;
 use ppp::{v1, v2};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The shortest header, `PROXY UNKNOWN` and its line end; one of version 2 is longer by a byte.
+/// Length of the shortest header, in bytes: `PROXY UNKNOWN` and its line end. The shortest of version 2 has a byte
+/// more.
 const SHORTEST: usize = 15;
 
 /// The longest header of version 1 that the protocol knows, in bytes.
 const V1_MAX: usize = 107;
 
-/// The bytes of a header of version 2 before its addresses; the last two are the length of the rest.
+/// The bytes of a header of version 2 before its addresses; the last two are the length of the bytes that follow.
 const V2_FIXED: usize = 16;
 
 /// The byte for version 2 and the command LOCAL.
@@ -23,7 +24,7 @@ const V2_LOCAL: u8 = 0x20;
 /// The longest header of version 2 that is read, in bytes. The protocol asks senders for less than 536.
 const V2_MAX: usize = 4096;
 
-/// Why a connection does not begin with a header that can be used.
+/// The reason why a connection does not begin with a header that can be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoHeader {
     /// The connection ended before the header did.
@@ -57,7 +58,7 @@ pub(super) async fn read<C: AsyncRead + Unpin>(
     }
 }
 
-/// Reads the rest of a header of version 2, whose length stands in it.
+/// Reads the rest of a header of version 2, which contains its length.
 async fn binary<C: AsyncRead + Unpin>(
     connection: &mut C,
     header: &mut Vec<u8>,
@@ -68,7 +69,7 @@ async fn binary<C: AsyncRead + Unpin>(
         return Err(malformed(format!("longer than {V2_MAX} bytes")));
     }
     more(connection, header, rest).await?;
-    // A health check of the proxy itself: the protocol says that its family and addresses are not looked at.
+    // A health check of the proxy itself: by the protocol, its family and addresses are ignored.
     if header[12] == V2_LOCAL {
         return Ok(None);
     }
@@ -82,18 +83,18 @@ async fn binary<C: AsyncRead + Unpin>(
         (v2::Protocol::Stream, v2::Addresses::IPv6(it)) => {
             client((it.source_address, it.source_port).into())
         }
-        // Not a client of our own Unix sockets, whose rights it must not have.
+        // A client of the proxy's Unix socket must not get the rights of clients of the gateway's own Unix sockets.
         (v2::Protocol::Stream, v2::Addresses::Unix(_)) => Ok(None),
     }
 }
 
-/// Reads the rest of a header of version 1, a line.
+/// Reads the rest of a header of version 1, which is a line.
 async fn text<C: AsyncRead + Unpin>(
     connection: &mut C,
     header: &mut Vec<u8>,
 ) -> Result<Option<SocketAddr>, NoHeader> {
     while !header.ends_with(b"\r\n") {
-        // As many bytes as the line has left at least, so that nothing behind it is read.
+        // Reads no more than the line must still have, so that nothing behind the line is read.
         let left = if header.ends_with(b"\r") { 1 } else { 2 };
         if header.len() + left > V1_MAX {
             return Err(malformed(format!("longer than {V1_MAX} bytes")));
@@ -109,7 +110,7 @@ async fn text<C: AsyncRead + Unpin>(
 }
 
 fn client(address: SocketAddr) -> Result<Option<SocketAddr>, NoHeader> {
-    // Such an address would pass for a client without an address.
+    // An unspecified address would pass for a client without an address.
     if address.ip().to_canonical().is_unspecified() {
         return Err(malformed("the client's address is unspecified"));
     }
@@ -124,7 +125,7 @@ async fn more<C: AsyncRead + Unpin>(
     let until = header.len() + bytes;
     while header.len() < until {
         let left = (until - header.len()) as u64;
-        // An error of the connection is its end.
+        // An error of the connection counts as its end.
         match connection.take(left).read_buf(header).await {
             Ok(0) | Err(_) => return Err(NoHeader::Ended { read: header.len() }),
             Ok(_) => {}

@@ -1,7 +1,7 @@
 //! The Pingora service that runs the listeners: it accepts on its sockets until it is told to stop.
 //!
 //! Pingora's own accept loop is not used: it counts nothing before a TLS handshake is done, gives a handshake 60 s,
-//! does not reveal its runtimes, and logs every broken handshake as an error of ours.
+//! does not reveal its runtimes, and logs every broken handshake as an error of the gateway.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ use crate::tls::TlsListener;
 /// Pause before the next attempt to accept where the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often the log says that connections cannot be accepted.
+/// Minimum time between two log entries about connections that cannot be accepted.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// A listening socket of a service, with its protocol.
@@ -34,11 +34,11 @@ pub(crate) struct Endpoint {
     pub(crate) address: Arc<LocalAddress>,
     /// True when connections begin with a header of the PROXY protocol.
     pub(crate) proxy_protocol: bool,
-    /// `None` on a plain listener.
+    /// TLS of the listener; `None` for plain connections.
     pub(crate) tls: Option<Arc<TlsListener>>,
 }
 
-/// An edge on its sockets.
+/// A service that accepts connections on its endpoints and serves them with an edge.
 pub(crate) struct EdgeService {
     name: &'static str,
     listening: Arc<Listening>,
@@ -46,9 +46,9 @@ pub(crate) struct EdgeService {
     threads: usize,
     /// The list that the service adds its runtime to.
     runtimes: Option<Arc<RuntimeCollector>>,
-    /// Used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
+    /// The stop signal used in place of Pingora's shutdown watch, so that `/ready` can be asked during the drain.
     lifetime: Option<ShutdownWatch>,
-    /// True when connections are accepted: a successor waits until its predecessor accepts no more.
+    /// True once connections may be accepted: a successor waits until its predecessor accepts no more.
     gate: watch::Receiver<bool>,
 }
 
@@ -72,13 +72,13 @@ impl EdgeService {
         }
     }
 
-    /// Adds the service's runtime to those that carry message I/O.
+    /// Adds the service's runtime to `runtimes`, those that carry message I/O.
     pub(crate) fn announced_to(mut self, runtimes: Arc<RuntimeCollector>) -> Self {
         self.runtimes = Some(runtimes);
         self
     }
 
-    /// Answers until this turns true, also while the gateway stops.
+    /// Serves until `lifetime` turns true, also while the gateway stops.
     pub(crate) fn until(mut self, lifetime: ShutdownWatch) -> Self {
         self.lifetime = Some(lifetime);
         self
@@ -137,7 +137,7 @@ fn listen(socket: BoundSocket) -> ListeningSocket {
     })
 }
 
-/// Accepts on one socket.
+/// The accept loop of one socket.
 struct AcceptLoop {
     socket: Arc<ListeningSocket>,
     address: Arc<LocalAddress>,
@@ -168,7 +168,7 @@ impl AcceptLoop {
                     };
                     Arc::clone(&self.listening).take(accepted, tls, shutdown);
                     if self.listening.is_full() {
-                        // Connections that give way are closed before the next one is accepted.
+                        // Connections that were asked to end close before the next one is accepted.
                         tokio::task::yield_now().await;
                         self.listening.way_out().await;
                     }
@@ -194,7 +194,7 @@ async fn stop(shutdown: &mut ShutdownWatch) {
     let _ = shutdown.wait_for(|stopped| *stopped).await;
 }
 
-/// Returns true if accepting failed because of the single connection that was next.
+/// Returns true if accepting failed because of the next connection alone.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),

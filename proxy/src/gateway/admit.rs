@@ -71,7 +71,7 @@ impl Directory for Live<'_> {
         let registry = &self.gateway.registry;
         match name.parse() {
             Ok(name) if registry.awaits(&name) => Access::Starting(name),
-            // It may have been published meanwhile.
+            // The namespace may have been published meanwhile.
             _ => self.served(name, principal).unwrap_or(Access::Unknown),
         }
     }
@@ -140,7 +140,7 @@ impl Gateway {
             asked,
             forwarded: passage.arrival.is_some(),
         });
-        // A public path admits every client.
+        // A public path lets every client in, and proves nothing about it.
         let is_let_in = matches!(&verdict, Verdict::Admitted(admitted)
             if admitted.principal.is_some() || admitted.namespace.is_some());
         let noted = connection::note_admitted(is_let_in);
@@ -195,8 +195,8 @@ impl Gateway {
         self.admit_anew(session, passage).map(|_| ())
     }
 
-    /// Judges a request whose namespace is on its way up, when the namespace is served or has taken too long: by the rules and
-    /// namespaces of that moment.
+    /// Judges a request whose namespace is starting, once the namespace is served or has taken too long, by the rules
+    /// and namespaces of that moment.
     ///
     /// # Errors
     ///
@@ -213,9 +213,9 @@ impl Gateway {
         self.admit(session, fields, passage, AdmissionAttempt::Last)
     }
 
-    /// Takes the newest rules for a request that is judged again.
+    /// Loads the newest rules for a request that is judged again.
     fn renew(&self, passage: &mut Passage) {
-        // The counts first: they may be older than the rules, never newer.
+        // The counts are read first: they may be older than the rules, never newer.
         passage.readmissions = self.service.readmissions();
         passage.generation = self.registry.load().generation;
         passage.rules = self.rules.load_full();
@@ -227,7 +227,7 @@ impl Gateway {
         passage: &mut Passage,
     ) -> std::result::Result<AdmittedHead, Rejection> {
         self.renew(passage);
-        // Given back first, or the request would count twice.
+        // The old permit is released first, or the request would count twice.
         passage.permit = None;
         let fields = Fields::of(&session.req_header().headers);
         match self.admit(session, &fields, passage, AdmissionAttempt::Last) {
@@ -273,7 +273,7 @@ impl Gateway {
     }
 }
 
-/// The other end of the connection, a proxy perhaps.
+/// The peer of the request's connection: the client, or a proxy.
 fn peer_of(session: &Session) -> Peer {
     let address = session.client_addr().and_then(|address| address.as_inet());
     let address = address.map_or(network::UNIX, |address| address.ip());
@@ -285,7 +285,7 @@ fn peer_of(session: &Session) -> Peer {
     }
 }
 
-/// The state of the request's connection, where it is TLS.
+/// The TLS state of the request's connection; `None` without TLS.
 pub(super) fn tls_of(session: &Session) -> Option<&TlsConnection> {
     let tls = session.digest()?.ssl_digest.as_ref()?;
     tls.extension.get::<TlsConnection>()
@@ -322,7 +322,7 @@ impl Passage {
         }
     }
 
-    /// The time for which the client certificate counts; `None` where there is none.
+    /// The time for which the client certificate counts; `None` without a certificate.
     pub(super) fn certificate_counts_for(&self, session: &Session) -> Option<Duration> {
         match &self.arrival {
             Some(arrival) => Some(arrival.certificate.as_ref()?.counts_for()),

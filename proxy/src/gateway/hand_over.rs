@@ -31,8 +31,8 @@ use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::LongStream;
 use crate::timeout::fast_timeout;
 
-/// How long a call may take before its client is watched. Most calls have answered by then, and watching costs more than a tenth
-/// of a call.
+/// Time after which a running call's client is watched for leaving. Most calls have answered by then, and watching
+/// costs more than a tenth of a call.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 impl Gateway {
@@ -109,7 +109,7 @@ impl Gateway {
                 .take()
                 .unwrap_or_else(|| Arc::new(Profile::core())),
             manager: admitted.manager,
-            // A copy, made only where a remote server may receive them.
+            // The headers are copied only if a remote server may receive them.
             headers: (passage.leads_to != LeadsTo::Processes)
                 .then(|| Arc::new(headers_for_servers(session, &admitted))),
             visibility: visibility(&admitted, passage.leads_to),
@@ -184,7 +184,8 @@ impl Gateway {
         reply: Reply,
         envelope: &Envelope<'_>,
     ) -> Result<HandOverOutcome, ClientGone> {
-        // Pingora does this for requests that come after the order to stop, not for those that ran before.
+        // Pingora turns keep-alive off for requests that arrive after the order to stop, but not for requests that ran
+        // before.
         if *self.stops.borrow() {
             session.set_keepalive(None);
         }
@@ -249,11 +250,11 @@ impl Gateway {
                     ),
                 };
                 let logged = &mut passage.logged;
-                // Boxed, so that the usual answer does not carry the room for it.
+                // Boxed, so that the future of usual answers stays small.
                 Box::pin(stream.start(session, envelope, &request_id, logged, &self.metrics))
                     .await?;
                 passage.left_with = Some(status);
-                // From here on it is a stream, and streams have a limit of their own.
+                // From here on the request is a stream, and streams have a limit of their own.
                 passage.permit = None;
                 return Ok(HandOverOutcome::Left);
             }
@@ -267,7 +268,7 @@ fn may_be_elsewhere(request: &AdmittedRequest) -> bool {
     matches!(request.route, RouteId::Mcp | RouteId::Messages)
 }
 
-/// The refusal of a forwarded request whose listener went with a reload while the request was on its way.
+/// The refusal of a forwarded request whose listener was removed by a reload while the request was on its way.
 fn gone() -> Rejection {
     Rejection::new(Reason::NotFound, "The listener of this request is gone.")
 }
@@ -304,7 +305,7 @@ fn web_request(session: &Session, passage: &Passage) -> WebRequest {
         content_type: text(CONTENT_TYPE).unwrap_or_default().to_owned(),
         wants_events: text(ACCEPT).is_some_and(|accept| accept.contains("text/event-stream")),
         is_tls: tls_of(session).is_some(),
-        // A balancer that names no clients, although it should, speaks for others.
+        // A load balancer that should name its clients and does not may pass on clients of other machines.
         is_local: (peer.address.is_loopback() || peer.address == network::UNIX)
             && !peer.names_no_client,
     }
@@ -373,8 +374,8 @@ pub(super) enum HandOverOutcome {
 /// Runs a call and drops it when its client leaves first, which is `None`. The engine decides what happens to a dropped call: a
 /// call in a legacy session goes on, any other is cancelled (DESIGN §3, *Disconnect*).
 ///
-/// The two arms: the call answers; the client closes its connection or stream. Bytes a client sends ahead of its answer
-/// are no departure: they end the watch, and the connection after this answer.
+/// The two arms: the call answers; the client closes its connection or stream. Bytes that a client sends ahead of its
+/// answer do not mean that it left: they end the watch, and the connection is closed after this answer.
 async fn while_client_stays(
     session: &mut Session,
     mut call: impl Future<Output = Reply> + Unpin,
@@ -392,7 +393,7 @@ async fn while_client_stays(
     Some(call.await)
 }
 
-/// The namespaces that a token opens. Asked only for requests that concern more than the admitted namespace.
+/// The namespaces that a token opens. Used only by requests that concern more than the admitted namespace.
 fn visibility(admitted: &AdmittedHead, leads_to: LeadsTo) -> Visibility {
     let one_was_admitted = matches!(
         admitted.route.namespace,
@@ -415,7 +416,7 @@ pub(super) fn mcp_head(
 ) -> McpHead {
     let text = |value: &HeaderValue| {
         let value = value.as_bytes();
-        // Only values that are not UTF-8 take the slow way.
+        // Only values that are not UTF-8 need the slower, lossy conversion.
         match std::str::from_utf8(value) {
             Ok(text) => text.to_owned(),
             Err(_) => String::from_utf8_lossy(value).into_owned(),

@@ -11,7 +11,7 @@ impl InFlightRequest {
         Self(gauge.clone())
     }
 
-    /// Does not count the request while it waits for its client to read, which the drain must not wait for.
+    /// Pauses the count while the request waits for its client to read, which the drain must not wait for.
     pub(super) fn paused(&self) -> InFlightPause<'_> {
         self.0.dec();
         InFlightPause(&self.0)

@@ -24,7 +24,7 @@ pub(super) struct Lasting {
     ends: Option<SystemTime>,
     principal: Arc<str>,
     grant: Option<Arc<Grant>>,
-    /// The count of issuers' losses when the request was admitted.
+    /// The value of [`Issuers::losses`](crate::issuers::Issuers::losses) when the request was admitted.
     losses: u64,
 }
 

@@ -17,13 +17,13 @@ pub(crate) struct HeadersConfig {
     pub(crate) response: HeaderEditsConfig,
 }
 
-/// Changes of one direction.
+/// Changes to the headers of requests, or of answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HeaderEditsConfig {
     /// Names with the value each gets.
     pub(crate) set: BTreeMap<String, String>,
-    /// Names that are taken out.
+    /// Names of headers that are removed.
     pub(crate) remove: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ use tooldock_filters::oauth::Issuer;
 use crate::config::introspection_password;
 use crate::remote::{Fetch, Fetcher};
 
-/// The largest answer.
+/// Maximum size of an answer, in bytes.
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// Time limit for the answer.

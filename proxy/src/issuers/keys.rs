@@ -14,19 +14,19 @@ use tooldock_workers::remote::{Backend, Host};
 
 use crate::remote::{Fetch, Fetcher};
 
-/// The largest document: sets of keys and metadata are some KiB.
+/// Maximum size of a document, in bytes. Key sets and metadata have some KiB.
 const DOCUMENT_MAX: usize = 1024 * 1024;
 
 /// Time limit for each document.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Fetched keys, and their address.
+/// Fetched keys, and the URL from which they came; empty for a file.
 pub(super) struct FetchedKeys {
     pub(super) keys: KeySet,
     pub(super) endpoint: String,
 }
 
-/// Fetches the keys. `endpoint` is their address by the issuer's metadata, where that is known.
+/// Fetches the keys. `endpoint` is the URL of the keys in the issuer's metadata, where that is known.
 ///
 /// # Errors
 ///
@@ -93,7 +93,7 @@ struct Metadata {
     jwks_uri: String,
 }
 
-/// The address of the keys by the issuer's metadata (RFC 8414, OpenID Connect Discovery).
+/// The URL of the keys in the issuer's metadata (RFC 8414, OpenID Connect Discovery).
 async fn discover(fetcher: &Fetcher, config: &OauthConfig) -> Result<String, String> {
     let mut last = String::new();
     for url in metadata_urls(&config.issuer) {
@@ -129,7 +129,7 @@ fn metadata_urls(issuer: &str) -> Vec<String> {
     urls
 }
 
-/// The address of the keys, if the metadata are this issuer's and name an address that may be asked.
+/// The URL of the keys, if the metadata are this issuer's and name an address that may be asked.
 fn keys_of(config: &OauthConfig, metadata: Metadata) -> Result<String, String> {
     if metadata.issuer != config.issuer {
         return Err("its issuer is not the configured one".into());

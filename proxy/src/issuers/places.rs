@@ -1,7 +1,8 @@
-//! Places for questions to an issuer about opaque tokens, and waits for its newer keys.
+//! Limits on concurrent questions to an issuer about opaque tokens, and on waits for its newer keys.
 //!
-//! Tokens that counted before have places of their own. Unknown tokens share theirs by client address, so that a client that
-//! makes tokens up takes no place that others need; further questions wait in the order of their arrival.
+//! A place is a permit to ask. Tokens that counted before have places of their own. Unknown tokens have others, of
+//! which each client address gets a few, so that a client that makes tokens up takes no place that others need; further
+//! questions wait in the order of their arrival.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,20 +15,20 @@ use tooldock_filters::network::network_of;
 
 use super::lock;
 
-/// Maximum numbers of questions that one issuer is asked at once: about tokens that counted before, and about others.
+/// Maximum numbers of concurrent questions to one issuer: about tokens that counted before, and about unknown tokens.
 const COUNTED_MAX: usize = 128;
 const UNKNOWN_MAX: usize = 128;
 
 /// Maximum number of questions about unknown tokens of one client address, asked or waiting.
 const SHARE: usize = 16;
 
-/// How long a question waits for a place: longer than a request waits for its answer.
+/// Maximum time for which a question waits for a place: longer than a request waits for its answer.
 const PLACE_WAIT: Duration = Duration::from_secs(4);
 
-/// Interval at which a client address may wait for keys that are newer than the newest ones.
+/// Minimum time between two waits of a client address for keys that are newer than the newest ones.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Maximum number of client addresses that are remembered for that.
+/// Maximum number of client addresses whose last wait is remembered.
 const PATIENT_MAX: usize = 4_096;
 
 /// The places for questions at one issuer.
@@ -38,13 +39,13 @@ pub(super) struct Places {
     shares: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// A question's claim to a place, kept until the question is answered.
+/// The claim of a question to a place; kept until the question is answered.
 pub(super) struct Claim {
     places: Arc<Semaphore>,
     _share: Option<Share>,
 }
 
-/// A place taken for a question about an unknown token.
+/// Count of a question about an unknown token at its client address. Dropping it ends the count.
 struct Share {
     places: Arc<Places>,
     network: IpAddr,
@@ -88,7 +89,7 @@ impl Places {
 }
 
 impl Claim {
-    /// A place, as soon as one is free; `None` after the time limit.
+    /// Waits for a place; `None` after [`PLACE_WAIT`].
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).acquire_owned();
         timeout(PLACE_WAIT, place).await.ok()?.ok()
@@ -107,7 +108,7 @@ impl Drop for Share {
     }
 }
 
-/// The client addresses that have lately waited for keys newer than the newest ones.
+/// The client addresses that have lately waited for keys newer than the newest ones, each with the time of its wait.
 #[derive(Default)]
 pub(super) struct Patience(Mutex<HashMap<IpAddr, Instant>>);
 

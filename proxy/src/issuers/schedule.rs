@@ -14,21 +14,22 @@ use super::Flight;
 const REFRESH: Duration = Duration::from_secs(300);
 const REFRESH_FILE: Duration = Duration::from_secs(15);
 
-/// How long fetched keys are the newest ones: a token by another key is refused without a fetch. Two fetches are at least this
-/// far apart, even if clients make up key ids, and a new key counts within this time and that of one fetch.
+/// Time for which fetched keys count as the newest: a token by another key is refused without a fetch. Two fetches are
+/// at least this far apart, even if clients make up key ids; a new key is in use after at most this time and that of
+/// one fetch.
 const NEWEST: Duration = Duration::from_secs(5);
 
-/// Pause before the next try after a failure: first, and at most.
+/// Pause before the next attempt after a failure: the first pause, and the longest.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// The fetches of one issuer's keys.
+/// The schedule of one issuer's keys, with the running fetch.
 pub(super) struct Schedule {
     keys: Arc<IssuerKeys>,
     flight: Option<Flight>,
-    /// The next regular fetch.
+    /// Time of the next regular fetch.
     next: Instant,
-    /// The next fetch for an unknown key.
+    /// Earliest time of a fetch for an unknown key.
     unknown_from: Instant,
     /// True when a token by an unknown key waits for the next fetch.
     unknown: bool,
@@ -39,7 +40,7 @@ pub(super) struct Schedule {
     newest_until: Option<Instant>,
     /// The moment at which the running flight, or the last one, began.
     departed: Instant,
-    /// The address of the keys, by the issuer's metadata.
+    /// The URL of the keys in the issuer's metadata.
     endpoint: Option<String>,
 }
 
@@ -61,7 +62,7 @@ impl Schedule {
         }
     }
 
-    /// Returns true if these are the keys of that issuer.
+    /// Returns true if the schedule is for the keys of `issuer`.
     pub(super) fn is_of(&self, issuer: &Issuer) -> bool {
         Arc::ptr_eq(&self.keys, issuer.keys())
     }
@@ -71,7 +72,7 @@ impl Schedule {
         self.flight.clone()
     }
 
-    /// The age of the keys.
+    /// The time since the keys were fetched last; `None` before the first fetch.
     pub(super) fn age(&self) -> Option<Duration> {
         self.fetched.map(|at| at.elapsed())
     }
@@ -81,15 +82,15 @@ impl Schedule {
         self.newest_until.filter(|until| now < *until)
     }
 
-    /// Returns true if a fetch is to be made now.
+    /// Returns true if a fetch is due now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         self.unknown |= self.keys.take_wanted();
         let unknown = self.unknown && now >= self.unknown_from;
         self.flight.is_none() && (now >= self.next || unknown)
     }
 
-    /// Notes a fetch that begins. Returns the address of the keys, where it need not be asked for again: only the regular fetches
-    /// ask.
+    /// Notes a fetch that begins. Returns the URL of the keys if the metadata need not be read again: only regular
+    /// fetches read them.
     pub(super) fn take_off(&mut self, flight: Flight, now: Instant) -> Option<String> {
         self.flight = Some(flight);
         self.unknown = false;
@@ -99,7 +100,7 @@ impl Schedule {
         self.endpoint.clone().filter(|_| !regular)
     }
 
-    /// Notes the end of a fetch: the address of the keys, or a failure.
+    /// Notes the end of a fetch. `endpoint` is the URL of the keys, or `None` after a failure.
     pub(super) fn land(&mut self, endpoint: Option<String>, config: &OauthConfig, now: Instant) {
         self.flight = None;
         let pause = match endpoint {
@@ -119,7 +120,7 @@ impl Schedule {
                 (RETRY * 2_u32.pow(doublings)).min(RETRY_MAX)
             }
         };
-        // Replicas that started together do not fetch together for long.
+        // So that replicas that started together soon fetch at different times.
         self.next = now + pause.mul_f64(0.9 + 0.1 * fastrand::f64());
     }
 }

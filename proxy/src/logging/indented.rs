@@ -3,13 +3,14 @@
 
 use std::io::{self, Write};
 
-/// The beginning of each further line.
+/// The text before each further line.
 const INDENT: &str = "    ";
 
-/// A writer of text that receives each event whole, with a line break at its end.
+/// A writer that indents the further lines of each event. Each write must be a whole event with a line break at its
+/// end.
 pub(super) struct IndentingWriter<W>(pub(super) W);
 
-/// True for a character at which a terminal or a reader of the log may begin a line.
+/// Returns true for a character at which a terminal or a reader of the log may begin a line.
 fn is_break(character: char) -> bool {
     matches!(
         character,
@@ -37,7 +38,7 @@ impl<W: Write> Write for IndentingWriter<W> {
             indented.push_str(line);
             indented.push('\n');
         }
-        // In one piece, so that lines of other threads stand before or behind it.
+        // Written at once, so that no line of another thread comes in between.
         self.0.write_all(indented.as_bytes())
     }
 

@@ -1,11 +1,11 @@
-//! The ways in which a long stream ends.
+//! Reasons for the end of a long stream, as metrics count them.
 
 /// The reason why a stream is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// There are no more events, and the client has received a regular end.
     Complete,
-    /// The client closed its side, or sent bytes where none may come.
+    /// The client closed its writing half, or sent bytes where none may come.
     ClientLeft,
     /// The client read nothing for the time limit of a write.
     SlowReader,

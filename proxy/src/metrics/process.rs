@@ -1,4 +1,4 @@
-//! The process metrics of Prometheus, under the names every dashboard knows. Their values are read at each scrape.
+//! The process metrics of Prometheus, under their usual names. Their values are read at each scrape.
 //!
 //! The `prometheus` crate has such a collector, too: it counts CPU time in whole seconds and needs two crates more.
 
@@ -24,7 +24,7 @@ metric_table! {
     }
     {
         started: f64 = seconds_since_epoch();
-        /// The CPU time in `cpu_seconds` so far; two scrapes may come at once.
+        /// The CPU time already added to `cpu_seconds`; locked because two scrapes may run at once.
         counted: Mutex<f64> = Mutex::default();
     }
 }
@@ -41,7 +41,7 @@ impl ProcessMetrics {
             *counted = counted.max(cpu);
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-            // Without the descriptor that this reads with.
+            // Without the descriptor that is open for this count.
             self.open_fds.set(open.count().saturating_sub(1) as f64);
         }
         let max = getrlimit(Resource::Nofile).current;
@@ -64,7 +64,7 @@ impl ProcessMetrics {
     }
 }
 
-/// The current time in the form of metrics.
+/// The current time in seconds since the epoch.
 pub(super) fn seconds_since_epoch() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

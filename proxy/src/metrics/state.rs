@@ -6,7 +6,7 @@ use tooldock_workers::metric_table;
 use super::process::seconds_since_epoch;
 
 metric_table! {
-    /// Gauges of the state in force.
+    /// Gauges of the configuration and certificates in force.
     #[derive(Debug, Clone)]
     pub(crate) struct StateMetrics(registry) {
         build: GaugeVec["version", "os", "arch"] = "tooldock_build_info", "1; its labels say what runs";

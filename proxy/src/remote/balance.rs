@@ -1,7 +1,8 @@
 //! The choice of a usable backend for the next session or request.
 //!
-//! Turns, chance and hashing are Pingora's, over the backends that can be used now; when those change, the choice is
-//! built anew, so that the remaining shares follow the weights. The least busy backend is found by counting.
+//! Round robin, random choice and hashing are Pingora's, over the backends that can be used now; when those change, the
+//! choice is built anew, so that the remaining backends get requests by their weights. The least busy backend is found
+//! by counting.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,7 +26,7 @@ pub(super) struct Candidate {
     pub(super) weight: u32,
 }
 
-/// Facts about candidates, for choosing.
+/// State of the candidates by which one is chosen.
 pub(super) trait CandidateFacts {
     /// The number of requests that the candidate works on.
     fn in_flight(&self, index: usize) -> usize;
@@ -33,7 +34,7 @@ pub(super) trait CandidateFacts {
     fn share(&self, index: usize) -> f64;
 }
 
-/// The choice among some backends.
+/// A way to choose among some backends, with its state.
 pub(super) struct Choice {
     pub(super) among: Vec<Candidate>,
     by: By,
@@ -58,7 +59,7 @@ impl Choice {
         Self { among, by }
     }
 
-    /// The index of the chosen backend, which is none of `avoid`.
+    /// Chooses a backend that is none of `avoid`; returns its index in the pool.
     pub(super) fn pick(
         &self,
         avoid: &[BackendId],
@@ -69,7 +70,7 @@ impl Choice {
         match &self.by {
             By::Turns(turns) => self.first(turns.iter(&key), avoid, Some(facts)),
             By::Chance(chance) => self.first(chance.iter(&key), avoid, Some(facts)),
-            // Equal hashes lead to the same backend, even if that has just come back.
+            // Equal hashes lead to the same backend, even if it was down until now.
             By::Hash(ring) => self.first(ring.iter(&key), avoid, None),
             By::LeastBusy(turn) => self.least_busy(turn, avoid, facts),
         }
@@ -81,7 +82,7 @@ impl Choice {
         avoid: &[BackendId],
         facts: Option<&dyn CandidateFacts>,
     ) -> Option<usize> {
-        // Twice round, as chance may draw a backend several times.
+        // Twice the number of candidates, as random choice may draw a backend several times.
         for _ in 0..2 * self.among.len() {
             let Some(&index) = order.next().and_then(|it| it.ext.get::<usize>()) else {
                 break;
@@ -100,7 +101,7 @@ impl Choice {
         !avoid.is_empty() && candidate.is_none_or(|it| avoid.contains(&it.id))
     }
 
-    /// The candidate with the fewest requests for its weight; if several are equal, each in its turn.
+    /// The candidate with the fewest requests in relation to its weight; equal ones are chosen in turn.
     fn least_busy(
         &self,
         turn: &AtomicUsize,
@@ -121,8 +122,8 @@ impl Choice {
     }
 }
 
-/// A candidate as Pingora counts it. The address stands for the id alone: it is never connected to, and as it depends
-/// on nothing but the id, hashing leads to the same backend in each replica and after each reload.
+/// A candidate in Pingora's type. The address only encodes the id: it is never connected to, and as it depends on
+/// nothing but the id, hashing leads to the same backend in each replica and after each reload.
 fn backend(candidate: &Candidate) -> Backend {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();

@@ -1,7 +1,8 @@
-//! The pools of all servers: made when a server appears, swapped when it changes, left to end when it is gone.
+//! The pools of all remote servers: made when a server is added, replaced when it changes, and dropped after its
+//! removal.
 //!
-//! Only the pool of the served version has an upkeep. A request from before a reload, or one that arrives before the reload
-//! is known here, has a pool of its own version for as long as it lasts.
+//! Only the pool of the served version has an upkeep task. A request from before a reload, or one that arrives before
+//! this module has seen the reload, has a pool of its own version for as long as it lasts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -27,7 +28,8 @@ use super::pool::{Core, Pool, PoolMember};
 use super::tls::Material;
 use super::upkeep;
 
-/// Maximum number of versions of one server in use at once: those of requests that began before a reload.
+/// Maximum number of versions of one server in use at once; older ones are kept for requests that began before a
+/// reload.
 const VERSIONS_MAX: usize = 16;
 
 /// Client of all remote servers.
@@ -40,7 +42,7 @@ pub(crate) struct RemoteClient {
     /// Personal credentials, by principal.
     personal: Arc<PersonalSecrets>,
     tokens: Arc<RemoteTokens>,
-    /// Plain data.
+    /// Plain data: the pools by server.
     servers: Mutex<Servers>,
 }
 
@@ -54,7 +56,7 @@ struct Versions {
     others: Vec<Weak<Pool>>,
 }
 
-/// The pool of the served version. Dropping this ends its upkeep, even if requests still hold the pool.
+/// The pool of the served version. Dropping this ends the pool's upkeep, even if requests still hold the pool.
 struct ServedPool {
     pool: Arc<Pool>,
     upkeep: AbortHandle,
@@ -91,7 +93,7 @@ impl RemoteClient {
         &self.tokens.client_auths
     }
 
-    /// Follows the registry: pools come and go with their servers. Runs until its future is dropped.
+    /// Follows the registry: makes and drops pools as servers are added and removed. Runs until its future is dropped.
     pub(crate) async fn follow(&self, registry: &Registry) {
         let mut published = registry.subscribe();
         loop {
@@ -120,7 +122,7 @@ impl RemoteClient {
         }
     }
 
-    /// Makes this version the served one.
+    /// Makes the version `server` the served one.
     fn serve_by(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let pool = self.pool(servers, server);
         let versions = servers.entry(server.name.clone()).or_default();
@@ -141,12 +143,12 @@ impl RemoteClient {
         pool
     }
 
-    /// The backends of a server, for requests of the gateway itself.
+    /// The pool of a server, for requests of the gateway itself.
     pub(super) fn pool_of(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
         self.pool(&mut lock(&self.servers), server)
     }
 
-    /// The pool of that version, served or not.
+    /// The pool of the version `server`, served or not.
     fn pool(&self, servers: &mut Servers, server: &Arc<RemoteServer>) -> Arc<Pool> {
         let known = servers.get(&server.name);
         if let Some(found) = known.and_then(|known| known.of(server)) {
@@ -174,7 +176,7 @@ impl RemoteClient {
         Pool::new(Arc::clone(server), members.collect())
     }
 
-    /// The certificates of a server. If they cannot be used, the previous ones stay in use: connections go on.
+    /// The certificates of a server. If they cannot be used, those of `before` stay in use, so that connections go on.
     fn material(&self, server: &RemoteServer, before: Option<&Pool>) -> Material {
         match Material::new(&server.spec.tls) {
             Ok(material) => material,
@@ -291,12 +293,12 @@ impl HttpClient for RemoteClient {
 
 #[cfg(test)]
 impl RemoteClient {
-    /// Acts as if a reload had brought that version.
+    /// Acts as if a reload had brought the version `server`.
     pub(super) fn serve(&self, server: &Arc<RemoteServer>) -> Arc<Pool> {
         self.serve_by(&mut lock(&self.servers), server)
     }
 
-    /// Acts as if no server were configured any more.
+    /// Acts as if a reload had removed all servers.
     pub(super) fn forget_all(&self) {
         self.install(&Snapshot::default());
     }

@@ -1,9 +1,9 @@
 //! Decodes compressed bodies by their `Content-Encoding`.
 //!
-//! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers and
-//! front ends always compress. The output comes in pieces of bounded size, each made on demand, so that the bounds of a
-//! reader hold for the decoded body: a short body that would become an endless one costs no memory. The memory of a
-//! decoder, its window, is bounded, too: [`WINDOW_MAX`] for one body.
+//! Requests of the gateway name no coding that they accept, and then any is acceptable (RFC 9110 §12.5.3): some servers
+//! and front ends always compress. The output comes in pieces of bounded size, each made on demand, so that the bounds
+//! of a reader hold for the decoded body: a short body that would decode to an endless one costs no memory. The memory
+//! of a decoder, its window, is bounded, too: [`WINDOW_MAX`] for one body.
 
 use std::fmt;
 use std::io;
@@ -21,14 +21,14 @@ use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder, InBuffer, Operation 
 /// Bounds for the length of a piece of output, in bytes.
 const PIECE_MAX: usize = 64 * 1024;
 const PIECE_MIN: usize = 1024;
-/// Maximum number of codings of one body, one around the other: two of gzip and deflate, whose windows are small, or one.
+/// Maximum number of codings of one body, for gzip and deflate, whose windows are small. Other codings stand alone.
 const STAGES_MAX: usize = 2;
-/// The widest window, in bytes, and its logarithm: 8 MiB, as RFC 9659 bounds that of zstd.
+/// Maximum size of a window in bytes, and its binary logarithm: 8 MiB, as RFC 9659 bounds the window of zstd.
 const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
 const WINDOW_LOG_MAX: u32 = 23;
-/// The longest allocation of brotli: the window, and a little behind it for writes that overlap its end.
+/// Maximum size of one allocation of brotli: the window, and a little behind it for writes that overlap its end.
 const BROTLI_ALLOCATION_MAX: usize = WINDOW_MAX + 1024;
-/// The widest window of gzip.
+/// Binary logarithm of the largest window of gzip.
 const GZIP_WINDOW_BITS: u8 = 15;
 
 /// A coding that can be decoded.
@@ -71,7 +71,7 @@ impl Coding {
     }
 }
 
-/// The error of a body whose coding is not known.
+/// The error of a body whose coding is unknown.
 fn unknown(name: &[u8]) -> BodyError {
     BodyError::UnknownCoding(CodingName::new(name))
 }
@@ -80,7 +80,8 @@ fn unknown(name: &[u8]) -> BodyError {
 const STACKED: BodyError =
     BodyError::Coding("is compressed more than once, and not twice by gzip and deflate alone");
 
-/// True for names that stand in `Content-Encoding` by mistake and leave the body as it is: character sets, framings.
+/// Returns true for names that appear in `Content-Encoding` by mistake and leave the body as it is: character sets,
+/// framings.
 fn is_no_coding(name: &str) -> bool {
     let none = [
         "",
@@ -97,11 +98,11 @@ fn is_no_coding(name: &str) -> bool {
     none.iter().any(|it| name.eq_ignore_ascii_case(it))
 }
 
-/// The codings of a response, the one that was applied first at the front; none for most.
+/// The codings of a response in the order of their application; empty for most responses.
 ///
 /// # Errors
 ///
-/// A coding is not known, or there are too many.
+/// When a coding is unknown, or there are too many.
 fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
     let mut codings = SmallVec::<[Coding; 1]>::new();
     for value in headers.get_all(header::CONTENT_ENCODING) {
@@ -126,7 +127,7 @@ fn codings(headers: &HeaderMap) -> Result<SmallVec<[Coding; 1]>, BodyError> {
     }
 }
 
-/// True where an `Accept-Encoding` accepts the coding.
+/// Returns true if an `Accept-Encoding` accepts the coding.
 fn accepts<'a>(accept: impl Iterator<Item = &'a HeaderValue>, coding: Coding) -> bool {
     let (mut named, mut any) = (None, false);
     let lists = accept.filter_map(|value| value.to_str().ok());
@@ -146,12 +147,12 @@ fn accepts<'a>(accept: impl Iterator<Item = &'a HeaderValue>, coding: Coding) ->
     named.unwrap_or(any)
 }
 
-/// Removes the codings from the headers of a response, and gives the decoder of its body; `None` if the body is not
-/// compressed. `accept` is the `Accept-Encoding` of the client's request, which the server does not get.
+/// Removes the codings from the headers of a response, and returns the decoder of its body; `None` if the body is not
+/// compressed. `accept` is the `Accept-Encoding` of the client's request, which is not sent to the server.
 ///
 /// # Errors
 ///
-/// The body cannot be decoded.
+/// When the body cannot be decoded.
 pub(super) fn decoder<'a>(
     headers: &mut HeaderMap,
     accept: impl Iterator<Item = &'a HeaderValue>,
@@ -172,7 +173,7 @@ pub(super) fn decoder<'a>(
     })))
 }
 
-/// Decodes one body.
+/// The decoder of one body.
 pub(super) struct BodyDecoder {
     /// Decoders in the order of decoding: that of the coding applied last comes first.
     stages: SmallVec<[DecodingStage; 1]>,
@@ -188,7 +189,7 @@ impl fmt::Debug for BodyDecoder {
 }
 
 impl BodyDecoder {
-    /// Takes the next undecoded piece of the body. To be called once [`BodyDecoder::next`] has given `None`.
+    /// Takes the next undecoded piece of the body. Must only be called after [`BodyDecoder::next`] has returned `None`.
     pub(super) fn push(&mut self, piece: Bytes) {
         if let Some((_, received)) = &mut self.received {
             if received.len() + piece.len() > PIECE_MAX {
@@ -204,12 +205,12 @@ impl BodyDecoder {
     ///
     /// # Errors
     ///
-    /// The body is not in its declared coding.
+    /// When the body is not in its declared coding.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         produce(&mut self.stages)
     }
 
-    /// True where the body may end here.
+    /// Returns true if the coded data may end here.
     pub(super) fn is_complete(&self) -> bool {
         self.stages.iter().all(DecodingStage::is_complete)
     }
@@ -222,7 +223,7 @@ impl BodyDecoder {
         Some((coding, received.freeze()))
     }
 
-    /// Drops the undecoded body, which is not to be passed on.
+    /// Drops the undecoded body, so that it is not passed on.
     pub(super) fn forget_received(&mut self) {
         self.received = None;
     }
@@ -243,16 +244,16 @@ fn produce(stages: &mut [DecodingStage]) -> Result<Option<Bytes>, BodyError> {
     }
 }
 
-/// The decoder of one coding of the body, with its unread input.
+/// The decoder of one coding of a body, with its unread input.
 struct DecodingStage {
     coding: Coding,
     engine: CodecState,
     input: Bytes,
-    /// True when any input has come.
+    /// True once any input has arrived.
     begun: bool,
     /// True when the coded data have ended. Further input is skipped.
     ended: bool,
-    /// True when bytes came behind the end of the first member or frame.
+    /// True when bytes followed the end of the first member or frame.
     has_more: bool,
 }
 
@@ -262,20 +263,20 @@ enum CodecState {
         member: Decompress,
         between: bool,
     },
-    /// With or without the header of zlib, as the first two bytes tell.
+    /// Raw deflate or zlib; the first two bytes decide.
     Deflate(Option<Decompress>),
     Brotli(Box<BrotliState<BoundedAlloc, StandardAlloc, StandardAlloc>>),
-    /// `open`: a frame has begun that is not over; `between`: one frame is over, and another may follow.
+    /// `open`: a frame has begun and not ended; `between`: a frame has ended, and another may follow.
     Zstd {
         decoder: ZstdDecoder<'static>,
         open: bool,
         between: bool,
-        /// True when the window of a frame is too wide.
+        /// True after a frame's window was too large.
         too_wide: bool,
     },
 }
 
-/// Memory for the bytes of a brotli decoder. A window that is too wide is refused: the decoder then fails.
+/// Allocator of a brotli decoder. It refuses windows that are too large, and the decoder then fails.
 #[derive(Default)]
 struct BoundedAlloc(StandardAlloc);
 
@@ -294,7 +295,7 @@ impl Allocator<u8> for BoundedAlloc {
     }
 }
 
-/// The progress of one step of an engine.
+/// The result of one step of a codec.
 #[derive(Default)]
 struct DecodeStep {
     read: usize,
@@ -359,7 +360,7 @@ impl DecodingStage {
             }
     }
 
-    /// The next piece of this decoder's output.
+    /// Decodes and returns the next piece of output; `None` if more input is needed.
     fn step(&mut self) -> Result<Option<Bytes>, BodyError> {
         self.note_more();
         if !self.begun || self.ended {
@@ -406,7 +407,7 @@ impl DecodingStage {
 }
 
 impl CodecState {
-    /// True while one member or frame is over, and another may follow.
+    /// Returns true while one member or frame has ended, and another may follow.
     fn is_between(&self) -> bool {
         match self {
             Self::Gzip { between, .. } | Self::Zstd { between, .. } => *between,
@@ -414,7 +415,7 @@ impl CodecState {
         }
     }
 
-    /// True after decoding failed because of a window that is too wide.
+    /// Returns true after decoding failed because of a window that is too large.
     fn needs_wide_window(&self) -> bool {
         match self {
             Self::Gzip { .. } | Self::Deflate(_) => false,
@@ -426,7 +427,7 @@ impl CodecState {
         }
     }
 
-    /// Decodes as much as input and room allow. `None`: the input is not in that coding.
+    /// Decodes as much as the input and the room in `output` allow. `None` if the input is not in the coding.
     fn run(&mut self, input: &[u8], output: &mut [u8]) -> Option<DecodeStep> {
         match self {
             Self::Gzip { member, between } => {
@@ -437,7 +438,7 @@ impl CodecState {
                             *member = Decompress::new_gzip(GZIP_WINDOW_BITS);
                             *between = false;
                         }
-                        // Padding behind the last member.
+                        // Padding behind the last gzip member.
                         Some(_) => {
                             return Some(DecodeStep {
                                 ended: true,

@@ -15,24 +15,24 @@ use super::failure::{failed, late, no_address, not_connected};
 use super::names::Addresses;
 use super::tls::Material;
 
-/// Opens connections. Shared by all servers: it holds the system's certificates, and keeps no connection itself.
+/// Opens connections for all servers. It holds the system's certificates, and keeps no connection itself.
 #[derive(Default)]
 pub(crate) struct Connector(OnceLock<TransportConnector>);
 
-/// The address of a new connection, with the settings for opening it.
+/// The backend of a new connection, with the settings for opening it.
 #[derive(Clone, Copy)]
 pub(crate) struct ConnectTarget<'a> {
     pub(crate) id: &'a BackendId,
     pub(crate) backend: &'a Backend,
     pub(crate) tls: &'a TlsSpec,
-    /// Time limit for all addresses together.
+    /// Time limit for trying all addresses.
     pub(crate) limit: Duration,
     pub(crate) addresses: &'a Addresses,
     pub(crate) material: &'a Material,
 }
 
 impl Connector {
-    /// A connection to one of a backend's addresses, within `timeouts.connect` for all of them.
+    /// Opens a connection to one of a backend's addresses, within `timeouts.connect` for all of them.
     pub(crate) async fn connect(
         &self,
         server: &RemoteServer,
@@ -51,7 +51,7 @@ impl Connector {
         .await
     }
 
-    /// A connection to one of the target's addresses.
+    /// Opens a connection to one of the target's addresses, which are tried in turn.
     pub(crate) async fn connect_to(
         &self,
         target: ConnectTarget<'_>,
@@ -77,7 +77,7 @@ impl Connector {
             if remaining.is_zero() {
                 break;
             }
-            // An address that does not answer must not use up the time of the others.
+            // An address that does not answer must not use up the time of other addresses.
             let share = remaining / u32::try_from(left).unwrap_or(1);
             left -= 1;
             let mut peer = peer(address, target);
@@ -93,7 +93,7 @@ impl Connector {
     async fn open(&self, peer: &mut HttpPeer, limit: Duration) -> pingora_core::Result<Stream> {
         peer.options.connection_timeout = Some(limit);
         peer.options.total_connection_timeout = Some(limit);
-        // Made here, since it reads the system's certificates: not before the first connection.
+        // Made with the first connection, since it reads the system's certificates.
         let connector = || TransportConnector::new(Some(ConnectorOptions::new(1)));
         self.0.get_or_init(connector).new_stream(peer).await
     }
@@ -106,7 +106,7 @@ fn peer(address: SocketAddr, target: ConnectTarget<'_>) -> HttpPeer {
         (false, ..) => String::new(),
         (true, Some(name), _) => name.clone(),
         (true, None, Host::Name(name, _)) => name.trim_end_matches('.').to_owned(),
-        // Never empty: Pingora checks no certificate where there is no name.
+        // Never empty: without a name, Pingora does not check the certificate.
         (true, None, _) => address.ip().to_string(),
     };
     let mut peer = HttpPeer::new(address, encrypted, name);

@@ -1,4 +1,4 @@
-//! The credentials that differ between requests to a backend: personal ones, and tokens.
+//! The credentials of a request to a backend that differ between requests: personal credentials, and access tokens.
 
 use http::{HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
@@ -8,11 +8,11 @@ use super::failure::failed;
 use super::headers;
 use super::pool::PoolMember;
 
-/// The credentials of a request. Most servers have none of this kind.
+/// The credentials of a request; empty for most servers.
 #[derive(Default)]
 pub(super) struct Credentials {
     pub(super) headers: SmallVec<[(HeaderName, HeaderValue); 1]>,
-    /// The token among them.
+    /// The value of `Authorization` with an access token; `None` if `headers` contains no token.
     token: Option<HeaderValue>,
 }
 
@@ -23,12 +23,12 @@ impl Credentials {
     }
 }
 
-/// The credentials that are added to a request. Checks have none: they belong to no principal, and must test the
+/// The credentials that are added to a request. Health checks have none: they belong to no principal, and must test the
 /// backend, not its authorization server.
 ///
 /// # Errors
 ///
-/// Nothing was sent: the principal lacks a credential, or there is no token.
+/// When the principal lacks a credential, or no token can be had. Nothing was sent then.
 pub(super) async fn of(
     member: &PoolMember,
     request: &BackendRequest,
@@ -36,11 +36,11 @@ pub(super) async fn of(
     with_token(member, request, None).await
 }
 
-/// The credentials after the backend refused a token. `None`: there is no other token.
+/// The credentials after the backend refused a token; `None` if there is no other token.
 ///
 /// # Errors
 ///
-/// No other token could be fetched.
+/// When no other token can be fetched.
 pub(super) async fn renewed(
     member: &PoolMember,
     request: &BackendRequest,
@@ -61,7 +61,7 @@ async fn with_token(
         let tokens = &member.core.tokens;
         let principal = request.on_behalf_of.as_deref();
         let token = tokens.authorization(&member.server, &member.spec.id, principal, refused);
-        // Boxed: a request without a token needs no room for it.
+        // Boxed, so that the future of a request without a token stays small.
         own.token = Box::pin(token).await?;
         let token = own.token.clone();
         own.headers

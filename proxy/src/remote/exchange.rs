@@ -1,4 +1,5 @@
-//! A request at a backend: a connection, the request, the head of the response, and its body as it comes.
+//! A request to a backend: opens or reuses a connection, writes the request, and reads the head and the body of the
+//! response.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -24,35 +25,36 @@ use super::pool::{BackendInFlight, PoolMember};
 use super::response::{ReadError, Response};
 use crate::timeout::fast_timeout;
 
-/// How long a backend that closed the connection while a body was written may take to send an answer with the reason.
+/// Maximum time for the response of a backend that closed its connection while the body was being written.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
-/// A body up to this size, in bytes, is copied behind its head: so both are one record of TLS.
+/// Maximum size of a body that is copied behind its head, in bytes, so that both are one TLS record.
 const ONE_RECORD: usize = 16 * 1024;
-/// As `ONE_RECORD`, where nothing is encrypted. Head and body leave in one call of the kernel however long the body is,
-/// and naming the body as a part of its own costs about as much as copying this number of bytes.
+/// As `ONE_RECORD`, for plain connections. Head and body leave in one system call however long the body is, and
+/// passing the body as a slice of its own costs about as much as copying this number of bytes.
 const COPIED: usize = 2 * 1024;
 
 /// The outcome of a request, for health and metrics. Reported once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// A response with that status was read to its end, or dropped by its reader.
+    /// The status of a response that was read to its end, or dropped by its reader.
     Status(StatusCode),
-    /// The response was cut.
+    /// The connection ended before the response did.
     Cut,
-    /// The body did not come in time.
+    /// The body did not arrive in time.
     BodyTimeout,
 }
 
-/// An open connection.
+/// A connection to which a request was written.
 struct BackendConnection {
     response: Response,
     address: Option<SocketAddr>,
-    /// True if the whole request was written. Otherwise the backend would take the next request for the rest of it.
+    /// True if the whole request was written. Otherwise the backend would read the next request as the rest of this
+    /// one.
     whole: bool,
 }
 
-/// Sends a request to that path and query of a backend, and waits for the head of its response.
+/// Sends a request to the path and query `target` of a backend, and waits for the head of the response.
 pub(super) async fn send(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -73,15 +75,15 @@ pub(super) async fn send(
             return Err(failed(id, SendErrorKind::GivenUp, true, what));
         }
         let reused = open.reused;
-        // Nearly every write is done at once, and needs no timer.
+        // Nearly every write completes at once, and needs no timer.
         let written = {
             let written = pin!(write(&mut open.stream, &head, behind));
             fast_timeout(timeouts.head, written).await
         };
         match written {
             Ok(Ok(())) => break (BackendConnection::of(open), None),
-            // A kept connection that the backend gave up. No whole request can have been read: another connection is
-            // taken.
+            // The backend has closed a connection that was kept idle. It cannot have read a whole request, so
+            // another connection is used.
             Ok(Err(_)) if reused && short => {}
             Ok(Err(Unwritten::Head)) if reused => {}
             Ok(Err(Unwritten::Head)) => {
@@ -154,13 +156,13 @@ pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
     essence.eq_ignore_ascii_case("text/event-stream")
 }
 
-/// Path and query of a request, by the configuration or by the request itself.
+/// Path and query of a request: those of the request itself, or else those of the configuration.
 pub(super) fn target<'a>(member: &'a PoolMember, request: &'a BackendRequest) -> &'a str {
     let target = request.target.as_ref();
     target.unwrap_or(&member.spec.backend.target)
 }
 
-/// The head of the request as it is written, and the body behind it where that is `short`.
+/// The head of the request as it is written, followed by the body if it is `short`.
 fn head(
     member: &PoolMember,
     request: &BackendRequest,
@@ -205,7 +207,7 @@ fn goes_with_head(member: &PoolMember, body: &Bytes) -> bool {
     body.len() <= most
 }
 
-/// A connection to which nothing of this request has been written.
+/// A connection to which no part of this request has been written.
 struct OpenedConnection {
     stream: Stream,
     address: Option<SocketAddr>,
@@ -224,7 +226,8 @@ async fn connection(member: &PoolMember) -> Result<OpenedConnection, SendError> 
                 &core.addresses,
                 &core.material,
             );
-            // Boxed: with room for names, addresses and TLS, every request would be moved with it.
+            // Boxed, so that the future of requests on kept connections is not as large as one that resolves
+            // names and opens TLS.
             (false, Box::pin(opening).await?)
         }
     };
@@ -246,16 +249,16 @@ impl BackendConnection {
     }
 }
 
-/// The extent to which a failed request was written.
+/// How much of a failed request may have been sent.
 enum Unwritten {
-    /// Nothing was taken: no request can have been read.
+    /// Nothing: the kernel took no bytes, so the backend cannot have read a request.
     Head,
-    /// A part may have arrived, without its end: nothing is written behind it.
+    /// A part without the end, perhaps: the connection cannot carry another request.
     Body,
 }
 
-/// Writes a request: head and body at once. Pingora's own client would send the head by itself, which costs both sides
-/// another call of the kernel.
+/// Writes a request, head and body at once. Pingora's own client would send the head separately, which costs another
+/// system call at both ends.
 async fn write(stream: &mut Stream, head: &[u8], body: &[u8]) -> Result<(), Unwritten> {
     let parts = [IoSlice::new(head), IoSlice::new(body)];
     let taken = stream.write_vectored(&parts).await;
@@ -294,14 +297,14 @@ pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The body of a response. Dropped before its end, it closes the connection.
 struct Body {
-    /// `None` after the end.
+    /// `None` after the end of the body.
     connection: Option<BackendConnection>,
     member: Arc<PoolMember>,
     status: StatusCode,
-    /// True when the response names the end of its body.
+    /// True when the response's framing tells where its body ends.
     is_framed: bool,
     decoding: Decoding,
-    /// The first bytes of the body, until they are known to be no byte order mark.
+    /// The first bytes of the body, until it is known whether they are a byte order mark.
     beginning: Option<Bytes>,
     /// Deadline of the whole body; `None` for a stream.
     deadline: Option<Instant>,
@@ -361,7 +364,7 @@ impl ResponseBody for Body {
 }
 
 impl Body {
-    /// The next piece of the body, decoded.
+    /// Returns the next piece of the body, decoded.
     async fn decoded(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             match &mut self.decoding {
@@ -391,7 +394,7 @@ impl Body {
         }
     }
 
-    /// The next piece of the body as it was received.
+    /// Returns the next piece of the body as it was received.
     async fn received(&mut self) -> Result<Option<Bytes>, BodyError> {
         let timeouts = self.member.server.spec.timeouts;
         let Some(connection) = &mut self.connection else {
@@ -422,7 +425,7 @@ impl Body {
         }
     }
 
-    /// Releases the connection of a complete body for another request.
+    /// Gives the connection back for other requests, if the body is complete.
     fn release_if_done(&mut self) {
         let Some(connection) = self.connection.take_if(|it| it.response.is_done()) else {
             return;

@@ -1,7 +1,7 @@
-//! A request of the gateway itself to an address that the operator has configured, or that such an address has named: a
-//! connection, the request, and the whole response, each with a bound.
+//! Requests of the gateway itself, to a URL that the operator has configured, or that a configured server has named.
+//! Connection, request and response have limits of time and size.
 //!
-//! Redirects are not followed: the address that was configured answers, or none. Names lead to public addresses only, unless
+//! Redirects are not followed: only the requested URL may answer. Names lead to public addresses only, unless
 //! the operator says otherwise, by the rules of remote servers ([`super::names`]).
 
 use std::sync::Arc;
@@ -21,26 +21,26 @@ use super::names::{Addresses, Names};
 use super::response::{ReadError, Response};
 use super::tls::Material;
 
-/// Time limit for a connection.
+/// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A request for a document or an answer.
+/// A request for a document, or to an endpoint that takes a form.
 pub(crate) struct Fetch<'a> {
-    /// The address. Never a Unix socket.
+    /// The host, port and path; never a Unix socket.
     pub(crate) from: &'a Backend,
     /// True when the name may lead to addresses that are not public.
     pub(crate) allow_private: bool,
-    /// Sent as a form; without one the request is a GET.
+    /// The form that a POST sends; `None` for a GET.
     pub(crate) form: Option<&'a str>,
     /// The value of `Authorization`.
     pub(crate) authorization: Option<&'a str>,
-    /// The largest body of the response.
+    /// Maximum size of the response's body, in bytes.
     pub(crate) bytes_max: usize,
     /// Time limit for the whole exchange.
     pub(crate) deadline: Duration,
 }
 
-/// Client for documents and answers. Keeps no connection.
+/// Client for [`Fetch`] requests. It keeps no connection.
 pub(crate) struct Fetcher {
     connector: Arc<Connector>,
     names: Arc<dyn Names>,
@@ -54,11 +54,11 @@ impl Fetcher {
         }
     }
 
-    /// The status and the body of the response.
+    /// Sends the request; returns the status and the body of the response.
     ///
     /// # Errors
     ///
-    /// The cause, for the log. It contains nothing of the request but the address.
+    /// The cause, for the log. Of the request it contains only the address.
     pub(crate) async fn fetch(&self, fetch: Fetch<'_>) -> Result<(StatusCode, Bytes), String> {
         let all = timeout(fetch.deadline, self.exchange(&fetch)).await;
         all.unwrap_or_else(|_| {
@@ -127,7 +127,7 @@ impl Fetcher {
     }
 }
 
-/// The whole request. URLs were checked to have no character that would end a line, and so were credentials.
+/// The whole request as text. URLs and credentials were checked to contain no character that would end a line.
 fn head(fetch: &Fetch<'_>) -> String {
     let method = if fetch.form.is_some() { "POST" } else { "GET" };
     let mut head = format!(

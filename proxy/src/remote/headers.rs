@@ -1,4 +1,4 @@
-//! The headers of a request that go up to a backend, and the headers of a response that come down.
+//! The headers of a request that are sent to a backend, and the headers of a response that are sent to the client.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
@@ -7,7 +7,8 @@ use tooldock_workers::secret::Secret;
 
 use crate::request_id::X_REQUEST_ID;
 
-/// Headers of the protocol and of the message. All others go up only where the configuration passes them.
+/// Header names of the protocol and of the message. Other headers are sent to a backend only if the configuration
+/// passes them.
 const OF_THE_MESSAGE: [&str; 6] = [
     "accept",
     "content-type",
@@ -17,7 +18,7 @@ const OF_THE_MESSAGE: [&str; 6] = [
     "user-agent",
 ];
 
-/// The gateway's own name.
+/// The gateway's own `User-Agent`.
 const USER_AGENT: &str = concat!("tooldock/", env!("CARGO_PKG_VERSION"));
 
 /// The header rules of a server's configuration, prepared once.
@@ -25,9 +26,10 @@ pub(crate) struct Headers {
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<HeaderName>,
     pass: Vec<HeaderName>,
-    /// True when the gateway's id of the request goes up.
+    /// True when the gateway's id of the request is sent to the backend.
     forward_id: bool,
-    /// Headers whose values come with each request, such as personal credentials: a client's own value never goes up.
+    /// Names of headers whose values come with each request, such as personal credentials. A client's own value is
+    /// never sent.
     of_request: Vec<HeaderName>,
 }
 
@@ -35,8 +37,8 @@ pub(crate) struct Headers {
 pub(crate) type Own = [(HeaderName, HeaderValue)];
 
 impl Headers {
-    /// The rules of a checked configuration; entries that are no header all the same are left out. The values of
-    /// `of_request` come with each request.
+    /// Prepares the rules of a checked configuration; entries that are still no valid headers are left out. The values
+    /// of `of_request` come with each request.
     pub(crate) fn new(
         rules: &HeaderRules,
         credentials: Option<&Secret>,
@@ -73,8 +75,8 @@ impl Headers {
         host.to_str().ok()
     }
 
-    /// Calls a function with each header that goes up. `host` is the backend's; `length` is that of the body, where it is to
-    /// be sent.
+    /// Calls a function with each header that is sent to the backend. `host` is the backend's; `length` is that of the
+    /// body, if it is to be sent.
     pub(crate) fn up<'a>(
         &self,
         given: impl IntoIterator<Item = (&'a HeaderName, &'a HeaderValue)>,
@@ -126,14 +128,14 @@ impl Headers {
     }
 }
 
-/// The value of a header that holds a credential.
+/// The value of a header that holds a credential; `None` if the credential contains forbidden bytes.
 pub(crate) fn value(secret: &Secret) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_bytes(secret.expose().as_bytes()).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// A response's headers without those of the connection.
+/// A response's headers without those that only concern the connection.
 pub(crate) fn down(mut headers: HeaderMap) -> HeaderMap {
     let nominated: SmallVec<[HeaderName; 2]> = headers
         .get_all(header::CONNECTION)

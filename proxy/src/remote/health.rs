@@ -13,16 +13,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tooldock_workers::remote::PassiveHealth;
 
-/// How long a backend that has come back gets less than its share.
+/// Time for which a backend that has recovered gets fewer requests than usual.
 const SLOW_START: Duration = Duration::from_secs(10);
 
-/// The first share of a backend that has come back.
+/// The fraction of its usual requests that a backend gets at first after recovering.
 const FIRST_SHARE: f64 = 0.1;
 
 /// Interval at which each backend is tried while none is healthy.
 const TRIAL_EVERY: Duration = Duration::from_secs(1);
 
-/// The state of a backend.
+/// The health of a backend.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failures: u32,
@@ -30,7 +30,7 @@ pub(super) struct Health {
     ejected: Option<(Instant, String)>,
     /// The result of the last check, if it failed.
     down: Option<String>,
-    /// True if the last check had no answer in time.
+    /// True if the last check was not answered in time.
     silent: bool,
     recovered: Option<Instant>,
     tried: Option<Instant>,
@@ -52,7 +52,7 @@ pub(super) enum HealthEvent {
     CheckTimedOut(String),
 }
 
-/// The effect of an event.
+/// Change of a backend's health by an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -73,7 +73,7 @@ impl Health {
         down.or_else(|| ejected.map(|(_, problem)| problem.as_str()))
     }
 
-    /// The part of its share that a backend gets: all of it, unless it has just come back.
+    /// The fraction of its usual requests that a backend gets: 1, or less if it has just recovered.
     pub(super) fn share(&self, now: Instant) -> f64 {
         let ejected = self.ejected.as_ref().map(|(until, _)| *until);
         let Some(since) = self.recovered.max(ejected) else {
@@ -88,18 +88,18 @@ impl Health {
         self.has_answered
     }
 
-    /// Returns true if the backend is left out because the last check had no answer in time, and for nothing else.
+    /// Returns true if the backend is not used only because the last check was not answered in time.
     pub(super) fn is_silent(&self) -> bool {
         self.silent && self.ejected.is_none()
     }
 
-    /// Returns true if a backend that is not healthy was not tried within the last second.
+    /// Returns true if the backend was not tried within the last second. For backends that are not healthy.
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         self.tried
             .is_none_or(|at| now.saturating_duration_since(at) >= TRIAL_EVERY)
     }
 
-    /// Returns true if a backend that is not healthy may be tried now. The caller then tries it.
+    /// Returns true if a backend that is not healthy may be tried now, and notes the attempt.
     pub(super) fn may_be_tried(&mut self, now: Instant) -> bool {
         let due = self.is_trial_due(now);
         if due {
@@ -108,7 +108,7 @@ impl Health {
         due
     }
 
-    /// Applies an event.
+    /// Applies an event; returns the change of health.
     pub(super) fn on(&mut self, event: HealthEvent, now: Instant, rules: &PassiveHealth) -> Change {
         let before = self.is_healthy(now);
         self.has_answered |= matches!(event, HealthEvent::Answered | HealthEvent::CheckPassed);
@@ -123,7 +123,7 @@ impl Health {
                 self.failures = self.failures.saturating_add(1).min(rules.failures);
                 if self.failures >= rules.failures && !self.is_ejected(now) {
                     self.ejected = Some((now + rules.eject, problem));
-                    // After the ejection, one more failure is enough.
+                    // After the ejection, one more failure ejects the backend again.
                     self.failures = rules.failures - 1;
                     return Change::Ejected;
                 }

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::lock;
 
-/// A connection that was idle for longer is closed, even if the backend would allow more.
+/// Maximum idle time of a connection, even if the backend would allow more.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Subtracted from the idle time that a backend announces, so that a request does not meet the backend's closing.
+/// Subtracted from the idle time that a backend announces, so that no request is sent while the backend closes.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one backend, over all runtimes.
@@ -40,7 +40,7 @@ impl Idle {
         }
     }
 
-    /// The youngest connection of this runtime that is still open.
+    /// Takes the connection of this runtime that was idle for the shortest time and is still open.
     pub(crate) fn take(
         &self,
         still_has: impl Fn(&SocketAddr) -> bool,
@@ -79,7 +79,7 @@ impl Idle {
             return;
         }
         if all.len() >= self.max {
-            // The oldest connection, whose end is nearest.
+            // The oldest connection, which would be closed first.
             all.remove(0);
         }
         all.push(kept);
@@ -90,7 +90,8 @@ impl Idle {
         lock(&self.kept).is_empty()
     }
 
-    /// Closes connections that are too old, closed by the backend, or lead to an address that the name has left.
+    /// Closes connections that are too old, that the backend has closed, or whose address the name no longer resolves
+    /// to.
     pub(crate) fn sweep(&self, still_has: impl Fn(&SocketAddr) -> bool) {
         let now = Instant::now();
         lock(&self.kept).retain_mut(|kept| {

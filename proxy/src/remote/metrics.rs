@@ -25,7 +25,7 @@ metric_table! {
             "Authorizations of the gateway at a remote server that count no more: issuer (the server names another authorization server), configuration, unbound or refused";
     }
     {
-        /// The series in use, so that those of a backend are removed with their last user.
+        /// The series in use, so that a backend's series are removed with their last user.
         known: Mutex<HashMap<(NamespaceName, BackendId), Weak<Series>>> = Mutex::default();
     }
 }
@@ -65,7 +65,7 @@ impl RemoteMetrics {
 }
 
 impl RemoteMetrics {
-    /// Counts an authorization that is no longer valid, at the server of a namespace.
+    /// Counts an authorization of a namespace's server that is no longer valid.
     pub(super) fn authorization_ended(&self, namespace: &NamespaceName, reason: &'static str) {
         let labels = [namespace.as_str(), reason];
         self.authorizations_ended.with_label_values(&labels).inc();
@@ -80,7 +80,7 @@ impl RemoteMetrics {
     }
 }
 
-/// The outcomes of a request, as labels.
+/// The label values for outcomes of a request.
 pub(super) const OUTCOMES: [&str; 15] = [
     "2xx",
     "3xx",
@@ -130,7 +130,7 @@ impl Drop for Series {
         };
         let key = (self.namespace.clone(), self.backend.clone());
         let mut known = lock(&metrics.known);
-        // The series may be in use again already.
+        // The backend's series may be in use again already.
         if known.get(&key).is_some_and(|it| it.strong_count() > 0) {
             return;
         }

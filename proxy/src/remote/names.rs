@@ -1,4 +1,5 @@
-//! The addresses of a backend: looked up again from time to time, and refused where they are not public.
+//! The addresses of a backend: its name is resolved again from time to time, and addresses that are not public are
+//! refused.
 
 use std::future::Future;
 use std::io;
@@ -15,22 +16,22 @@ use tooldock_workers::remote::Host;
 
 use super::lock;
 
-/// How long addresses of a name are used before the name is looked up again.
+/// Time for which the addresses of a name are used before the name is resolved again.
 pub(crate) const REFRESH: Duration = Duration::from_secs(15);
 
-/// Maximum number of addresses of one name that are tried; the rest is ignored.
+/// Maximum number of addresses of one name that are tried; further addresses are ignored.
 const ADDRESSES_MAX: usize = 16;
 
 /// A look-up of a name, in progress.
 pub(crate) type Lookup<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'a>>;
 
-/// Looks names up.
+/// Resolves host names.
 pub(crate) trait Names: Send + Sync {
-    /// All addresses of a name, with that port.
+    /// All addresses of a name, with the given port.
     fn look_up<'a>(&'a self, name: &'a str, port: u16) -> Lookup<'a>;
 }
 
-/// The system's way to look names up: `/etc/hosts`, then its name servers.
+/// The system's resolver: `/etc/hosts`, then name servers.
 pub(crate) struct SystemNames;
 
 impl Names for SystemNames {
@@ -45,9 +46,9 @@ impl Names for SystemNames {
 /// The reason why a backend has no address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAddress {
-    /// The name is not known, or no name server could be asked.
+    /// The name does not exist, or no name server could be asked.
     NotFound(String),
-    /// The name leads to an address that is not public.
+    /// The name resolves to an address that is not public.
     NotPublic(String, SocketAddr),
     /// Looking the name up took too long.
     Timeout(String),
@@ -60,7 +61,7 @@ pub(crate) struct Addresses {
     names: Arc<dyn Names>,
     /// Plain data.
     known: Mutex<ResolvedAddresses>,
-    /// The permit to look the name up, so that a single request does.
+    /// Semaphore with one permit, held during a look-up, so that only one request resolves the name.
     looking: Semaphore,
     turn: AtomicUsize,
 }
@@ -118,22 +119,25 @@ impl Addresses {
         Ok(addresses)
     }
 
-    /// Returns true if an open connection may be used: its name still leads to its address.
+    /// Returns true if an open connection may be used: the backend's name still resolves to its address.
     pub(crate) fn still_has(&self, address: &SocketAddr) -> bool {
         !matches!(self.host, Host::Name(..)) || lock(&self.known).addresses.contains(address)
     }
 
-    /// Has the name looked up again before the next connection, after no connection could be opened.
+    /// Marks the addresses as outdated after no connection could be opened, so that the next connection resolves the
+    /// name again.
     pub(crate) fn doubt(&self) {
         lock(&self.known).at = None;
     }
 
-    /// Looks the name up again if that is due, within a limit. For the upkeep: requests do not wait for it.
+    /// Resolves the name again if that is due, within `limit`. Called by the upkeep, so that requests do not wait for
+    /// it.
     pub(crate) async fn refresh(&self, limit: Duration) {
         if let Host::Name(name, port) = &self.host
             && self.age().is_some_and(|age| age >= REFRESH)
         {
-            // A failure leaves the known addresses; the next request without a connection asks again.
+            // A failure leaves the known addresses in use; the next request without a connection resolves the
+            // name again.
             let _ = tokio::time::timeout(limit, self.look_up(name, *port, true)).await;
         }
     }
@@ -150,7 +154,7 @@ impl Addresses {
         // Never closed, so that a permit is always granted.
         let _looking = self.looking.acquire().await;
         if !again && self.age().is_some() {
-            // Another request has looked it up meanwhile.
+            // Another request has resolved the name meanwhile.
             return Ok(());
         }
         let found = self.names.look_up(name, port).await;

@@ -1,4 +1,5 @@
-//! Tokens for remote servers: fetched when one is needed, renewed before they expire, each by one flight.
+//! Access tokens for remote servers: fetched when one is needed, renewed before they expire, each by one task at a
+//! time.
 //!
 //! ```text
 //! request ─▶ RemoteTokens::authorization ─▶ TokenEntry: of a server ─┬─ fresh ───────────▶ used
@@ -48,20 +49,20 @@ mod words;
 
 /// Pause after a failed fetch, in which the authorization server is not asked again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The lifetime of a token without a stated one.
+/// Lifetime of a token whose endpoint states none.
 const UNSAID: Duration = Duration::from_secs(300);
-/// The longest lifetime that counts: ten years. Endpoints write any number, and clocks have an end.
+/// Maximum lifetime of a token: ten years. Endpoints may write any number, and clocks overflow.
 const LIFETIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// The error of a token that cannot be sent.
+/// The error for a token that no header can hold.
 const UNSENDABLE: &str = "the token has a character that no header can hold";
 
-/// The tokens of all servers.
+/// The access tokens of all remote servers.
 pub(super) struct RemoteTokens {
     client: Weak<RemoteClient>,
-    /// The runtime of fetches, which go on when their callers leave.
+    /// The runtime of fetches, which go on after their callers have left.
     control: Handle,
-    /// The store of authorizations that persons gave.
+    /// The store of the authorizations that persons gave; `None` if this process has none.
     authorizations: Option<Arc<AuthorizationStore>>,
     metrics: Arc<RemoteMetrics>,
     pub(super) client_auths: ClientAuths,
@@ -69,7 +70,8 @@ pub(super) struct RemoteTokens {
     entries: Mutex<HashMap<TokenKey, Arc<TokenEntry>>>,
 }
 
-/// The forms in which clients must send their secrets, after an endpoint has refused the other form.
+/// For each client of a server, the form in which it must send its secret, after an endpoint has refused the other
+/// form.
 #[derive(Default)]
 pub(super) struct ClientAuths(Mutex<HashMap<(NamespaceName, String), ClientAuth>>);
 
@@ -91,10 +93,10 @@ impl ClientAuths {
     }
 }
 
-/// The namespace of the server, and the person that authorized the gateway there, where the server needs that.
+/// The namespace of the server; and, where a person has to authorize the gateway, the authorizer.
 type TokenKey = (NamespaceName, Option<Authorizer>);
 
-/// The token of a server or principal.
+/// The token of a server, or of a principal at a server.
 struct TokenEntry {
     /// The settings for getting the token. Another configuration has another entry.
     spec: OAuthSpec,
@@ -103,7 +105,7 @@ struct TokenEntry {
     hosts: Vec<(Host, bool)>,
     /// Plain data.
     state: Mutex<TokenState>,
-    /// Its one permit is held during a fetch.
+    /// Semaphore with one permit, held during a fetch.
     flight: Semaphore,
 }
 
@@ -121,13 +123,13 @@ struct TokenState {
     refused: Option<HeaderValue>,
     /// The moment of the last failed attempt, and its reason in words for clients.
     failed: Option<(Instant, String)>,
-    /// The end that was logged and counted.
+    /// The end of the authorization that was logged and counted last.
     ended: Option<End>,
 }
 
 /// The reason why there is no token.
 enum NoToken {
-    /// The next attempt may have another outcome.
+    /// The next attempt may succeed.
     Now(Reason),
     /// The authorization is no longer valid, until an operator acts.
     Ended(End, Reason),
@@ -165,11 +167,11 @@ impl End {
     }
 }
 
-/// A token, ready to be sent.
+/// A token, with the header value that sends it.
 #[derive(Clone)]
 pub(super) struct Token {
     authorization: HeaderValue,
-    /// The moment from which on it is renewed.
+    /// The time from which the token is renewed.
     old_at: Instant,
     expires_at: Instant,
 }
@@ -181,7 +183,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// A bearer token with this lifetime from now on. `None`: no header can hold it.
+    /// A bearer token that is valid for `lifetime` from now on; `None` if no header can hold it.
     fn new(bearer: &str, lifetime: Option<Duration>) -> Option<Self> {
         Self::aged(bearer, lifetime.unwrap_or(UNSAID), Duration::ZERO)
     }
@@ -192,7 +194,7 @@ impl Token {
         authorization.set_sensitive(true);
         let lifetime = lifetime.min(LIFETIME_MAX);
         let now = Instant::now();
-        // If the clock ends before, the token is fetched anew.
+        // If the clock cannot count so far, the token is fetched anew.
         let after = |age_then: Duration| now.checked_add(age_then.saturating_sub(age));
         Some(Self {
             authorization,
@@ -211,7 +213,7 @@ impl Token {
 }
 
 impl RemoteTokens {
-    /// `client` reaches the authorization servers.
+    /// Makes an empty table. `client` reaches the authorization servers.
     pub(super) fn new(
         client: Weak<RemoteClient>,
         control: Handle,
@@ -228,7 +230,7 @@ impl RemoteTokens {
         })
     }
 
-    /// Drops the tokens of all other namespaces.
+    /// Drops the tokens of namespaces for which `keep` returns false.
     pub(super) fn retain(&self, keep: impl Fn(&NamespaceName) -> bool) {
         lock(&self.entries).retain(|(name, _), _| {
             let keeps = keep(name);
@@ -239,7 +241,7 @@ impl RemoteTokens {
         });
     }
 
-    /// The `Authorization` of a request to a server that a principal makes; `refused` is the value that the server refused.
+    /// The `Authorization` of a principal's request to a server; `refused` is the value that the server has refused.
     pub(super) async fn authorization(
         self: &Arc<Self>,
         server: &Arc<RemoteServer>,
@@ -268,7 +270,7 @@ impl RemoteTokens {
         token.map(Some).map_err(refuse)
     }
 
-    /// The authorization that a token for a server comes from, where a person has to authorize the gateway.
+    /// The authorization that the tokens for a server come from, if a person has to authorize the gateway.
     fn given(
         &self,
         server: &RemoteServer,
@@ -328,7 +330,7 @@ impl RemoteTokens {
             if renews && entry.flight.available_permits() > 0 {
                 let (tokens, entry, server) =
                     (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-                // A task for each server, bounded by the time of a fetch.
+                // At most one task per server, which lasts as long as a fetch may.
                 self.control.spawn(async move {
                     let Ok(_flight) = entry.flight.try_acquire() else {
                         return;
@@ -339,7 +341,7 @@ impl RemoteTokens {
             return Ok(token.authorization);
         }
         let (tokens, entry, server) = (Arc::clone(self), Arc::clone(entry), Arc::clone(server));
-        // A task of its own: a fetch that has begun is finished, even if no caller waits for it.
+        // In a task, so that a fetch that has begun is completed even if no caller waits for it.
         let fetching = self.control.spawn(async move {
             let Ok(_flight) = entry.flight.acquire().await else {
                 return Err("the gateway is shutting down".to_owned());
@@ -357,7 +359,7 @@ impl RemoteTokens {
             .unwrap_or_else(|_| Err("the fetch was interrupted".to_owned()))
     }
 
-    /// Fetches the token. The caller holds the flight.
+    /// Fetches the token. The caller holds the permit of `entry.flight`.
     async fn fetch(
         &self,
         entry: &TokenEntry,
@@ -391,7 +393,7 @@ impl RemoteTokens {
                 let Reason { logged, told } = reason.map(|it| server.without_secrets(it));
                 state.failed = Some((Instant::now(), told.clone()));
                 if end.is_some() {
-                    // Its lifetime may not be over yet.
+                    // The token's lifetime may not be over yet.
                     state.token = None;
                 }
                 let is_told = end.is_some() && state.ended == end;
@@ -407,7 +409,7 @@ impl RemoteTokens {
 }
 
 impl RemoteTokens {
-    /// Logs the reason for a missing token, and counts an authorization that ended.
+    /// Logs the reason why there is no token, and counts an authorization that ended.
     fn tell(&self, server: &RemoteServer, end: Option<End>, reason: &str) {
         let name = &server.name;
         if let Some(end) = end {
@@ -450,7 +452,7 @@ impl TokenEntry {
         })
     }
 
-    /// The tokens that the entry had until now.
+    /// The tokens that the entry holds or held: the current one, and the one that the server refused.
     fn tokens(&self) -> Vec<Secret> {
         let state = lock(&self.state);
         let current = state.token.as_ref().map(|it| &it.authorization);
@@ -464,21 +466,21 @@ impl TokenEntry {
         token.filter(|it| now < it.expires_at)
     }
 
-    /// Returns true if an attempt failed just now.
+    /// Returns true if an attempt failed within the last [`PAUSE`].
     fn rests(&self, now: Instant) -> bool {
         let state = lock(&self.state);
         let failed = state.failed.as_ref();
         failed.is_some_and(|(at, _)| now.saturating_duration_since(*at) < PAUSE)
     }
 
-    /// The reason of a failed attempt that ended after a caller began to wait, or shortly before.
+    /// The reason of an attempt that failed after a caller began to wait, or within the [`PAUSE`] before.
     fn failed_since(&self, began: Instant) -> Option<String> {
         let state = lock(&self.state);
         let (at, reason) = state.failed.as_ref()?;
         (*at >= began || began.saturating_duration_since(*at) < PAUSE).then(|| reason.clone())
     }
 
-    /// Drops a token that the server refused. A token that was fetched since stays.
+    /// Drops the token that the server refused. A token that was fetched since then stays.
     fn forget(&self, refused: &HeaderValue) {
         let mut state = lock(&self.state);
         if state

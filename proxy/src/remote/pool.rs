@@ -1,4 +1,4 @@
-//! The backends of one server.
+//! The backends of one server, and the choice among them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -27,7 +27,7 @@ use super::oauth::RemoteTokens;
 use super::redirect;
 use super::tls::Material;
 
-/// The state of a backend that outlives changes of its server's configuration.
+/// The state of a backend that survives changes of its server's configuration.
 pub(super) struct Core {
     /// Plain data.
     pub(super) health: Mutex<Health>,
@@ -39,11 +39,11 @@ pub(super) struct Core {
     pub(super) tokens: Arc<RemoteTokens>,
     pub(super) in_flight: AtomicUsize,
     pub(super) series: Arc<Series>,
-    /// The served pool, where the backend belongs to it. Plain data.
+    /// The served pool that the backend belongs to, if any. Plain data.
     pub(super) served_in: Mutex<Weak<Pool>>,
 }
 
-/// A backend, by one version of its server's configuration.
+/// A backend, as one version of its server's configuration describes it.
 pub(super) struct PoolMember {
     pub(super) spec: BackendSpec,
     pub(super) server: Arc<RemoteServer>,
@@ -52,9 +52,10 @@ pub(super) struct PoolMember {
     pub(super) core: Arc<Core>,
     /// True when a reload took the backend out of the configuration.
     pub(super) removed: bool,
-    /// Path and query in place of the configured ones, while a redirect that was followed holds.
+    /// Path and query of a redirect that was followed, used in place of the configured ones; `None` without such a
+    /// redirect.
     pub(super) moved: ArcSwapOption<String>,
-    /// True when the log has named the target of a redirect that was not followed.
+    /// True once the log has named the target of a redirect that was not followed.
     pub(super) told_redirect: AtomicBool,
 }
 
@@ -64,9 +65,10 @@ pub(super) struct Pool {
     pub(super) members: Vec<Arc<PoolMember>>,
     /// Backends that a reload took out of the configuration and that still have running requests.
     pub(super) leaving: Mutex<Vec<Arc<PoolMember>>>,
-    /// The choices among the primaries, and among the backups, that could be used at the last request.
+    /// The choices among the primaries, and among the backups, that were usable at the last request.
     choices: [ArcSwapOption<Choice>; 2],
-    /// Locked while a backend that was too slow is judged, so that two do not stand in for each other.
+    /// Locked while a slow backend is judged, so that two slow backends do not each count as the replacement of the
+    /// other.
     slow: Mutex<()>,
     /// True when the first checks are over.
     #[cfg(test)]
@@ -86,7 +88,7 @@ impl Pool {
         }
     }
 
-    /// The primaries, or the backups, that can be used.
+    /// The primaries, or the backups, that are usable.
     fn usable(
         &self,
         backup: bool,
@@ -96,7 +98,7 @@ impl Pool {
         members.filter(move |(_, member)| member.spec.backup == backup && member.takes_new(now))
     }
 
-    /// Returns true if a primary, or a backup, can be used and is none of `avoid`.
+    /// Returns true if a primary, or a backup, is usable and none of `avoid`.
     fn is_left(&self, backup: bool, avoid: &[BackendId], now: Instant) -> bool {
         let mut usable = self.usable(backup, now);
         usable.any(|(_, member)| !avoid.contains(&member.spec.id))
@@ -106,7 +108,7 @@ impl Pool {
         self.members.iter().any(|member| member.takes_new(now))
     }
 
-    /// The choice among primaries, or among backups, that can be used.
+    /// The choice among usable primaries, or among usable backups.
     fn choice(&self, backup: bool, now: Instant) -> Arc<Choice> {
         let cached = &self.choices[usize::from(backup)];
         let is_current = |choice: &Arc<Choice>| {
@@ -127,8 +129,8 @@ impl Pool {
         choice
     }
 
-    /// Returns true if another backend would take a backend's work. A backup stands in for backups only: to begin with
-    /// backups because of a few slow tools is worse than to wait for the tools.
+    /// Returns true if another backend would take over a backend's requests. A backup counts only for other backups: to
+    /// use backups because of a few slow tools is worse than to wait for the tools.
     fn stands_in_for(&self, member: &PoolMember, now: Instant) -> bool {
         let mut others = self.members.iter();
         others.any(|it| {
@@ -137,16 +139,16 @@ impl Pool {
         })
     }
 
-    /// The backends that are not healthy and none of `avoid`.
+    /// The backends with a weight that are not healthy and none of `avoid`.
     fn ailing(&self, avoid: &[BackendId], now: Instant) -> impl Iterator<Item = &Arc<PoolMember>> {
         self.members.iter().filter(move |member| {
             member.spec.weight > 0 && !member.is_healthy_at(now) && !avoid.contains(&member.spec.id)
         })
     }
 
-    /// A backend that was not tried within the last second, for the time in which none is healthy. So a server that is
-    /// back is found by the next request, and a server that is down delays few requests. The only backend is tried by each
-    /// request while its checks are not answered in time: a tool may keep it busy.
+    /// A backend to try while none is healthy; each one is tried once a second. So a server that has recovered is found
+    /// by the next request, and a server that is down delays few requests. The only backend is tried by each request
+    /// while its checks get no answer in time: a tool may keep it busy.
     fn trial(&self, avoid: &[BackendId], now: Instant) -> Option<&Arc<PoolMember>> {
         let mut left = self.ailing(avoid, now);
         left.find(|member| {
@@ -155,7 +157,7 @@ impl Pool {
         })
     }
 
-    /// Returns true if the pool has no other backend that takes requests.
+    /// Returns true if no other backend of the pool takes requests.
     fn is_only(&self, member: &PoolMember) -> bool {
         let mut others = self.members.iter();
         !others.any(|it| it.spec.id != member.spec.id && it.spec.weight > 0)
@@ -169,7 +171,8 @@ impl Backends for Pool {
             members: &self.members,
             now,
         };
-        // A backup stands in for primaries that were tried and are not left out yet, too.
+        // Backups are also used once all primaries have been tried for this request, even if these still count as
+        // healthy.
         let backup = if self.is_left(false, avoid, now) {
             false
         } else if self.is_left(true, avoid, now) {
@@ -216,7 +219,7 @@ impl Backends for Pool {
     }
 }
 
-/// The members at a moment.
+/// The members, with the time for which their state is read.
 struct Now<'a> {
     members: &'a [Arc<PoolMember>],
     now: Instant,
@@ -306,8 +309,8 @@ impl PoolMember {
         }
     }
 
-    /// Applies a bad or missing answer to a request to the health. It may be the doing of a tool, and so of a client: the last
-    /// remaining backend is not ejected for that, and checks find out if it answers at all.
+    /// Applies a bad or missing answer to the health. A tool may have caused it, and so a client: the last usable
+    /// backend is not ejected for that, and checks find out whether it answers at all.
     fn note_bad_answer(&self, problem: String) {
         let Some(pool) = lock(&self.core.served_in).upgrade() else {
             return;
@@ -318,7 +321,7 @@ impl PoolMember {
         }
     }
 
-    /// Sends a request that says nothing of the backend's health by itself.
+    /// Sends a request whose outcome does not change the backend's health.
     pub(super) async fn ask(
         self: &Arc<Self>,
         request: BackendRequest,
@@ -326,7 +329,7 @@ impl PoolMember {
         redirect::send(self, &request, &[], BackendInFlight::uncounted).await
     }
 
-    /// Sends a request to the address of the backend and nowhere else: a redirect is the response.
+    /// Sends a request to the backend's own address only: a redirect is returned as the response.
     pub(super) async fn ask_here(
         self: &Arc<Self>,
         request: &BackendRequest,
@@ -340,7 +343,7 @@ impl PoolMember {
     }
 }
 
-/// A member as the port uses it.
+/// A member as the trait of `tooldock_upstream`.
 struct MemberBackend(Arc<PoolMember>);
 
 impl MemberBackend {
@@ -370,10 +373,10 @@ impl Backend for MemberBackend {
             BackendInFlight::new(member)
         })
         .await;
-        // A token may have been revoked before its end: then another token is sent, once.
+        // A token may have been revoked before its expiry: then the request is sent once more with another token.
         let refused = matches!(&sent, Ok(it) if it.status == StatusCode::UNAUTHORIZED);
         if refused && own.may_be_renewed() {
-            // Boxed: the usual request needs no room for it.
+            // Boxed, so that the future of usual requests stays small.
             let again = Box::pin(send_again(member, &request, own)).await?;
             sent = again.unwrap_or(sent);
         }
@@ -391,8 +394,8 @@ impl Backend for MemberBackend {
     }
 }
 
-/// Sends a request with another token than the refused one, if there is another. The inner result is that of the second
-/// request.
+/// Sends a request with another token than the refused one; `None` if there is no other. The inner result is that of
+/// the second request.
 async fn send_again(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -408,7 +411,7 @@ async fn send_again(
     Ok(Some(sent))
 }
 
-/// A request that a backend works on, until its outcome is known or its caller has left.
+/// A request that counts as running at a backend, until its outcome is known or its caller has left.
 pub(super) struct BackendInFlight(Option<Arc<PoolMember>>);
 
 impl BackendInFlight {
@@ -422,7 +425,7 @@ impl BackendInFlight {
         Self(None)
     }
 
-    /// Notes the end of the response.
+    /// Reports the outcome when the response has ended.
     pub(super) fn ended(self, outcome: Outcome) {
         let Some(member) = &self.0 else { return };
         let label = match &outcome {

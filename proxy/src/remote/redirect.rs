@@ -16,8 +16,8 @@ use super::pool::{BackendInFlight, PoolMember};
 /// Maximum number of characters of a redirect's target in errors and the log.
 const TOLD_MAX: usize = 200;
 
-/// Sends a request, and once more where the backend's answer is a redirect that is followed. Where the target of an earlier
-/// redirect is not there any more, it is forgotten, and the configured path is asked. `in_flight` counts each request.
+/// Sends a request, and once more if the backend answers with a redirect that is followed. If the target of an earlier
+/// redirect no longer exists, it is forgotten, and the configured path is requested. `in_flight` counts each request.
 pub(super) async fn send(
     member: &Arc<PoolMember>,
     request: &BackendRequest,
@@ -36,7 +36,7 @@ pub(super) async fn send(
     let is_gone = |status| moved.is_some() && status == StatusCode::NOT_FOUND;
     match sent {
         Ok(response) if response.status.is_redirection() || is_gone(response.status) => {
-            // Boxed: the usual request needs no room for it.
+            // Boxed, so that the future of usual requests stays small.
             Box::pin(redirected(member, request, own, in_flight, moved, response)).await
         }
         sent => sent,
@@ -56,7 +56,7 @@ async fn redirected(
         let target = followed(member, remembered, &response);
         let leads_back = target.as_deref() == Some(configured);
         if leads_back || response.status == StatusCode::NOT_FOUND {
-            // Unless another request has found another target meanwhile.
+            // A target that another request has found meanwhile stays.
             member.moved.compare_and_swap(&moved, None);
             drop(response);
             response = exchange::send(member, request, configured, own, in_flight()).await?;
@@ -64,7 +64,7 @@ async fn redirected(
                 return Ok(response);
             }
             if leads_back {
-                // The redirects form a circle.
+                // The redirects form a loop.
                 tell(member, &mut response);
                 return Ok(response);
             }
@@ -103,7 +103,7 @@ fn location(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::LOCATION)?.to_str().ok()
 }
 
-/// True where the queries of two targets are equal, and one path is the other with a slash at its end.
+/// Returns true if two targets have the same query, and their paths differ only in a slash at the end.
 fn differs_by_a_slash(one: &str, other: &str) -> bool {
     let parts = |target: &str| {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -114,8 +114,8 @@ fn differs_by_a_slash(one: &str, other: &str) -> bool {
     one.1 == other.1 && (adds(&one.0, &other.0) || adds(&other.0, &one.0))
 }
 
-/// Path and query of a `Location`, resolved against the requested target; `None` if the `Location` is at an origin
-/// other than those of the authorities.
+/// Path and query of a `Location`, resolved against the requested target; `None` if the `Location` has an origin other
+/// than those of the authorities.
 fn target_of(
     location: &str,
     asked: &str,
@@ -170,7 +170,7 @@ fn tell(member: &PoolMember, response: &mut BackendResponse) {
     let spec = &member.server.spec;
     // A path may contain a token or a personal credential that is in no configuration.
     let origin_alone = spec.oauth.is_some() || spec.personal.is_needed();
-    // Cut last, so that no part of a secret stays.
+    // The text is cut last, so that no part of a secret remains.
     let shown = location(&response.headers).and_then(|it| {
         let told = match origin_alone {
             true => origin(it)?,
@@ -199,7 +199,7 @@ fn tell(member: &PoolMember, response: &mut BackendResponse) {
     }
 }
 
-/// Scheme, host and port of a target. `None`: the target has the origin of the request.
+/// Scheme, host and port of a target; `None` if the target has the origin of the request.
 fn origin(location: &str) -> Option<String> {
     let told = told(location);
     let (scheme, rest) = told.split_once("//")?;

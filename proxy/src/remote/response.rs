@@ -1,4 +1,4 @@
-//! Reading a response of HTTP/1.1: its head, and its body as it comes.
+//! Reads a response of HTTP/1.1: its head, and its body piece by piece.
 //!
 //! ```text
 //!   read_head ──▶ status, headers, Framing ──▶ next ──▶ piece, piece, … None ──▶ into_idle: the connection again
@@ -22,17 +22,17 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::scratch;
 
-/// The largest head, in bytes.
+/// Maximum size of a head, in bytes.
 const HEAD_MAX: usize = 64 * 1024;
-/// The most header lines of a head.
+/// Maximum number of header lines of a head.
 const HEADERS_MAX: usize = 128;
-/// The longest line that announces a chunk, and all trailers together, in bytes.
+/// Maximum length of a line that announces a chunk, and of all trailers together, in bytes.
 const LINES_MAX: usize = 16 * 1024;
-/// The room of a read, in bytes: while few bytes come, and while many do.
+/// Buffer size of a read, in bytes: while few bytes arrive, and while many do.
 const LITTLE: usize = 4 * 1024;
 const MUCH: usize = 64 * 1024;
 
-/// The reason why a response cannot be read on.
+/// The reason why a response cannot be read further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadError {
     /// The connection ended.
@@ -41,34 +41,34 @@ pub(crate) enum ReadError {
     Malformed(&'static str),
 }
 
-/// The beginning of a response.
+/// Status and headers of a response.
 #[derive(Debug)]
 pub(crate) struct ResponseHead {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
 }
 
-/// The end of the body.
+/// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// After this number of bytes.
+    /// The body has this number of bytes left.
     Length(u64),
-    /// After its last chunk.
+    /// The body ends after its last chunk.
     Chunks(Chunk),
-    /// At the end of the connection.
+    /// The body ends with the connection.
     Close,
-    /// Reached already, or there is no body.
+    /// The body has been read to its end, or there is none.
     Done,
 }
 
-/// The next part of a body in chunks.
+/// The next element of a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chunk {
     /// The line with the size of a chunk.
     Size,
-    /// This number of bytes of the chunk.
+    /// The bytes of the chunk that are still to be read.
     Data(u64),
-    /// The end of the chunk's line.
+    /// The line end behind the chunk.
     End,
     /// A line behind the last chunk, with the number of bytes of such lines so far.
     Trailer(usize),
@@ -77,14 +77,14 @@ enum Chunk {
 /// A connection that a request was written to, and its response.
 pub(crate) struct Response {
     stream: Stream,
-    /// The bytes that were read and not handed out.
+    /// Bytes that were read and not yet returned.
     buffer: BytesMut,
     framing: Framing,
-    /// True when the backend keeps the connection open.
+    /// True when the backend will keep the connection open.
     persistent: bool,
-    /// How long the backend keeps the idle connection, by its own words: `Keep-Alive: timeout=5`.
+    /// Time for which the backend keeps an idle connection, as announced by `Keep-Alive: timeout=5`.
     patience: Option<Duration>,
-    /// True when the last read filled all the room.
+    /// True when the last read filled its buffer.
     much: bool,
 }
 
@@ -100,11 +100,11 @@ impl Response {
         }
     }
 
-    /// Reads until the end of the head, past heads that only inform.
+    /// Reads to the end of the final head; heads with an informational status are skipped.
     pub(crate) async fn read_head(&mut self) -> Result<ResponseHead, ReadError> {
         let mut known = 0;
         loop {
-            // A head is complete with the end of a line only.
+            // A head can only be complete when a line ends.
             if memchr::memchr(b'\n', &self.buffer[known..]).is_some()
                 && let Some(head) = self.take_head()?
             {
@@ -120,7 +120,7 @@ impl Response {
         }
     }
 
-    /// The next piece of the body; `None` behind the last one.
+    /// Returns the next piece of the body; `None` at its end.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
             if let Some(piece) = self.take_piece()? {
@@ -143,21 +143,21 @@ impl Response {
         self.framing == Framing::Done
     }
 
-    /// Returns true if the body ends with its connection.
+    /// Returns true if the body ends when the connection does.
     pub(crate) fn ends_with_connection(&self) -> bool {
         self.framing == Framing::Close
     }
 
-    /// The connection, if another request can be written to it, and how long the backend keeps it.
+    /// Returns the connection, if another request can be written to it, and the time for which the backend keeps it.
     pub(crate) fn into_idle(self) -> Option<(Stream, Option<Duration>)> {
-        // Bytes behind the end answer no request.
+        // Bytes behind the end of the body belong to no request.
         let again = self.persistent && self.is_done() && self.buffer.is_empty();
         again.then_some((self.stream, self.patience))
     }
 
     async fn read(&mut self) -> Result<usize, ReadError> {
         if self.buffer.is_empty() && !self.much {
-            // Most responses come as a whole, and some only after a long time.
+            // Most responses arrive as a whole, and some only after a long time.
             let read = scratch::read(&mut self.stream, &mut self.buffer).await;
             let read = read.map_err(|_| ReadError::Closed)?;
             self.much = read >= scratch::MUCH;
@@ -177,7 +177,7 @@ impl Response {
         Ok(read)
     }
 
-    /// Takes the head out of the buffer, if it is complete and final.
+    /// Takes the final head out of the buffer; `None` while it is incomplete.
     fn take_head(&mut self) -> Result<Option<ResponseHead>, ReadError> {
         loop {
             let Some(parsed) = ParsedHead::of(&self.buffer)? else {
@@ -202,7 +202,7 @@ impl Response {
         }
     }
 
-    /// Takes the available part of the body out of the buffer.
+    /// Takes the available bytes of the body out of the buffer.
     fn take_piece(&mut self) -> Result<Option<Bytes>, ReadError> {
         while !self.buffer.is_empty() {
             match &mut self.framing {
@@ -220,7 +220,7 @@ impl Response {
                     if *left == 0 {
                         self.framing = Framing::Chunks(Chunk::End);
                     }
-                    // The end of the chunk's line is usually here, and perhaps the end of the body.
+                    // The line end of the chunk has usually arrived, too, and perhaps the end of the body.
                     while matches!(self.framing, Framing::Chunks(it) if !matches!(it, Chunk::Data(_)))
                         && self.step()?
                     {}
@@ -236,7 +236,7 @@ impl Response {
         Ok(None)
     }
 
-    /// Takes a line between chunks out of the buffer; `false` while it is not complete.
+    /// Takes a line between chunks out of the buffer; returns false while it is incomplete.
     fn step(&mut self) -> Result<bool, ReadError> {
         const BROKEN: ReadError = ReadError::Malformed("its chunks are broken");
         let Framing::Chunks(chunk) = self.framing else {
@@ -274,14 +274,14 @@ impl Response {
     }
 }
 
-/// Takes at most `left` bytes, and subtracts their number.
+/// Takes at most `left` bytes out of the buffer, and subtracts their number from `left`.
 fn take(buffer: &mut BytesMut, left: &mut u64) -> Bytes {
     let length = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
     *left -= length as u64;
     buffer.split_to(length).freeze()
 }
 
-/// A head as it stands in the buffer.
+/// Positions of a head in the buffer.
 struct ParsedHead {
     length: usize,
     status: StatusCode,
@@ -290,7 +290,7 @@ struct ParsedHead {
 }
 
 impl ParsedHead {
-    /// `None` while the head is not complete.
+    /// Parses a head; `None` while it is incomplete.
     fn of(buffer: &[u8]) -> Result<Option<Self>, ReadError> {
         const NO_RESPONSE: ReadError =
             ReadError::Malformed("what it answered is no response of HTTP/1.1");
@@ -343,8 +343,8 @@ impl ParsedHead {
     }
 }
 
-/// The framing of a response's body (RFC 9112 §6.3). Lengths that contradict each other are refused: a reader with another
-/// rule would take the rest for another response.
+/// The framing of a response's body (RFC 9112 §6.3). Lengths that contradict each other are refused: another reader
+/// might take the remaining bytes for another response.
 fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, ReadError> {
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok(Framing::Done);
@@ -379,14 +379,14 @@ fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, ReadError
     })
 }
 
-/// A number of digits alone.
+/// Parses a number that consists of digits only.
 fn number(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| digits)
 }
 
-/// Returns true if the connection stays open behind the response (RFC 9112 §9.3).
+/// Returns true if the connection stays open after the response (RFC 9112 §9.3).
 fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
     let says = |what: &[u8]| {
         let options = headers.get_all(header::CONNECTION).into_iter();
@@ -401,7 +401,7 @@ fn is_persistent(version: Version, headers: &HeaderMap) -> bool {
                 && !says(b"close")
                 && !headers.contains_key(header::TRANSFER_ENCODING)
         }
-        // Two framings: a proxy on the way may have read the other one.
+        // With two framings, a proxy in between may have used the other one.
         _ => !both && !says(b"close"),
     }
 }

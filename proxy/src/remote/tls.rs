@@ -1,4 +1,4 @@
-//! The certificates of a remote server, checked before anything is connected with them.
+//! The certificates for connections to a remote server, checked before they are used.
 
 use std::sync::Arc;
 
@@ -17,19 +17,19 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub(crate) struct Material {
     /// The authorities that vouch for the backends, instead of the system's certificates.
     pub(super) ca: Option<Arc<CaType>>,
-    /// The certificate that the gateway shows.
+    /// The client certificate of the gateway.
     pub(super) identity: Option<Arc<CertKey>>,
 }
 
-/// A key of `tls:`, and the fault of its file.
+/// A key of `tls:`, and the fault in its file.
 pub(crate) type Wrong = (&'static str, String);
 
 impl Material {
-    /// Reads the configuration's files.
+    /// Reads the certificates of the configuration.
     ///
     /// # Errors
     ///
-    /// The key whose file cannot be used.
+    /// The key whose certificate cannot be used.
     pub(crate) fn new(spec: &TlsSpec) -> Result<Self, Wrong> {
         let ca = spec.ca.as_ref().map(|pem| authorities(&pem.0));
         let identity = spec
@@ -69,7 +69,7 @@ fn own(cert: &[u8], key: &[u8]) -> Result<Arc<CertKey>, Wrong> {
     Ok(Arc::new(CertKey::new(chain, private.secret_der().to_vec())))
 }
 
-/// The certificates of a file, checked to be readable, since Pingora does not check that.
+/// The certificates of a PEM file. Checked to be readable here, since Pingora does not check that.
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| format!("is not PEM: {error}"))?;

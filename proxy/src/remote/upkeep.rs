@@ -1,4 +1,4 @@
-//! The upkeep of a served pool: checks, names, idle connections, gauges.
+//! The upkeep of a served pool: health checks, resolving names, closing idle connections, updating gauges.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::health::HealthEvent;
 use super::lock;
 use super::pool::{Pool, PoolMember};
 
-/// Interval of looking for due work.
+/// Interval at which due work is looked for.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Maximum number of checks of one pool at once.
+/// Maximum number of concurrent checks of one pool.
 const CHECKS_MAX: usize = 32;
 
-/// The part of a check's answer that is read, in bytes.
+/// Maximum number of bytes that are read of a check's answer.
 const ANSWER_MAX: usize = 64 * 1024;
 
 /// A request that every MCP server answers, with a result or an error. It names a session that does not exist: some
-/// servers open a session for any request without one, and would keep one for each check.
+/// servers open a session for each request without one, and would keep one per check.
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"tooldock-check","method":"ping"}"#;
 const NO_SESSION: HeaderValue = HeaderValue::from_static("tooldock-check");
 

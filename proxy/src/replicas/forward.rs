@@ -91,7 +91,7 @@ impl PeerAddress {
         *answered = Some(Instant::now());
     }
 
-    /// True if an answer came within the interval of health requests.
+    /// Returns true if an answer came within the interval of health requests.
     fn has_just_answered(&self) -> bool {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|answered| answered.elapsed() < silence::EVERY)
@@ -227,7 +227,7 @@ impl Forwarder {
     ///
     /// # Errors
     ///
-    /// The reason why it does not answer.
+    /// The reason why the replica does not answer.
     pub(super) async fn check(
         &self,
         other: &Announcement,
@@ -241,7 +241,7 @@ impl Forwarder {
         asked.map(drop).map_err(|failure| failure.to_string())
     }
 
-    /// True if the replica has just answered a request, or answers a health request.
+    /// Returns true if the replica has just answered a request, or answers a health request.
     async fn answers(
         &self,
         peer: &PeerAddress,
@@ -262,7 +262,7 @@ impl Forwarder {
         let head = head(&question().map_err(Failure::Unsent)?, 0);
         let mut stream = self.open(peer, other).await?;
         let answer = async {
-            // A failed write is told by the read, too: with an answer, if there is any.
+            // The read after a failed write reports the failure, and first returns an answer if there is one.
             let _ = stream.write_all(&head).await;
             let _ = stream.flush().await;
             let mut response = Response::new(stream);
@@ -336,7 +336,7 @@ impl Forwarder {
         let backend = backend(&address, self.tls.is_some())
             .map_err(|why| format!("its replicas.address {why}"))?;
         if peers.len() >= REPLICAS {
-            // Drops the addresses of replicas that came and went, with all others.
+            // Drops the addresses of all replicas, as most belong to replicas that no longer run.
             peers.clear();
         }
         let peer = Arc::new(PeerAddress {
@@ -420,7 +420,7 @@ fn goes_on(name: &HeaderName) -> bool {
     !is_hop_by_hop(name.as_str()) && !stays.contains(name)
 }
 
-/// Events that end a response while it is passed on: the other replica is gone, or this replica drains.
+/// The events that end a response while it is passed on: the other replica is gone, or this replica drains.
 struct Watch {
     replica: ReplicaId,
     replicas: Arc<Replicas>,
@@ -459,7 +459,8 @@ fn is_stream(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.starts_with(b"text/event-stream"))
 }
 
-/// The body piece by piece. A long stream ends when this replica drains; any body breaks off when the other replica is gone.
+/// Passes the body on piece by piece. A long stream ends when this replica drains; any body breaks off when the other
+/// replica is gone.
 fn pieces(response: Response, peer: Arc<PeerAddress>, watch: Watch, streams: bool) -> BodyStream {
     let begin = Some((response, peer, watch));
     Box::pin(stream::unfold(begin, move |state| async move {

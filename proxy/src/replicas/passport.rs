@@ -81,8 +81,8 @@ impl Passport {
         }
     }
 
-    /// Creates the passport of a health request. It names a listener and a peer for replicas of earlier versions, which admit
-    /// a health request as a client's.
+    /// Creates the passport of a health request. It names a listener and a peer for replicas of earlier versions, which
+    /// admit a health request like a client's.
     pub(super) fn of_health(replicas: &Replicas) -> Self {
         let listener = replicas.listeners().first();
         Self {

@@ -1,7 +1,8 @@
 //! Regular checks that the other replicas answer at their `replicas.address`.
 //!
-//! Beats go through the store, so they do not show that a network, a firewall or a certificate keeps two replicas apart. A
-//! replica that leaves two checks in a row unanswered is noted in [`Replicas`](tooldock_upstream::replicas::Replicas).
+//! Heartbeats go through the store, so they do not show that a network, a firewall or a certificate keeps two replicas
+//! apart. A replica that leaves two checks in a row unanswered is noted in
+//! [`Replicas`](tooldock_upstream::replicas::Replicas).
 
 use std::collections::HashMap;
 use std::sync::Arc;

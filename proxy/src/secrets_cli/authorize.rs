@@ -1,7 +1,7 @@
 //! `tooldock secrets authorize`: a person lets the gateway use a remote server in their name, in a browser.
 //!
-//! The browser comes back to a port of this machine, or its last address is pasted here. The authorization is kept in
-//! the store of authorizations, where a running gateway finds it within a second. No token is printed.
+//! The browser is redirected to a port of this machine, or the person pastes the last URL here. The authorization is
+//! kept in the store of authorizations, where a running gateway finds it within a second. No token is printed.
 
 mod visitors;
 
@@ -28,7 +28,7 @@ use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 
 /// Time limit for logging in and consenting.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
-/// The path that browsers come back to.
+/// The path to which browsers are redirected.
 const CALLBACK: &str = "/callback";
 
 /// Runs the command.
@@ -85,7 +85,7 @@ pub(super) fn list(store: &Arc<SecretStore>) -> Result<String, CommandFailure> {
     Ok(format!("\nAUTHORIZED AT\n{}", lines.collect::<String>()))
 }
 
-/// The server of the configuration.
+/// The configured server that the arguments name.
 fn server(
     arguments: &AuthorizeArgs,
     store: &SecretStore,
@@ -180,8 +180,8 @@ async fn asked(server: &Arc<RemoteServer>, port: u16) -> Result<Authorization, C
     }
 }
 
-/// Waits for the answer: by a browser that comes back to this machine, or by a pasted address. Other connections, even
-/// slow or silent ones, delay neither.
+/// Waits for the redirect: by a browser that connects to this machine, or by a pasted URL. Other connections, even slow
+/// or silent ones, delay neither.
 async fn answer(
     asking: &Asking,
     listener: &TcpListener,
@@ -214,12 +214,12 @@ async fn answer(
 
 fn say(text: &str) {
     let mut out = io::stdout().lock();
-    // An operator that cannot be told sees the time limit at the end.
+    // If the text cannot be written, the operator sees the error of the time limit.
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
 }
 
-/// The lines of standard input. Ends with it.
+/// The lines of standard input, read in a thread; the channel closes at the end of input.
 fn lines() -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel(1);
     std::thread::spawn(move || {

@@ -1,7 +1,8 @@
-//! `tooldock secrets edit`: all values in the editor of a person, for a moment.
+//! `tooldock secrets edit`: shows all values in a person's editor, and stores what is saved.
 //!
-//! The lock is held meanwhile: other writers are told that an edit is under way. The text goes through a file that only
-//! this user can read, which is wiped when the editor ends, when a signal ends this process, and on every error.
+//! The store is locked meanwhile: other writers are told that an edit is under way. The text is written to a file that
+//! only this user can read, and the file is wiped when the editor ends, when a signal ends this process, and on every
+//! error.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -17,13 +18,13 @@ use tooldock_workers::secrets::{Scratch, SecretStore, Transaction};
 
 use super::{CommandFailure, TAKES_EFFECT};
 
-/// The editor of systems where none is configured.
+/// The editor that is used if `EDITOR` is not set.
 const EDITOR: &str = "vi";
 
-/// Interval of checking the editor.
+/// Interval of checking whether the editor has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
-/// Time limit for an editor that was told to end.
+/// Maximum time for an editor to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Variables that open the gateway or its secrets, withheld from the editor and its plugins.
@@ -35,7 +36,7 @@ const KEPT_BACK: [&str; 5] = [
     "SESSION_KEY",
 ];
 
-/// Lets a person edit everything. Returns a message about the outcome.
+/// Lets a person edit all secrets. Returns a message about the outcome.
 pub(super) fn edit(store: &SecretStore, data: &Path) -> Result<String, CommandFailure> {
     let signals = Signals::catch()?;
     let mut transaction = store.begin("secrets edit")?;
@@ -85,9 +86,9 @@ fn lacking(transaction: &Transaction<'_>, data: &Path) -> Vec<String> {
     lines.collect()
 }
 
-/// The signals that would end this process with the text still there.
+/// The signals that would end this process and leave the file with the text.
 struct Signals {
-    /// Set by signals from the terminal: the editor receives them, too, and handles them.
+    /// True after a signal from the terminal: the editor receives such signals, too, and handles them.
     ended: Arc<AtomicBool>,
 }
 
@@ -104,7 +105,7 @@ impl Signals {
         Ok(Self { ended })
     }
 
-    /// Runs the editor on a file until the editor or this process is to end.
+    /// Runs the editor on a file until the editor has ended, or this process is to end.
     fn run(&self, file: &Path) -> Result<ExitStatus, CommandFailure> {
         let editor = std::env::var("EDITOR")
             .ok()
@@ -138,7 +139,7 @@ impl Signals {
     }
 }
 
-/// Ends the editor: it would go on with a file that is gone.
+/// Ends the editor, which would otherwise go on with a file that was removed.
 fn end(child: &mut Child) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {

@@ -1,4 +1,4 @@
-//! A value from a person or a pipe.
+//! Reads a secret value from a terminal or a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
@@ -10,7 +10,7 @@ use tooldock_workers::secret::Secret;
 
 use super::CommandFailure;
 
-/// The largest input line; values are shorter.
+/// Maximum length of an input line, in bytes.
 const LINE_MAX: u64 = 1024 * 1024;
 
 /// Returns true if standard input is a terminal.
@@ -18,18 +18,20 @@ pub(super) fn is_terminal() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Asks without echo; where standard input is no terminal, the value is its first line.
+/// Asks for a value without echo; if standard input is no terminal, takes its first line.
 pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     let unreadable =
         |error: io::Error| CommandFailure::Other(format!("the value cannot be read: {error}"));
     if is_terminal() {
-        // Before the prompt appears: the first characters of a fast typist would be visible otherwise.
+        // Echo is turned off before the prompt appears: the first characters of a fast typist would be visible
+        // otherwise.
         let quiet = Quiet::new().map_err(unreadable)?;
         let typed = rpassword::prompt_password(prompt);
         drop(quiet);
         return typed.map(Secret::new).map_err(unreadable);
     }
-    // A single allocation, which the secret takes over: a buffer that grows leaves copies behind.
+    // A single allocation, which the secret takes over: a growing buffer would leave copies of the value in freed
+    // memory.
     let mut line = Vec::with_capacity(64 * 1024);
     let mut stdin = io::stdin().lock().take(LINE_MAX);
     stdin.read_until(b'\n', &mut line).map_err(unreadable)?;
@@ -48,7 +50,7 @@ pub(super) fn secret(prompt: &str) -> Result<Secret, CommandFailure> {
     }
 }
 
-/// The terminal without echo, until this is dropped.
+/// Turns the terminal's echo off until this is dropped.
 struct Quiet {
     terminal: File,
     before: Termios,
@@ -56,7 +58,7 @@ struct Quiet {
 
 impl Quiet {
     fn new() -> io::Result<Self> {
-        // Ctrl-C ends the prompt with an error, and not the process with the echo still off.
+        // With a handler, Ctrl-C ends the prompt with an error, and not the process with the echo still off.
         signal_hook::flag::register(SIGINT, Arc::default())?;
         let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty")?;
         let before = tcgetattr(&terminal)?;

@@ -1,5 +1,6 @@
-//! The core in another process, for a manager in a process of its own and for commands: one connection and one request at
-//! a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix socket.
+//! Client of a core in another process, for a manager in a process of its own and for commands: one connection and one
+//! request at a time, with the bearer token and the manager's token. Over TCP, with or without TLS, or over a Unix
+//! socket.
 //!
 //! A request is never sent twice. The management tools read the answer.
 
@@ -23,18 +24,18 @@ use crate::config::{self, CoreUrl, Effective};
 
 /// Time limit for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time limit for answers that need no work.
+/// Time limit for answers to requests that take no work.
 const QUICK: Duration = Duration::from_secs(10);
-/// The longest answer: a tool's result and its head.
+/// Maximum size of an answer, in bytes: a tool's result and its head.
 const ANSWER_MAX: u64 = 64 * 1024 * 1024;
 
-/// The address of a core, with the settings for asking it.
+/// The address of a core, with the settings for connecting to it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CoreAddress {
     pub(crate) url: CoreUrl,
-    /// The name that its certificate is for; `None` for the host of the URL.
+    /// The name that the core's certificate is for; `None` for the host of the URL.
     pub(crate) tls_name: Option<String>,
-    /// The `Host` that it answers to; `None` for that of the URL.
+    /// The `Host` that the core answers to; `None` for that of the URL.
     pub(crate) host: Option<String>,
     pub(crate) trust: CoreTrust,
 }
@@ -51,19 +52,19 @@ impl From<CoreUrl> for CoreAddress {
 /// Client of the core.
 pub(crate) struct CoreOverHttp {
     at: CoreAddress,
-    /// The source of the address, for errors.
+    /// The source of the address, in words for errors.
     named: &'static str,
     bearer: Option<Secret>,
     manager: Secret,
 }
 
 impl CoreOverHttp {
-    /// The core that `CORE_URL` names.
+    /// Client of the core that `CORE_URL` names.
     pub(super) fn new(effective: &Effective) -> Self {
         Self::at(effective, effective.core_url.clone().into(), " (CORE_URL)")
     }
 
-    /// The core at an address. `named` follows the address in errors.
+    /// Client of the core at an address. `named` follows the address in errors.
     pub(crate) fn at(effective: &Effective, at: CoreAddress, named: &'static str) -> Self {
         Self {
             at,
@@ -80,7 +81,7 @@ impl CoreOverHttp {
             CoreRequest::Reload => ("POST", "/reload".to_owned()),
             CoreRequest::Explain { .. } => ("POST", "/explain".to_owned()),
             CoreRequest::Output { .. } => ("POST", "/output".to_owned()),
-            // Neither a tool's name nor a toolset has a character that an address would need to encode.
+            // The names of tools and toolsets contain no character that a URL would have to encode.
             CoreRequest::Call { tool, toolset, .. } => {
                 let query = toolset.as_ref().map(|it| format!("?toolset={it}"));
                 (
@@ -129,7 +130,8 @@ impl CoreOverHttp {
         stream.flush().await?;
         let mut answer = Vec::new();
         match stream.take(ANSWER_MAX).read_to_end(&mut answer).await {
-            // A connection of TLS that ends without `close_notify`: the length in the answer tells if it is whole.
+            // A TLS connection that ended without `close_notify`. The length in the answer tells whether it
+            // is complete.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             read => drop(read?),
         }
@@ -174,7 +176,7 @@ impl CoreLink for CoreOverHttp {
             | CoreRequest::Output { .. } => timeout(QUICK, exchange)
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
-            // The tool that asks has a time limit of its own.
+            // The tool that sends this request has a time limit of its own.
             CoreRequest::Reload | CoreRequest::Call { .. } => exchange.await,
         };
         let answer = answer.map_err(|error| unreachable(error.to_string()))?;
@@ -182,7 +184,7 @@ impl CoreLink for CoreOverHttp {
     }
 }
 
-/// Status and body of a whole answer.
+/// Parses status and body of an answer; `None` if it is incomplete or no HTTP.
 fn read(answer: Vec<u8>) -> Option<CoreAnswer> {
     let end = memchr::memmem::find(&answer, b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;

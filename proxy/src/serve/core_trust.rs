@@ -14,35 +14,35 @@ use rustls::{
 
 use crate::tls::certificates_in;
 
-/// The certificates that vouch for a core.
+/// The certificates by which a core's certificate is verified.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum CoreTrust {
-    /// The roots of the system.
+    /// The root certificates of the system.
     #[default]
     System,
     /// The certificates of a file.
     Authorities(Vec<CertificateDer<'static>>),
-    /// No certificate is checked: for addresses of this machine alone.
+    /// Every certificate is accepted: only for addresses of this machine.
     Any,
 }
 
 impl CoreTrust {
-    /// The certificates of a file in place of the system's.
+    /// Trusts the certificates of a file in place of the system's.
     ///
     /// # Errors
     ///
-    /// A line that names the file.
+    /// A line of text that names the file.
     pub(crate) fn of_file(file: &Path) -> Result<Self, String> {
         let certificates = certificates_in(file)?;
         store(&certificates).map_err(|error| format!("{}: {error}", file.display()))?;
         Ok(Self::Authorities(certificates))
     }
 
-    /// The configuration of connections to the core.
+    /// The TLS configuration for connections to the core.
     ///
     /// # Errors
     ///
-    /// The reason why there can be no connection.
+    /// The reason why no connection can be made.
     pub(super) fn client(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -86,9 +86,9 @@ fn store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Stri
     Ok(roots)
 }
 
-/// Accepts certificates that the file's certificates vouch for, and the file's certificates themselves. An ordinary
-/// self-signed certificate declares itself an authority's, which a server's certificate must not be by the rules of web
-/// certificates.
+/// Accepts certificates that the file's certificates have signed, and the file's certificates themselves. An ordinary
+/// self-signed certificate declares itself an authority's, and rules for web certificates refuse such a certificate
+/// from a server.
 #[derive(Debug)]
 struct NamedCertificates {
     rules: Arc<WebPkiServerVerifier>,
@@ -120,7 +120,7 @@ impl ServerCertVerifier for NamedCertificates {
     ) -> Result<ServerCertVerified, Error> {
         let judged = (self.rules).verify_server_cert(certificate, intermediates, name, ocsp, now);
         match judged {
-            // The dates were checked before, the name was not.
+            // The dates were checked before; the name was not.
             Err(error) if is_of_an_authority(&error) && self.named.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
@@ -154,7 +154,8 @@ impl ServerCertVerifier for NamedCertificates {
     }
 }
 
-/// True if a server's certificate was refused for being that of an authority. The rules' own type of errors is not exported.
+/// Returns true if a server's certificate was refused because it is that of an authority. The error's own type is not
+/// exported.
 fn is_of_an_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(refused)) = error else {
         return false;
@@ -162,7 +163,7 @@ fn is_of_an_authority(error: &Error) -> bool {
     refused.to_string().contains("CaUsedAsEndEntity")
 }
 
-/// Accepts every certificate whose key signs the handshake.
+/// Accepts every certificate whose key has signed the handshake.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -1,4 +1,4 @@
-//! Credentials by a key's id or a principal's name, by the rules and keys in force: for `explain`.
+//! Finds a credential by a key's id or a principal's name, with the rules and keys in force. For `explain`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use tooldock_workers::names::ANONYMOUS;
 
 use crate::rules::Rules;
 
-/// The rules and keys that are searched.
+/// The rules and keys in which credentials are looked up.
 pub(super) struct CredentialLookup {
     pub(super) rules: Arc<ArcSwap<Rules>>,
     pub(super) keys: KeyTables,
@@ -19,7 +19,7 @@ pub(super) struct CredentialLookup {
 
 impl Credentials for CredentialLookup {
     fn find(&self, who: &str) -> Result<Credential, String> {
-        // A key is a secret: no part of a text given in place of an id is repeated.
+        // A key is a secret: the error repeats no part of a key that was given in place of its id.
         if keys::looks_like_key(who.as_bytes()) {
             return Err(
                 "That is an API key. Name it by its id, the 12 letters and digits after its prefix."

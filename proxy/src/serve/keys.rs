@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tooldock_workers::keys::{ChangeSocket, KeyState, KeyStore, KeyTable};
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 
-/// Starts both tasks.
+/// Starts the tasks that follow changes of keys and warn of keys without tools.
 pub(super) fn start(
     keys: &Arc<KeyStore>,
     changes: Option<ChangeSocket>,
@@ -75,7 +75,7 @@ fn idle_scopes(table: &KeyTable, snapshot: &Snapshot) -> Vec<(String, String)> {
         return Vec::new();
     }
     let now = SystemTime::now();
-    // Keys share their compiled lists, so few of them have to be looked at.
+    // Keys share their compiled lists of scopes, so few lists have to be checked.
     let mut seen = HashSet::new();
     let mut idle = Vec::new();
     for key in table

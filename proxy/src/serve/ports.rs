@@ -1,4 +1,4 @@
-//! Ports of the service into the binary around it: reloads, and limits on calls and requests.
+//! Implements the service's traits for functions of this crate: reloads, and limits on calls and requests.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use tooldock_workers::reload::{ReloadReport, Reloader};
 
 use crate::rules::Rules;
 
-/// The reloader, as a port of the service.
+/// Reloads for the service.
 pub(super) struct Reload {
     pub(super) reloader: Arc<Reloader>,
     /// The replicas that reload, too.
     pub(super) replicas: Arc<Replicas>,
-    /// The files of `/ui/`, which are read again, too.
+    /// The files of `/ui/`, which a reload reads again; `None` without `/ui/`.
     pub(super) pages: Option<Arc<Pages>>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Reload {
 impl ReloadControl for Reload {
     async fn reload(&self) -> Result<Arc<ReloadReport>, String> {
         if let Some(pages) = self.pages.clone() {
-            // The reload goes on meanwhile; a directory that cannot be read is reported in the log.
+            // The reload goes on in any case; an unreadable directory is reported in the log.
             let _ = tokio::task::spawn_blocking(move || pages.refresh()).await;
         }
         let reloaded = self.reloader.reload().await;
@@ -39,8 +39,8 @@ impl ReloadControl for Reload {
     }
 }
 
-/// Sends the beats of this replica, reloads when another one has been reloaded, and passes on announcements of functions
-/// there to the clients here. Runs until its future is dropped.
+/// Sends the heartbeats of this replica, reloads when another replica has been reloaded, and passes announcements of
+/// functions at other replicas on to the clients here. Runs until its future is dropped.
 pub(super) async fn follow_replicas(
     replicas: Arc<Replicas>,
     reloader: Arc<Reloader>,
@@ -66,7 +66,7 @@ pub(super) async fn follow_replicas(
         .await;
 }
 
-/// The limits, which are a part of the admission rules.
+/// Limits on calls and requests, which the admission rules contain.
 pub(super) struct RuleLimiter(pub(super) Arc<ArcSwap<Rules>>);
 
 impl Limiter for RuleLimiter {

@@ -1,4 +1,4 @@
-//! The relay, put together from the configuration and the parts.
+//! Starts the relay with the configuration and the objects of the gateway.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::relay::{RelayServer, RelaySocket};
 use crate::request_id::RequestIds;
 use crate::sockets::PassedSockets;
 
-/// Binds the relay's socket, where this process runs namespaces and the relay is on.
+/// Binds the relay's socket, if this process runs namespaces and the relay is on.
 ///
 /// # Errors
 ///
@@ -30,8 +30,8 @@ pub(super) fn bind(
     }
 }
 
-/// Serves the relay to the holders of these keys, once the gate is open. A frame may be as large as the body of a request, and
-/// all frames together may hold as much memory as all bodies do, in addition to those.
+/// Serves the relay to holders of API keys, once the gate is open. A frame may be as large as the body of a request,
+/// and all frames together may hold as much memory as all bodies do, in addition to those.
 ///
 /// # Errors
 ///

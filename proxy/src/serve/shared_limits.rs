@@ -1,4 +1,5 @@
-//! Limits of all replicas together: tells the store the use of budgets by this replica, and counts their use by the others.
+//! Limits that all replicas share: reports this replica's use of budgets to the store, and counts the use by other
+//! replicas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tooldock_workers::metric_table;
 
 use crate::rules::Rules;
 
-/// The interval of exchanges. Only requests within one interval can pass beyond a limit.
+/// Interval of exchanges. Only requests within one interval can exceed a limit.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Maximum number of budgets in one exchange: few enough for the time in which Redis has to answer, and not to delay it.
@@ -24,8 +25,8 @@ metric_table! {
     }
 }
 
-/// Shares the limits of the newest rules until its future is dropped. If the store does not answer, this replica counts for
-/// itself, and its use of that time is not reported later: it must not use up the budgets of the others.
+/// Shares the limits of the newest rules until its future is dropped. If the store does not answer, this replica counts
+/// for itself, and its use in that time is not reported later: it must not use up the budgets of other replicas.
 pub(super) async fn share(
     rules: Arc<ArcSwap<Rules>>,
     replicas: Arc<Replicas>,
@@ -43,7 +44,7 @@ pub(super) async fn share(
             match answer {
                 Ok(whole_in) => limits.move_on(at * BUDGETS, &whole_in),
                 Err(error) => {
-                    // The beats report that the store is away.
+                    // The heartbeats report that the store does not answer.
                     tracing::debug!(%error, "limits are not shared");
                     break;
                 }

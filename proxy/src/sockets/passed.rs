@@ -1,7 +1,7 @@
 //! Sockets that were bound before this process started: by a service manager (`LISTEN_FDS`, as systemd's socket activation does),
 //! or by the gateway that this one succeeds (`serve --upgrade`).
 //!
-//! Their binder keeps them open meanwhile: clients that connect wait, and none is refused.
+//! The process that bound the sockets keeps them open meanwhile: clients that connect wait, and none is refused.
 
 use std::io;
 
@@ -18,8 +18,8 @@ pub(crate) struct PassedSockets {
 }
 
 impl PassedSockets {
-    /// Takes over the sockets of the predecessor, if there is one, and of `LISTEN_FDS`, where `LISTEN_PID` is this process. To
-    /// be called once, before there are threads: the variables are removed.
+    /// Takes the sockets of the predecessor, if there is one, and of `LISTEN_FDS`, if `LISTEN_PID` is this process.
+    /// Must be called once, before there are threads, as the variables are removed.
     pub(crate) fn of_process(of_predecessor: Vec<(ListenAddress, BoundSocket)>) -> Self {
         let mut passed = ListenFd::from_env();
         let taken = (0..passed.len()).filter_map(|index| {
@@ -36,7 +36,7 @@ impl PassedSockets {
         }
     }
 
-    /// The socket that is bound to this address, if one was passed.
+    /// Takes the socket that is bound to this address, if one was passed.
     pub(crate) fn take(&mut self, address: &ListenAddress) -> Option<BoundSocket> {
         [&mut self.of_predecessor, &mut self.of_manager]
             .into_iter()
@@ -46,7 +46,7 @@ impl PassedSockets {
             })
     }
 
-    /// Logs the sockets that no listener has, and closes them.
+    /// Logs and closes the sockets that no listener has taken.
     pub(crate) fn close_rest(self) {
         for (address, _) in self.of_predecessor {
             tracing::info!("the gateway before listens at {address}, and this one does not");

@@ -1,8 +1,8 @@
-//! Taking a connection out of Pingora after the head of its answer has been written.
+//! Takes a connection out of Pingora after the head of its answer has been written.
 //!
-//! `Session::downstream_session` is a public field: another session over nothing is put in its place, and the request
-//! then ends with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops the session over nothing,
-//! and neither keeps the connection nor touches the socket.
+//! `Session::downstream_session` is a public field: a session without a connection is put in its place, and the request
+//! then ends with an error that writes nothing (see `Gateway::fail_to_proxy`). Pingora drops the replaced session, and
+//! neither keeps the connection nor touches the socket.
 
 use std::future::poll_fn;
 use std::io::Cursor;
@@ -18,9 +18,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::connection::{Socket, Wire};
 use crate::respond::ClientGone;
 
-/// A connection, or the part of it that carries the stream.
+/// A connection taken out of Pingora, or an HTTP/2 stream of one, which carries a long stream.
 pub(super) enum DetachedConnection {
-    /// HTTP/1 in the clear: the socket alone.
+    /// HTTP/1 without TLS: the bare socket.
     Socket(Socket),
     /// HTTP/1 over TLS.
     Tls(Stream),
@@ -32,7 +32,7 @@ pub(super) enum DetachedConnection {
 ///
 /// # Errors
 ///
-/// When the client has left, or has sent more than its request: nothing may follow it on this connection.
+/// When the client has left, or has sent more than its request: no bytes may follow it on this connection.
 pub(super) async fn detach(
     slot: &mut Box<ServerSession>,
 ) -> Result<DetachedConnection, ClientGone> {
@@ -50,12 +50,12 @@ pub(super) async fn detach(
     }
 }
 
-/// A session over nothing.
+/// A session without a connection.
 fn nothing() -> Box<ServerSession> {
     Box::new(ServerSession::new_http1(Box::new(Cursor::new(Vec::new()))))
 }
 
-/// The connection of a session whose request has been read to its end, if nothing came after it.
+/// The connection of a session whose request has been read to its end, if no bytes came after it.
 async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
     // Bytes that arrived together with the request are in the session, which hands them out only for a connection that
     // is kept.
@@ -71,7 +71,7 @@ async fn idle(mut session: HttpSession) -> Result<Stream, ClientGone> {
         }
         stream
     } else {
-        // The client itself has announced that nothing follows.
+        // The client has announced that no request follows.
         session.into_inner()
     };
     // Further bytes are in the connection's buffer or its socket.

@@ -1,4 +1,4 @@
-//! Writing a long stream to a session of Pingora's: HTTP/2, where a connection carries other streams beside it.
+//! Writes a long stream to a session of Pingora's: HTTP/2, whose connection carries other streams, too.
 
 use std::pin::pin;
 
@@ -10,9 +10,10 @@ use crate::metrics::Ending;
 use crate::respond::WRITE_STEP;
 use crate::unread::{NotTaken, WriteLimits};
 
-/// Writes events until one side ends the stream.
+/// Writes events until the service or the client ends the stream.
 ///
-/// Two events wake it: an event, or its end; and the client's reset of this stream or the end of its connection.
+/// Two events wake it: an event, or the end of events; and the client's reset of this stream or the end of its
+/// connection.
 pub(super) async fn run<E: Events>(
     session: &mut ServerSession,
     events: &mut E,

@@ -1,4 +1,4 @@
-//! Writing a long stream to a connection of its own: HTTP/1, in the clear or over TLS.
+//! Writes a long stream to a connection of its own: HTTP/1, with or without TLS.
 //!
 //! Tens of thousands of streams idle at once, so the memory of each is counted in bytes: no buffer, no timer while nothing is
 //! written, one vectored write per event. Events come framed as SSE; only HTTP's own framing is added here.
@@ -13,12 +13,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use crate::metrics::Ending;
 use crate::unread::{NotTaken, WriteLimits};
 
-/// Ends a chunked body.
+/// The chunk that ends a chunked body.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// The source of a stream's events.
 pub(super) trait Events: Send {
-    /// The next event; `None` at the end. Cancel safe.
+    /// Waits for the next event; `None` at the end. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 
     /// Returns true if the events broke off, so that the client must not see a regular end.
@@ -27,12 +27,12 @@ pub(super) trait Events: Send {
     }
 }
 
-/// The framing of a body.
+/// How the end of a body is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// A chunk per event, and an empty chunk at the end.
+    /// Each event is a chunk, and an empty chunk ends the body.
     Chunked,
-    /// The end of the connection, for HTTP/1.0.
+    /// The end of the connection ends the body, for HTTP/1.0.
     UntilClose,
 }
 
@@ -43,9 +43,9 @@ impl From<io::Error> for Ending {
     }
 }
 
-/// Writes events until one side ends the stream.
+/// Writes events until the service or the client ends the stream.
 ///
-/// Two events wake it: an event, or its end; and incoming bytes, which mean that the client is done.
+/// Two events wake it: an event, or the end of events; and incoming bytes, which mean that the client is done.
 pub(super) async fn run<C, E>(
     connection: &mut C,
     events: &mut E,
@@ -63,7 +63,7 @@ where
             () = readable(connection) => return Ending::ClientLeft,
         };
         let written = match event {
-            // An empty chunk would be the last one.
+            // An empty chunk would end the body.
             Some(event) if event.is_empty() => Ok(()),
             Some(event) => write(connection, &event, framing, limits).await,
             None if events.are_broken() => return Ending::ServerLeft,
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Resolves when the client closes its side or sends a byte.
+/// Resolves when the client closes its writing half or sends a byte.
 async fn readable<C: AsyncRead + Unpin>(connection: &mut C) {
     poll_fn(|context| {
         let mut bytes = [0; 16];
@@ -96,19 +96,19 @@ async fn write<C: AsyncWrite + Unpin>(
     if framing == Framing::UntilClose {
         return write_all(connection, &mut [IoSlice::new(event)], event.len(), limits).await;
     }
-    // Room for the digits of the largest length, and the line's end.
+    // Large enough for the digits of the largest length, and the line end.
     let mut line = [0; 2 * size_of::<usize>() + 2];
     let mut free = &mut line[..];
     write!(free, "{:x}\r\n", event.len())?;
     let unused = free.len();
     let line = &line[..line.len() - unused];
-    // In one system call, and under TLS in one record.
+    // Written in one system call, and under TLS in one record.
     let mut parts = [line, event, b"\r\n"].map(IoSlice::new);
     write_all(connection, &mut parts, event.len(), limits).await
 }
 
-/// Writes all parts of an event of this size. The time limit applies to each step: it is for clients that stop reading, not for
-/// slow ones.
+/// Writes all slices of an event of `size` bytes. The time limit applies to each step: it is for clients that stop
+/// reading, not for slow ones.
 async fn write_all<C: AsyncWrite + Unpin>(
     connection: &mut C,
     mut parts: &mut [IoSlice<'_>],

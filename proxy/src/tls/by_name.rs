@@ -13,19 +13,19 @@ use super::KeyPair;
 
 /// The certificates of a listener by the names they are for.
 pub(super) struct ByName {
-    /// For clients that ask for no name, or for a name without a certificate.
+    /// Certificate for clients that ask for no name, or for a name without a certificate.
     default: Arc<CertifiedKey>,
-    /// The certificates by name, in lower case. A wildcard's name begins with a dot and stands for one more label
-    /// before it.
+    /// The certificates by name, in lower case. The key of a wildcard begins with a dot and matches names with one
+    /// label before it.
     names: HashMap<Box<str>, Arc<CertifiedKey>>,
 }
 
 impl ByName {
-    /// Files certificates under their names; the first one is the default.
+    /// Indexes certificates by their names; the first certificate is the default.
     ///
     /// # Errors
     ///
-    /// A line of text about two certificates for one name: the choice would depend on their order.
+    /// A line of text about two certificates for the same name: the choice would depend on their order.
     pub(super) fn new(pairs: &[KeyPair]) -> Result<Self, String> {
         let Some(first) = pairs.first() else {
             return Err("no certificate".to_owned());
@@ -59,7 +59,7 @@ impl ByName {
         })
     }
 
-    /// The certificate for a name; a wildcard's only if no certificate has the name itself.
+    /// The certificate for a name. A wildcard is used only if no certificate has the name itself.
     fn of(&self, name: Option<&str>) -> &Arc<CertifiedKey> {
         let found = name.and_then(|name| {
             let name = name.to_ascii_lowercase();

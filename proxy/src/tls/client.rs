@@ -1,4 +1,4 @@
-//! Client certificates: their verification by handshakes, and the names that a verified certificate gives its owner.
+//! Client certificates: their verification in handshakes, and the names in a verified certificate.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -23,11 +23,11 @@ pub(super) type Verifier = Arc<dyn ClientCertVerifier>;
 /// The certificates of authorities.
 pub(super) type Authorities = Vec<CertificateDer<'static>>;
 
-/// Reads the authorities of client certificates; None where clients are not asked for any.
+/// Reads the authorities of client certificates; `None` if clients are not asked for certificates.
 ///
 /// # Errors
 ///
-/// A line that names the file.
+/// A line of text that names the file.
 pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Authorities>, String> {
     match auth {
         ClientAuth::None => Ok(None),
@@ -35,12 +35,12 @@ pub(super) fn authorities(file: &Path, auth: ClientAuth) -> Result<Option<Author
     }
 }
 
-/// Makes a verifier that accepts certificates signed by one of these authorities. Returns it with the authorities as it
-/// reads them.
+/// Makes a verifier that accepts certificates signed by one of `authorities`, which were read from `file`. Returns the
+/// verifier with its store of authorities.
 ///
 /// # Errors
 ///
-/// A line of text that names their file.
+/// A line of text that names the file of the authorities.
 pub(super) fn verifier(
     file: &Path,
     authorities: &Authorities,
@@ -65,8 +65,8 @@ pub(super) fn verifier(
     Ok((roots, verifier))
 }
 
-/// The names of a certificate that the handshake has verified, and its end, in seconds since 1970. An unreadable name is
-/// left out, and an unreadable certificate has ended.
+/// The names in a certificate that the handshake has verified, and its expiry in seconds since 1970. Unreadable names
+/// are left out; the expiry of an unreadable certificate is 0.
 pub(super) fn certificate(der: &[u8]) -> (ClientCertificate, i64) {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else {
         return (ClientCertificate::default(), 0);
@@ -91,7 +91,7 @@ fn alternative(name: &GeneralName<'_>) -> Option<CertificateName> {
     }
 }
 
-/// The address of a subject alternative name.
+/// The IP address in a subject alternative name; `None` if it has neither 4 nor 16 bytes.
 pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     let address = <[u8; 4]>::try_from(bytes)
         .map(IpAddr::from)
@@ -99,8 +99,8 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     Some(address.ok()?.to_canonical())
 }
 
-/// A subject as RFC 4514 writes it: the most specific part first, special characters escaped. None for an empty subject,
-/// or one with a part that is no text.
+/// A subject in the form of RFC 4514: the most specific element first, special characters escaped. `None` for an empty
+/// subject, or one with an element that is no text.
 fn subject(name: &X509Name<'_>) -> Option<String> {
     let mut parts = Vec::new();
     for part in name.iter_rdn() {

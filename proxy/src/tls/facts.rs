@@ -1,4 +1,4 @@
-//! Facts of a certificate: its validity, and its names.
+//! Validity and names of a certificate.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use x509_parser::time::ASN1Time;
 
 use super::client::address;
 
-/// Maximum number of names that a message lists of a certificate for others.
+/// Maximum number of a certificate's names that a message about a wrong name lists.
 const NAMES_SHOWN: usize = 5;
 
 /// The dates and names of a certificate.
@@ -22,7 +22,7 @@ pub(super) struct CertificateFacts {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Name {
-    /// In lower case, perhaps with a `*` as its first label.
+    /// DNS name in lower case, perhaps with `*` as its first label.
     Dns(String),
     Address(IpAddr),
 }
@@ -32,12 +32,12 @@ enum Name {
 pub(crate) struct ExpectedNames<'a> {
     /// `admission.hosts`; empty where every name is served.
     pub(crate) hosts: &'a [HostPattern],
-    /// True if the listener is bound to a loopback address, and so answers for loopback names, too.
+    /// True if the listener is bound to a loopback address, and therefore also answers to loopback names.
     pub(crate) loopback: bool,
 }
 
 impl ExpectedNames<'static> {
-    /// Any name.
+    /// Accepts every name.
     pub(crate) const ANY: Self = Self {
         hosts: &[],
         loopback: false,
@@ -72,7 +72,7 @@ impl CertificateFacts {
         })
     }
 
-    /// The end of the certificate, in seconds since 1970.
+    /// The expiry of the certificate, in seconds since 1970.
     pub(super) fn not_after(&self) -> i64 {
         self.not_after.timestamp()
     }
@@ -85,7 +85,7 @@ impl CertificateFacts {
         })
     }
 
-    /// The reason why clients would refuse it at this moment.
+    /// The reason why clients would refuse the certificate at the time `now`; `None` if they accept it.
     pub(super) fn problem(&self, now: SystemTime, expected: ExpectedNames<'_>) -> Option<String> {
         let now = now
             .duration_since(UNIX_EPOCH)
@@ -105,7 +105,7 @@ impl CertificateFacts {
         None
     }
 
-    /// Returns true if it has at least one name that the listener answers for.
+    /// Returns true if the certificate has at least one name that the listener answers to.
     fn fits(&self, expected: ExpectedNames<'_>) -> bool {
         if expected.hosts.is_empty() || expected.hosts.iter().any(HostPattern::is_any) {
             return true;
@@ -140,7 +140,7 @@ impl CertificateFacts {
 
 fn name(name: &GeneralName<'_>) -> Option<Name> {
     match name {
-        // Names come from outside and may end up in a log line.
+        // Names come from outside and may appear in a log line.
         GeneralName::DNSName(name) if !name.contains(char::is_control) => {
             Some(Name::Dns(name.to_ascii_lowercase()))
         }

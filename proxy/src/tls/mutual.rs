@@ -1,4 +1,4 @@
-//! Check of a certificate that replicas show to each other, as client and as server.
+//! Checks the certificate that a replica shows to other replicas, as a client and as a server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use rustls::{CertificateError, Error};
 use super::{certificates_in, client, default_provider};
 use crate::config::{ClientAuth, ReplicaCertificate};
 
-/// Checks that replicas with the same authorities accept a certificate, as that of a client and as that of the server.
+/// Checks that replicas with the same authorities accept a certificate, both from a client and from a server.
 ///
 /// # Errors
 ///
-/// The reason why they refuse it, with its file.
+/// The reason why replicas would refuse the certificate, with its file.
 pub(crate) fn check(certificate: &ReplicaCertificate<'_>) -> Result<(), String> {
     let ReplicaCertificate { ca, cert, name } = *certificate;
     let authorities = certificates_in(ca)?;

@@ -1,5 +1,5 @@
-//! An unusable configuration, reported to the client in its own protocol: its first request is answered with the
-//! reason. A client that only saw the process end could tell its user no more than that.
+//! Reports an unusable configuration to the client in its own protocol: its first request is answered with the reason.
+//! A client that only saw the process end could not tell its user why.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read as _, Write};
 use std::sync::mpsc;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 
 /// Time limit for the client's first request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest request that is read.
+/// Maximum size of the request that is read, in bytes.
 const REQUEST_MAX: u64 = 1024 * 1024;
 /// The code of JSON-RPC for a server's own fault.
 const INTERNAL_ERROR: i32 = -32603;
 
-/// Answers the first request on standard input with this reason, if there is a client.
+/// Answers the first request on standard input with an error that contains `reason`. Does nothing on a terminal.
 pub(super) fn answer_one_request(reason: &str) {
     if std::io::stdin().is_terminal() {
         return;
     }
     let (say, said) = mpsc::sync_channel(1);
-    // Not joined: a read cannot be cancelled, and the process ends.
+    // The thread is not joined: its read cannot be cancelled, and the process ends.
     thread::spawn(move || {
         let input = BufReader::new(std::io::stdin().take(REQUEST_MAX));
         let id = input
@@ -45,7 +45,7 @@ fn request_id(line: &str) -> Option<Value> {
     message.get("method").map(|_| id.clone())
 }
 
-/// The error, with the data of all of the aggregate's own errors.
+/// The error answer, with the data that all of the aggregate's own errors have.
 fn answer(id: &Value, reason: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": {
         "code": INTERNAL_ERROR,

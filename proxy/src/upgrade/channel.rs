@@ -1,4 +1,4 @@
-//! Channel for packets with file descriptors between two gateways: a Unix socket that keeps the bounds of packets
+//! Channel between two gateways for packets with file descriptors: a Unix socket that preserves packet boundaries
 //! (`SOCK_SEQPACKET`).
 //!
 //! Sockets are addressed through the descriptor of their folder, since the path of a data directory may be too long for the
@@ -26,7 +26,7 @@ use super::folder_of;
 /// Maximum size of a packet, in bytes: more than any address or name needs.
 const PACKET_MAX: usize = 1024;
 
-/// Maximum number of connections that wait to be accepted.
+/// Maximum number of connections in the queue for `accept`.
 const BACKLOG: i32 = 4;
 
 /// Listening end of the channel.
@@ -64,9 +64,9 @@ impl ChannelListener {
     }
 }
 
-/// Process at the other end of a connection.
+/// Credentials of the process at the other end of a connection.
 pub(super) struct Peer {
-    /// `None` for a process of another PID namespace.
+    /// Process id; `None` for a process of another PID namespace.
     pub(super) pid: Option<Pid>,
     pub(super) uid: u32,
 }
@@ -87,7 +87,7 @@ impl Channel {
         Ok(Self(socket))
     }
 
-    /// Process at the other end, as it was when it connected.
+    /// Credentials of the process at the other end, as they were when it connected.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Address of a socket. It is valid as long as the returned descriptor of its folder is open.
+/// Resolves the address of a socket. It is valid as long as the returned descriptor of its folder is open.
 fn addressed(path: &Path) -> io::Result<(OwnedFd, SocketAddrUnix)> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
     let folder = rustix::fs::open(folder_of(path)?, flags, Mode::empty())?;

@@ -1,6 +1,6 @@
 //! `SERVER_MODE`: the listeners of a process, in the words of ToolDock v1 (K-27).
 //!
-//! A listener that the configuration file has for the profile is taken as it stands there. A missing listener is made
+//! A listener that the configuration file has for the profile is used unchanged. A missing listener is made
 //! at the address of the core's listener, with the profile's own port.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,7 +9,7 @@ use super::super::listener::{ListenerConfig, ProfileName};
 use super::super::{ListenAddress, Role};
 use super::{ConfigError, Environment, Settings};
 
-/// The variable.
+/// Name of the environment variable.
 const NAME: &str = "SERVER_MODE";
 
 /// A mode: its name, its profiles, and the half of the gateway that it runs.
@@ -71,7 +71,7 @@ pub(super) fn role(environment: &Environment, said: Role) -> Result<Role, Config
     }
 }
 
-/// Replaces the listeners by those of the mode.
+/// Replaces the listeners by those of the mode that `text` names.
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     let (_, profiles, _) = named(text)?;
     let before = std::mem::take(&mut settings.config.listeners);

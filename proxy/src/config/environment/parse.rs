@@ -1,4 +1,5 @@
-//! From the text of a variable to its value. An error is the fault alone; the variable's name is put before it.
+//! Reads the values of environment variables. An error is the fault alone; the caller puts the variable's name before
+//! it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use tooldock_workers::secret::Secret;
 
 use crate::config::LogLevel;
 
-/// A token as it can travel in a header. The message never shows it.
+/// A token that can travel in a header. The error never shows it.
 pub(super) fn token(text: &str) -> Result<Secret, String> {
     match tooldock_filters::token::SecretToken::new(text) {
         Ok(_) => Ok(Secret::new(text)),
@@ -21,10 +22,10 @@ pub(super) fn token(text: &str) -> Result<Secret, String> {
     }
 }
 
-/// The fewest characters of a session key: a client that guesses the key can make session ids.
+/// Minimum length of a session key, in characters: a client that guesses the key can make session ids.
 const SESSION_KEY_MIN: usize = 32;
 
-/// A key for session ids. The message never shows it.
+/// A key for session ids. The error never shows it.
 pub(super) fn session_key(text: &str) -> Result<Secret, String> {
     match text.chars().count() {
         SESSION_KEY_MIN.. => Ok(Secret::new(text)),
@@ -60,7 +61,7 @@ pub(super) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
         .map_err(|_| format!("{text:?} is no whole number"))
 }
 
-/// A number of calls, or auto.
+/// A number of concurrent calls, or `auto`.
 pub(super) fn calls_at_once(text: &str) -> Result<Concurrency, String> {
     text.parse().map_err(|error| format!("{text:?}: {error}"))
 }
@@ -94,7 +95,7 @@ pub(super) fn hours(text: &str) -> Result<Duration, String> {
     span(text, 3600.0)
 }
 
-/// A number of units of so many seconds.
+/// A positive number of units of `unit_seconds` seconds each.
 fn span(text: &str, unit_seconds: f64) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
@@ -109,7 +110,7 @@ pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
     LogLevel::from_name(text).ok_or_else(|| "expected error, warn, info, debug or trace".to_owned())
 }
 
-/// Any of the four spellings of yes and no.
+/// A yes or no, in any of four spellings and in upper or lower case.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
@@ -118,7 +119,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The name of a container, as docker allows it: people paste a command with the name in it.
+/// The name of a container, as Docker allows it: users paste a command with the name in it into a shell.
 pub(super) fn container(text: &str) -> Result<String, String> {
     let is_part = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
     let first = text
@@ -131,7 +132,7 @@ pub(super) fn container(text: &str) -> Result<String, String> {
     }
 }
 
-/// A word out of a list.
+/// A word out of a list, in upper or lower case.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let mut all = words.iter();
     let chosen = all.find(|(word, _)| word.eq_ignore_ascii_case(text));
@@ -141,14 +142,14 @@ pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Stri
     })
 }
 
-/// Ways to reach repositories.
+/// Schemes by which repositories are reached, separated by commas.
 pub(super) fn git_schemes(text: &str) -> Result<Vec<GitScheme>, String> {
     let words = GitScheme::ALL.map(|it| (it.as_str(), it));
     let entries = text.split(',').map(str::trim).filter(|it| !it.is_empty());
     entries.map(|entry| choice(entry, &words)).collect()
 }
 
-/// Entries between commas.
+/// Entries separated by commas.
 pub(super) fn list<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
     let entries = text
         .split(',')

@@ -1,5 +1,5 @@
-//! `TOOLDOCK_<NAME>_PORT`: the port of the listener of that name. The most particular variable, so it wins over `PORT` and
-//! its like, which mean the first listener of a profile.
+//! `TOOLDOCK_<NAME>_PORT`: the port of the listener of that name. As the most specific variable it wins over `PORT` and
+//! the other variables that mean the first listener of a profile.
 
 use super::parse::port;
 use super::{ConfigError, Environment, Settings};
@@ -16,13 +16,13 @@ pub(in crate::config) fn variable_of(listener: &str) -> String {
     format!("{PREFIX}{}{SUFFIX}", spelled.collect::<String>())
 }
 
-/// Returns true if a variable could be that of a listener.
+/// Returns true if `name` has the form of such a variable.
 pub(super) fn is_variable(name: &str) -> bool {
     let inner = name.strip_prefix(PREFIX);
     inner.is_some_and(|inner| inner.strip_suffix(SUFFIX).is_some_and(|it| !it.is_empty()))
 }
 
-/// Moves the listeners whose variables are set. Those that belong to no listener are not looked at.
+/// Moves the listeners whose variables are set. Variables for names that no listener has are ignored.
 pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Result<(), ConfigError> {
     for index in 0..settings.config.listeners.len() {
         let variable = variable_of(&settings.config.listeners[index].name);
@@ -38,7 +38,7 @@ pub(super) fn apply(environment: &Environment, settings: &mut Settings) -> Resul
             let reason = format!("could mean any of the listeners {}", sharing.join(" and "));
             return Err(ConfigError::variable(variable, reason));
         }
-        // Kubernetes sets variables of this form for a service that has our name and the listener's.
+        // Kubernetes sets variables of this form for a service called `tooldock-` and the listener's name.
         if text.contains("://") {
             settings.warnings.push(format!(
                 "{variable}: holds the link of a service, not a port, and moves no listener"

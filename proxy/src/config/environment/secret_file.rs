@@ -1,13 +1,13 @@
-//! Secrets out of files. Each variable that holds a secret has a second variable, with `_FILE` behind its name, for the
-//! path of a file with the secret: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change
-//! while we run.
+//! Secrets from files. Each variable that holds a secret has a second variable, with `_FILE` appended to its name, for
+//! the path of a file with the secret: a file is not inherited, not shown by `ps e` or `docker inspect`, and can change
+//! while the gateway runs.
 
 use std::io::Read;
 use std::path::Path;
 
 use tooldock_workers::regular_file;
 
-/// The variables that hold a secret, and those that name a file with it.
+/// The variables that hold a secret, each with the variable that names a file with the secret.
 const SECRETS: [(&str, &str); 5] = [
     ("BEARER_TOKEN", "BEARER_TOKEN_FILE"),
     ("MANAGER_INTERNAL_TOKEN", "MANAGER_INTERNAL_TOKEN_FILE"),
@@ -16,10 +16,10 @@ const SECRETS: [(&str, &str); 5] = [
     ("SESSION_KEY", "SESSION_KEY_FILE"),
 ];
 
-/// A larger file is some other file.
+/// Maximum size of a file with a secret, in bytes.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The variable that names a file in place of this one.
+/// The variable that names a file with the secret, for a variable that may hold the secret itself.
 pub(super) fn variable_of(secret: &str) -> Option<&'static str> {
     let found = SECRETS.iter().find(|(name, _)| *name == secret);
     found.map(|(_, file)| *file)

@@ -1,18 +1,19 @@
-//! Variables that are ours and that this version does not act on: those of features that are not built yet, and names with
-//! our prefix that mean nothing. An operator who sets one is told, since the setting would seem to be in force.
+//! Variables that belong to this program and have no effect in this version: those of features that are not built yet,
+//! and unknown names with the program's prefix. A warning names each one that is set, since the setting would seem to
+//! be in force.
 
 use super::ports;
 use super::{Environment, Settings};
 
-/// The variables of features that are not built yet. To be removed with the feature.
+/// The variables of features that are not built yet. A variable is removed here when its feature is built.
 const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 
-/// Endings of variables that Kubernetes and Docker set for a service that has our name; no operator chose those.
+/// Endings of variables that Kubernetes and Docker set for a service called `tooldock`; no operator chose those.
 const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
 
-/// Returns true if a variable is ours, as far as its name tells.
+/// Returns true if a variable belongs to this program, judged by its name.
 pub(super) fn is_variable(name: &str) -> bool {
     let is_ours = name.strip_prefix(PREFIX).is_some_and(|rest| {
         let rest = format!("_{rest}");
@@ -21,7 +22,7 @@ pub(super) fn is_variable(name: &str) -> bool {
     is_ours || LATER.contains(&name)
 }
 
-/// The sentence that names them, if any is set.
+/// The warning about variables without effect, if any is set.
 pub(super) fn warning(environment: &Environment, settings: &Settings) -> Option<String> {
     let listeners = &settings.config.listeners;
     let is_port = |name: &str| {

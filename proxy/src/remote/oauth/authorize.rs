@@ -24,10 +24,10 @@ use super::kept::AuthorizationRecord;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// The gateway's name where it registers as a client.
+/// The name under which the gateway registers as a client.
 const CLIENT_NAME: &str = "ToolDock";
 
-/// An authorization that waits for a person's consent.
+/// A request for authorization that waits for a person's consent.
 pub(crate) struct Asking {
     session: AuthorizationSession,
     http: Arc<Http>,
@@ -38,18 +38,18 @@ pub(crate) struct Asking {
     bound: Binding,
 }
 
-/// The outcome of a redirect.
+/// The result of the browser's redirect to the gateway.
 pub(crate) enum RedirectOutcome {
     /// The person consented.
     Given(Authorization),
-    /// The person refused, or the authorization server did not take the answer.
+    /// The person refused, or the authorization server did not accept the code.
     Refused(String),
-    /// The redirect does not answer this request.
+    /// The redirect does not belong to this request.
     Foreign,
 }
 
 impl Asking {
-    /// Asks for an authorization. The browser comes back to `redirect`.
+    /// Prepares the request for an authorization. The browser is redirected to `redirect` at its end.
     ///
     /// # Errors
     ///
@@ -112,19 +112,19 @@ impl Asking {
         })
     }
 
-    /// The address that a browser has to open.
+    /// The URL that the person has to open in a browser.
     pub(crate) fn address(&self) -> &str {
         &self.session.auth_url
     }
 
-    /// The authorization server that is asked: its issuer, or the endpoint that the configuration names in its place.
+    /// The authorization server: its issuer, or the configured token endpoint if there is no issuer.
     pub(crate) fn issuer(&self) -> String {
         let issuer = self.bound.issuer.as_deref();
         self.http
             .words(issuer.unwrap_or(&self.bound.token_endpoint))
     }
 
-    /// Takes the address that the browser came back to.
+    /// Completes the authorization with the URL to which the browser was redirected.
     pub(crate) async fn finish(&self, address: &str) -> RedirectOutcome {
         let Ok(url) = Url::parse(address) else {
             return RedirectOutcome::Foreign;
@@ -167,8 +167,8 @@ impl Asking {
         }
     }
 
-    /// The reason why an answer does not come from the authorization server that was asked (RFC 9207). `None`: nothing
-    /// says so.
+    /// The reason why a redirect does not come from the authorization server that was asked (RFC 9207); `None` if
+    /// nothing contradicts it.
     fn mixed_up(&self, url: &Url) -> Option<String> {
         let mut issuers = url.query_pairs().filter(|(name, _)| name == "iss");
         let (_, named) = issuers.next()?;
@@ -189,7 +189,7 @@ impl Asking {
     }
 }
 
-/// The text for the operator that authorizes the gateway.
+/// The text of a reason for the operator who authorizes the gateway.
 fn logged(reason: Reason) -> String {
     reason.logged
 }

@@ -1,5 +1,5 @@
-//! The authorization server, client and resource that an authorization was given for. Its tokens and its client's secret go
-//! there and nowhere else, whatever the remote server or a changed configuration names later.
+//! The authorization server, client and resource that an authorization was given for. Its tokens and its client's
+//! secret are sent there and nowhere else, whatever the remote server or a changed configuration names later.
 
 use std::collections::BTreeSet;
 
@@ -9,29 +9,29 @@ use tooldock_workers::remote::{Backend, ClientAuth, OAuthSpec, RemoteServer};
 
 use super::issuer;
 
-/// The way in which the gateway became a client of the authorization server.
+/// How the gateway became a client of the authorization server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Registration {
     /// The configuration names the client.
     Configured,
-    /// The gateway registered by itself (RFC 7591). The client is known to that authorization server alone.
+    /// The gateway registered itself (RFC 7591). Only this authorization server knows the client.
     Dynamic,
 }
 
 /// The binding of an authorization, kept with its tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Binding {
-    /// The authorization server. `None`: the configuration names its endpoints instead.
+    /// The issuer of the authorization server; `None` if the configuration names endpoints instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) issuer: Option<String>,
-    /// The only address where tokens are renewed.
+    /// The only URL at which the tokens are renewed.
     pub(super) token_endpoint: String,
     pub(super) registration: Registration,
     pub(super) client_auth: ClientAuth,
     /// The resource that the authorization server was told (RFC 8707).
     pub(super) resource: String,
-    /// The configured resource, which the server may have widened.
+    /// The configured resource, in whose place the server may have named a wider one.
     asked_for: String,
     /// The scopes that the configuration named.
     scopes: BTreeSet<String>,
@@ -40,7 +40,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Binds an authorization to a server as it is configured, and to the authorization server of these metadata.
+    /// Binds an authorization to a server as it is configured, and to the authorization server that `metadata`
+    /// describes.
     pub(super) fn new(
         server: &RemoteServer,
         spec: &OAuthSpec,
@@ -59,10 +60,10 @@ impl Binding {
         }
     }
 
-    /// The reason why the authorization does not count for a server as it is configured now, in words that follow "it was
-    /// given for". `None`: it counts.
+    /// The reason why the authorization does not count for a server as it is configured now, in words that follow "it
+    /// was given for"; `None` if it counts.
     ///
-    /// Fewer backends are no difference: none of them is new to the tokens.
+    /// Removed backends make no difference: none of the remaining ones is new to the tokens.
     pub(super) fn differs(
         &self,
         server: &RemoteServer,
@@ -118,7 +119,7 @@ impl Binding {
         None
     }
 
-    /// The first of these issuers, where the authorization was given at none of them.
+    /// The first of `named`, if the authorization was given at none of these issuers.
     pub(super) fn another<'a>(&self, named: &'a [String]) -> Option<&'a str> {
         let own = self.issuer.as_deref()?;
         let is_own = |it: &String| issuer::is_same(it, own);
@@ -136,7 +137,7 @@ fn registration(spec: &OAuthSpec) -> Registration {
     }
 }
 
-/// The choice that the library makes for codes.
+/// The form of sending the client's secret that the library chooses in requests with codes.
 fn client_auth(metadata: &AuthorizationMetadata) -> ClientAuth {
     let methods = metadata
         .additional_fields

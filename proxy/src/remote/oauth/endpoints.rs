@@ -18,12 +18,12 @@ pub(super) struct Endpoints {
     pub(super) metadata: AuthorizationMetadata,
 }
 
-/// Client of a server's authorization server. Metadata come from the addresses of the issuer, also where the remote
-/// server named the issuer: naming an issuer does not decide where that issuer takes codes, secrets and tokens.
+/// Makes the client of a server's authorization server. The metadata are fetched from addresses of the issuer, even if
+/// the remote server named the issuer: that server does not decide where the issuer takes codes, secrets and tokens.
 ///
 /// # Errors
 ///
-/// The reason why it cannot be asked, in words of the authorization server.
+/// The reason why the authorization server cannot be asked, in its words where it gave some.
 pub(super) async fn manager(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -52,7 +52,7 @@ pub(super) async fn manager(
     })
 }
 
-/// The metadata that the configuration gives. `None`: it names neither endpoints nor an issuer.
+/// The metadata of the configured endpoints or issuer; `None` if the configuration names neither.
 pub(super) async fn configured(
     http: &Http,
     spec: &OAuthSpec,
@@ -66,18 +66,18 @@ pub(super) async fn configured(
 
 fn written(spec: &OAuthSpec, token_url: &str) -> AuthorizationMetadata {
     let mut metadata = AuthorizationMetadata::default();
-    // The type requires it, even where no person authorizes anything.
+    // The type requires this address, even if no person authorizes the gateway.
     let authorization_url = spec.authorization_url.as_deref().unwrap_or(token_url);
     authorization_url.clone_into(&mut metadata.authorization_endpoint);
     token_url.clone_into(&mut metadata.token_endpoint);
     metadata
 }
 
-/// The issuers that a remote server names now (RFC 9728), in its order; none where it names none.
+/// The issuers that a remote server names now (RFC 9728), in its order; empty if it names none.
 ///
 /// # Errors
 ///
-/// The issuers are unknown for now: the server did not answer, or not in a readable way.
+/// When the issuers are unknown for now: the server did not answer, or not in a readable way.
 pub(super) async fn issuers_of(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -87,7 +87,7 @@ pub(super) async fn issuers_of(
     let manager = at_resource(&http, spec).await?;
     match named(&manager).await {
         Ok(named) => Ok(named),
-        // An authorization server elsewhere that does not answer was named all the same.
+        // An authorization server on another host was named, even if it does not answer.
         Err(AuthError::DiscoveryRequestFailed { url, .. }) if !is_at(&url, &spec.resource) => {
             Ok(issuer::of_address(&url))
         }
@@ -95,12 +95,12 @@ pub(super) async fn issuers_of(
     }
 }
 
-/// Returns true if an address has the origin of a resource.
+/// Returns true if a URL has the origin of a resource.
 fn is_at(url: &Url, resource: &str) -> bool {
     Url::parse(resource).is_ok_and(|it| it.origin() == url.origin())
 }
 
-/// The manager whose address is the resource, for which tokens are requested.
+/// Makes the manager for the resource for which tokens are requested.
 async fn at_resource(http: &Arc<Http>, spec: &OAuthSpec) -> Result<AuthorizationManager, Reason> {
     let own = Arc::clone(http);
     let manager = AuthorizationManager::new_with_oauth_http_client(&*spec.resource, own).await;
@@ -113,7 +113,7 @@ async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError>
             Ok(found.metadata.issuer.into_iter().collect())
         }
         Ok(_) => Ok(Vec::new()),
-        // Named all the same.
+        // The issuers are named, even if their servers do not answer.
         Err(AuthError::AuthorizationServersUnavailable {
             authorization_servers,
             ..
@@ -129,7 +129,7 @@ async fn named(manager: &AuthorizationManager) -> Result<Vec<String>, AuthError>
 }
 
 impl Endpoints {
-    /// The reason that an error gives.
+    /// The reason in an error of the library.
     pub(super) fn reason(&self, error: &AuthError) -> Reason {
         self.http.reason(&error.to_string())
     }

@@ -1,4 +1,4 @@
-//! Fetching a token in the gateway's own name.
+//! Fetches a token in the gateway's own name.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::endpoints::manager;
 use super::words::Reason;
 use crate::remote::RemoteClient;
 
-/// Asks the authorization server of a server for a token. `before` are tokens that it issued earlier.
+/// Requests a token from a server's authorization server. `before` are tokens that it issued earlier.
 ///
 /// # Errors
 ///
-/// The reason why there is no token, in words of the authorization server.
+/// The reason why there is no token, in the authorization server's words where it gave some.
 pub(super) async fn token(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,

@@ -1,7 +1,8 @@
-//! The way to an authorization server: that of the remote server whose token is wanted, so that the same rules hold.
+//! The HTTP client for an authorization server. It uses the settings of the remote server whose token is wanted, so
+//! that the same rules hold.
 //!
-//! Most addresses that are asked are discovered: the remote server, or metadata, have named them. These lead to the public
-//! Internet and are encrypted, unless the operator has written the same host or allows private addresses.
+//! Most addresses are discovered: the remote server, or metadata, have named them. A discovered address must be public
+//! and encrypted, unless the operator has written the same host or allows private addresses.
 
 use std::io;
 use std::pin::Pin;
@@ -25,20 +26,20 @@ use super::token_endpoint;
 use super::words::{Reason, one_line};
 use crate::remote::{RemoteClient, lock};
 
-/// The longest answer of an authorization server, in bytes.
+/// Maximum size of an authorization server's answer, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
 
 /// The error for a client's secret that no header can hold.
 const UNSHOWABLE: &str = "the client's secret cannot be shown in a header";
 
-/// Sends requests to authorization servers. Redirects are never followed, not even to the slash at the end of a path: a
-/// client's secret, for example, goes to the named address only.
+/// Sends requests to authorization servers. Redirects are never followed, not even to the slash at the end of a path:
+/// the secret of a client, for example, is sent to the named address only.
 pub(super) struct Http {
     client: Weak<RemoteClient>,
     server: Arc<RemoteServer>,
-    /// Values that no text may show, beside the secrets of the server.
+    /// Values that no text may contain, beside the secrets of the server.
     hidden: Mutex<Vec<Secret>>,
-    /// The cause of the last failure: the libraries above do not pass it on.
+    /// The cause of the last failure, kept here because the libraries above do not pass it on.
     failed: Mutex<Option<NoAnswer>>,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Http {
 struct NoAnswer {
     /// The text for the log.
     why: String,
-    /// The text for clients, where the reason names an address that they must not see.
+    /// The text for clients, if `why` names an address that they must not see.
     told: Option<String>,
 }
 
@@ -93,7 +94,7 @@ impl Http {
         http
     }
 
-    /// Hides these values in all texts from now on, also in the encoding of forms.
+    /// Hides values in all texts from now on, also as they are encoded in forms.
     pub(super) fn hide(&self, values: impl IntoIterator<Item = Secret>) {
         let mut hidden = lock(&self.hidden);
         for value in values {
@@ -105,19 +106,19 @@ impl Http {
         }
     }
 
-    /// Hides the secret of a client in all texts from now on, in either form of sending it.
+    /// Hides the secret of a client in all texts from now on, in both forms of sending it.
     pub(super) fn hide_client(&self, id: &str, secret: &str) {
         let basic = token_endpoint::basic(id, secret);
         self.hide([Secret::new(secret), Secret::new(basic)]);
     }
 
-    /// A foreign text as one line of bounded length, without secrets.
+    /// Reduces a text of another server to one line of bounded length, without secrets.
     pub(super) fn words(&self, text: &str) -> String {
         let hidden = lock(&self.hidden).clone();
         one_line(&self.server, &hidden, text)
     }
 
-    /// The reason that an error gives, with the cause of the last failed request.
+    /// The reason in an error of the library, with the cause of the last failed request.
     pub(super) fn reason(&self, error: &str) -> Reason {
         let failed = lock(&self.failed).clone();
         let Some(NoAnswer { why, told }) = failed else {
@@ -133,7 +134,7 @@ impl Http {
         }
     }
 
-    /// The answer of a token endpoint in the form that the library reads.
+    /// The answer of a token endpoint, rewritten in the form that the library reads.
     fn normalized(&self, answer: Response<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let words = |text: &str, own: &[Secret]| {
             let mut hidden = lock(&self.hidden).clone();
@@ -143,8 +144,8 @@ impl Http {
         Ok(token_endpoint::normalized(answer, &words)?)
     }
 
-    /// An authorization server, to be connected to by the rules (addresses, TLS, time limits) of the remote server that the
-    /// token is for.
+    /// Settings for connecting to the authorization server at `backend`, with the rules (addresses, TLS, time limits) of
+    /// the remote server that the token is for.
     fn at(&self, backend: Backend) -> RemoteServer {
         let spec = &self.server.spec;
         let at = BackendSpec {
@@ -156,7 +157,7 @@ impl Http {
         let spec = RemoteSpec {
             backends: vec![at],
             headers: HeaderRules {
-                // A client may have to authenticate there.
+                // Clients may have to authenticate at the authorization server.
                 pass: vec!["authorization".into()],
                 ..HeaderRules::default()
             },
@@ -165,7 +166,7 @@ impl Http {
             oauth: None,
             keepalive: 0,
             tls: TlsSpec {
-                // The server's own certificate and name.
+                // The client certificate and server name are for the remote server alone.
                 identity: None,
                 server_name: None,
                 ..spec.tls.clone()
@@ -206,7 +207,7 @@ impl Http {
         }
     }
 
-    /// Sends a request for a token, and once more in the other form where the endpoint does not take the client.
+    /// Sends a request for a token. If the endpoint refuses the client, sends it once more in the other form.
     async fn token(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>, NoAnswer> {
         let Some(client) = token_endpoint::TokenClient::of(&request) else {
             let answer = self.sent(request).await?;
@@ -245,12 +246,12 @@ impl Http {
         }
     }
 
-    /// Sends a request, and remembers the cause of a failure. A redirect comes without its address, so that it cannot be
-    /// followed.
+    /// Sends a request, and remembers the cause of a failure. The address of a redirect is removed from the answer, so
+    /// that it cannot be followed.
     ///
     /// # Errors
     ///
-    /// The address may not be asked, or gave no answer of bounded length.
+    /// When the address may not be asked, or gave no answer of bounded length.
     pub(super) async fn send(
         &self,
         request: Request<Vec<u8>>,

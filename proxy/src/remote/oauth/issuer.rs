@@ -1,5 +1,5 @@
-//! The metadata of an authorization server (RFC 8414), from the addresses that belong to its issuer. Metadata of another
-//! issuer count for nothing, wherever they are found.
+//! The metadata of an authorization server (RFC 8414), from the addresses that belong to its issuer. Metadata that name
+//! another issuer are refused, wherever they are found.
 
 use http::{Method, Request, StatusCode};
 use oauth2::url::Url;
@@ -8,15 +8,15 @@ use rmcp::transport::auth::AuthorizationMetadata;
 use super::http_client::Http;
 use super::words::Reason;
 
-/// The two names that metadata have below `/.well-known/`.
+/// The two well-known paths of metadata.
 const OAUTH: &str = "/.well-known/oauth-authorization-server";
 const OPENID: &str = "/.well-known/openid-configuration";
 
-/// Fetches the metadata of an issuer. They name that very issuer.
+/// Fetches the metadata of an issuer, and checks that they name this issuer.
 ///
 /// # Errors
 ///
-/// The reason why there are none, as one line.
+/// The reason why there are no metadata, as one line.
 pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationMetadata, Reason> {
     let reason = |text: &str| http.reason(text);
     for address in addresses(issuer).map_err(|text| reason(&text))? {
@@ -53,7 +53,7 @@ pub(super) async fn metadata(http: &Http, issuer: &str) -> Result<AuthorizationM
     )))
 }
 
-/// Returns true if two texts name one issuer: they are equal, but for the slash of an address without a path.
+/// Returns true if two texts name the same issuer: they are equal, or differ in the slash of a URL without a path.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     fn without_root(issuer: &str) -> &str {
         let bare = issuer.strip_suffix('/').unwrap_or(issuer);
@@ -66,7 +66,7 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
     without_root(one) == without_root(other)
 }
 
-/// The issuers whose metadata are at an address: with a slash at the end, and without. None of any other address.
+/// The issuers whose metadata are at a URL: with a slash at the end, and without. Empty for a URL of another form.
 pub(super) fn of_address(address: &Url) -> Vec<String> {
     let path = address.path();
     let inserted = [OAUTH, OPENID].iter().find_map(|it| path.strip_prefix(it));
@@ -82,7 +82,7 @@ pub(super) fn of_address(address: &Url) -> Vec<String> {
     vec![issuer(own), issuer(&format!("{own}/"))]
 }
 
-/// The addresses of an issuer's metadata, in the order in which they are asked.
+/// The URLs of an issuer's metadata, in the order in which they are tried.
 fn addresses(issuer: &str) -> Result<Vec<Url>, String> {
     let wrong = || format!("{issuer} is no URL of an authorization server");
     let url = Url::parse(issuer).map_err(|_| wrong())?;

@@ -1,10 +1,10 @@
 //! Tokens of the grant `authorization_code`: authorized by a person in a browser ([`super::authorize`]), kept in the store
 //! of authorizations, and renewed there.
 //!
-//! A renewed token is kept before it is used: many authorization servers take a refresh token once. If the authorization
-//! server refuses to renew, or the remote server names another one, the authorization is over: it is forgotten, and the
-//! gateway has to be authorized again. If the configuration has changed, it is kept for the previous configuration, and its
-//! tokens are not used ([`Binding`]).
+//! A renewed token is stored before it is used: many authorization servers accept a refresh token once. If the
+//! authorization server refuses to renew, or the remote server names another one, the authorization is removed, and the
+//! gateway has to be authorized again. If the configuration has changed, the authorization is kept for the previous
+//! configuration, and its tokens are not used ([`Binding`]).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,29 +30,29 @@ use super::words::{Reason, one_line};
 use super::{End, NoToken, Token};
 use crate::remote::RemoteClient;
 
-/// The lifetime of a token without a stated one: until the server refuses it.
+/// Lifetime of a token whose endpoint states none. A server may refuse the token earlier.
 const UNSAID: Duration = Duration::from_secs(24 * 3600);
 
 /// The record of an authorization in the store.
 #[derive(Serialize, Deserialize)]
 pub(super) struct AuthorizationRecord {
-    /// The id of the gateway as a client of the authorization server.
+    /// Client id of the gateway at the authorization server.
     pub(super) client_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client_secret: Option<String>,
     pub(super) credentials: StoredCredentials,
-    /// Absent in files of versions that did not bind authorizations.
+    /// The binding; `None` in records of versions that did not bind authorizations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) bound: Option<Binding>,
 }
 
 impl AuthorizationRecord {
-    /// The record in the form of the store.
+    /// The record as the text that is stored.
     pub(super) fn secret(&self) -> Secret {
         Secret::new(serde_json::to_string(self).expect("texts and numbers are JSON"))
     }
 
-    /// The values that must not appear in texts.
+    /// The secret values of the record, which must not appear in texts.
     pub(super) fn hidden(&self) -> Vec<Secret> {
         let response = self.credentials.token_response.as_ref();
         let access = response.map(|it| it.access_token().secret());
@@ -61,7 +61,7 @@ impl AuthorizationRecord {
         values.into_iter().flatten().map(Secret::new).collect()
     }
 
-    /// The access token, with the rest of its lifetime. `None`: there is none, or no header can hold it.
+    /// The access token, with its remaining lifetime; `None` if there is none, or no header can hold it.
     fn token(&self) -> Option<Token> {
         let response = self.credentials.token_response.as_ref()?;
         let received = self.credentials.token_received_at.unwrap_or_default();
@@ -74,13 +74,13 @@ impl AuthorizationRecord {
     }
 }
 
-/// The store of the tokens, and the person that authorized them.
+/// The store of an authorization's tokens, and the person that authorized the gateway.
 pub(super) struct AuthorizationSlot<'a> {
     pub(super) store: &'a Arc<AuthorizationStore>,
     pub(super) authorizer: &'a Authorizer,
 }
 
-/// The token of an authorization, renewed where it is old, expired, or `refused` by the server.
+/// The token of an authorization; renewed if it is old, expired, or `refused` by the server.
 ///
 /// # Errors
 ///
@@ -156,11 +156,11 @@ pub(super) async fn token(
         .ok_or_else(|| NoToken::Now(super::UNSENDABLE.into()))
 }
 
-/// Binds an authorization from a version that did not bind them, where the configuration names the authorization server.
-/// Such a record does not name the server that it was given for, and is therefore not renewed by discovered addresses of
-/// that server.
+/// Binds an authorization from a version that did not bind them, if the configuration names the authorization server.
+/// Such a record does not name the server that it was given for, and is therefore not renewed at addresses that the
+/// remote server names.
 ///
-/// The inner error is the reason why it is no longer valid.
+/// The inner error is the reason why the authorization is no longer valid.
 async fn adopt(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -185,13 +185,13 @@ async fn adopt(
     if let Some(before) = before.filter(another) {
         return Ok(Err(format!("the authorization was given at {before}")));
     }
-    // In the spelling of the library.
+    // Spelled as the library spells URLs.
     let resource = Url::parse(&spec.resource).map_or_else(|_| spec.resource.clone(), String::from);
     Ok(Ok(Binding::new(server, spec, &metadata, resource)))
 }
 
-/// Another authorization server that the remote server names now, in place of the one that authorized the gateway. `None`
-/// also where the server names none: its authorization server is unchanged.
+/// The authorization server that the remote server names now, if it is another than the one that authorized the
+/// gateway. `None` also if the server names none: its authorization server is unchanged.
 async fn elsewhere(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -203,7 +203,7 @@ async fn elsewhere(
         return None;
     }
     let timeouts = server.spec.timeouts;
-    // Half of the time limit of the whole: the renewal comes after it.
+    // Half of the whole time limit, since the renewal comes after this.
     let limit = (timeouts.connect + timeouts.head) / 2;
     let named = timeout(limit, issuers_of(client, server, spec)).await;
     let named = match named {

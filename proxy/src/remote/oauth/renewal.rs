@@ -1,4 +1,4 @@
-//! Renewing a token at the token endpoint that an authorization is bound to. Nothing is discovered for that.
+//! Renews tokens at the token endpoint that their authorization is bound to, without any discovery.
 
 use std::io;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ type Client = oauth2::Client<
 
 /// The reason why a token was not renewed.
 pub(super) enum RenewalError {
-    /// A later try may succeed.
+    /// A later attempt may succeed.
     Now(Reason),
-    /// No later try can succeed.
+    /// No later attempt can succeed.
     Over(Reason),
 }
 
@@ -41,7 +41,7 @@ pub(super) enum RenewalError {
 ///
 /// # Errors
 ///
-/// The reason why they are not renewed, as one line.
+/// The reason why the tokens are not renewed, as one line.
 pub(super) async fn renew(
     client: &Arc<RemoteClient>,
     server: &Arc<RemoteServer>,
@@ -98,7 +98,7 @@ fn failed(error: &RequestTokenError<io::Error, BasicErrorResponse>, http: &Http)
     }
 }
 
-/// The renewed tokens, with the previous refresh token and scopes where the answer has none.
+/// The renewed tokens, with the previous refresh token and scopes if the answer has none.
 fn credentials(
     kept: &AuthorizationRecord,
     refresh: &RefreshToken,

@@ -1,4 +1,4 @@
-//! Adapts requests to token endpoints, and the answers, to endpoints that deviate from RFC 6749.
+//! Adapts token requests and their answers to endpoints that deviate from RFC 6749.
 //!
 //! A client sends its secret in the header `Authorization` or in the body. An endpoint that accepts only one form may
 //! not say which: if it refuses the client, the other form is tried once and remembered. Answers are read leniently and
@@ -19,13 +19,13 @@ use serde_json::{Map, Value};
 use tooldock_workers::remote::ClientAuth;
 use tooldock_workers::secret::Secret;
 
-/// Larger numbers of seconds count as this one: some thirty million years.
+/// Maximum of a number of seconds, some thirty million years; larger numbers are reduced to it.
 const SECONDS_MAX: f64 = 1e15;
 
-/// The type of forms.
+/// The media type of forms.
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// True for requests that ask a token endpoint for a token.
+/// Returns true for requests for a token at a token endpoint.
 pub(super) fn is_token_request(request: &Request<Vec<u8>>) -> bool {
     *request.method() == Method::POST
         && media(request.headers()) == FORM
@@ -105,12 +105,12 @@ impl TokenClient {
     }
 }
 
-/// A client and its secret in the form of the header. RFC 6749 §2.3.1: each is encoded as in a form.
+/// The value of `Basic` credentials for a client. Id and secret are each encoded as in a form (RFC 6749 §2.3.1).
 pub(super) fn basic(id: &str, secret: &str) -> String {
     BASE64_STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)))
 }
 
-/// A text in the encoding of forms.
+/// Encodes a text as in a form.
 pub(super) fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
@@ -129,8 +129,8 @@ pub(super) fn other(form: ClientAuth) -> ClientAuth {
     }
 }
 
-/// True if the endpoint refuses the client's id and secret, or does not find them: endpoints that read one form alone call a
-/// request in the other form invalid, or its client unauthorized.
+/// Returns true if the endpoint refuses the client's id and secret, or does not find them: endpoints that read only one
+/// form call a request in the other form invalid, or its client unauthorized.
 pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
     const REFUSALS: [&str; 3] = ["invalid_client", "invalid_request", "unauthorized_client"];
     let error = members(answer).and_then(|it| it.get("error")?.as_str().map(str::to_owned));
@@ -142,7 +142,7 @@ pub(super) fn refuses_client(answer: &Response<Vec<u8>>) -> bool {
     }
 }
 
-/// The members of an answer, which is JSON or a form.
+/// The members of an answer, which may be JSON or a form.
 fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
     let body = answer.body().strip_prefix(b"\xef\xbb\xbf");
     let body = body.unwrap_or(answer.body());
@@ -164,10 +164,11 @@ fn members(answer: &Response<Vec<u8>>) -> Option<Map<String, Value>> {
         .then_some(members)
 }
 
-/// Makes words of a token endpoint fit to be passed on: without secrets, those of the answer itself among them, and cut.
+/// Function that makes a text of a token endpoint fit for logs and errors: removes secrets, also the given ones of the
+/// answer itself, and cuts the text.
 pub(super) type Words<'a> = dyn Fn(&str, &[Secret]) -> String + Sync + 'a;
 
-/// The members of an object of JSON. Members that cannot be read, such as a number beyond all numbers, count as not given.
+/// The members of a JSON object. Members that cannot be read, such as a number out of range, are omitted.
 fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
     let members = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(json).ok()?;
     let members = members.into_iter();
@@ -179,7 +180,7 @@ fn json_members(json: &[u8]) -> Option<Map<String, Value>> {
 ///
 /// # Errors
 ///
-/// It is neither. The error describes it without its body.
+/// When the answer is no token and no error. The message describes the answer without its body.
 pub(super) fn normalized(
     answer: Response<Vec<u8>>,
     words: &Words<'_>,
@@ -230,7 +231,7 @@ pub(super) fn normalized(
     Ok(normalized)
 }
 
-/// Rewrites the members of a token for the library. Unreadable members count as absent.
+/// Rewrites the members of a token answer for the library. Unreadable members count as absent.
 fn mend(token: &mut Map<String, Value>) {
     if !token.get("token_type").is_some_and(Value::is_string) {
         token.insert("token_type".into(), "bearer".into());
@@ -262,7 +263,7 @@ fn mend(token: &mut Map<String, Value>) {
     }
 }
 
-/// A number of seconds, also as text or with a fraction. Huge numbers count as a number that is as good as any of them.
+/// Reads a number of seconds, also from a text or with a fraction. Numbers above [`SECONDS_MAX`] are reduced to it.
 fn seconds(value: &Value) -> Option<u64> {
     let number: f64 = match value {
         Value::Number(number) => number.as_f64(),
@@ -274,8 +275,8 @@ fn seconds(value: &Value) -> Option<u64> {
     Some(seconds.as_secs())
 }
 
-/// The remaining lifetime of a JWT; `None` if it is over. The signature is not checked, since the token comes from its
-/// issuer.
+/// The remaining lifetime of a JWT in seconds; `None` if it is over. The signature is not checked, since the token
+/// comes from its issuer.
 fn until_expiry(bearer: &str) -> Option<u64> {
     let claims = bearer.split('.').nth(1)?.trim_end_matches('=');
     let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
@@ -286,10 +287,10 @@ fn until_expiry(bearer: &str) -> Option<u64> {
         .filter(|it| *it > 0)
 }
 
-/// The members of an answer whose values are secrets.
+/// Names of answer members whose values are secrets.
 const SECRETS: [&str; 4] = ["access_token", "refresh_token", "id_token", "client_secret"];
 
-/// The error of an answer without a token.
+/// The members of an error answer.
 fn error(members: &Map<String, Value>, words: &Words<'_>) -> Option<Map<String, Value>> {
     let secrets = SECRETS.iter().filter_map(|key| members.get(*key)?.as_str());
     let secrets: Vec<_> = secrets.map(Secret::new).collect();

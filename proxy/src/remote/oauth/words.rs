@@ -1,4 +1,4 @@
-//! Texts about a token that could not be fetched. Operators read all of them, in the log; texts for clients contain
+//! Texts about a token that could not be fetched. The log shows all of them to operators; texts for clients contain
 //! neither secrets nor addresses that are not public, whatever their source.
 
 use std::net::{IpAddr, SocketAddr};
@@ -7,13 +7,13 @@ use tooldock_workers::address::is_public;
 use tooldock_workers::remote::RemoteServer;
 use tooldock_workers::secret::Secret;
 
-/// The longest reason that is passed on, in characters.
+/// Maximum length of a reason, in characters.
 const REASON_MAX: usize = 300;
 
-/// Stands for an address that is not public.
+/// Text that replaces an address that is not public.
 const PRIVATE: &str = "[private address]";
 
-/// Endings of names that lead into a network of its own.
+/// Endings of host names inside private networks.
 const PRIVATE_ENDINGS: [&str; 11] = [
     ".localhost",
     ".localdomain",
@@ -38,7 +38,7 @@ pub(super) struct Reason {
 }
 
 impl Reason {
-    /// The reason with further words behind it, which clients may read as they are.
+    /// Appends words to both texts, which clients may read as they are.
     pub(super) fn followed_by(self, more: &str) -> Self {
         Self {
             logged: format!("{}{more}", self.logged),
@@ -70,14 +70,14 @@ impl From<&str> for Reason {
     }
 }
 
-/// A foreign text as one line of bounded length, without the secrets of a server and without `hidden`. Secrets are removed
-/// before the text is cut.
+/// Reduces a text of another server to one line of bounded length, without the secrets of `server` and without
+/// `hidden`. Secrets are removed before the text is cut.
 pub(super) fn one_line(server: &RemoteServer, hidden: &[Secret], text: &str) -> String {
     let text = server.excerpt(text, hidden, REASON_MAX);
     text.replace(char::is_control, " ")
 }
 
-/// A text with a phrase in the place of each address that is not public, also where that is part of a URL.
+/// Replaces each address that is not public by a phrase, also inside URLs.
 fn without_private_addresses(text: &str) -> String {
     let ends_word =
         |character: char| character.is_whitespace() || "\"'`<>(){},;=|".contains(character);
@@ -117,12 +117,12 @@ fn is_private_literal(text: &str) -> bool {
         (_, Ok(address)) => address,
         _ => return false,
     };
-    // A text of colons alone is no address.
+    // Colons alone, which parse as an address, are none.
     !is_public(address) && text.contains(|it: char| it.is_ascii_hexdigit())
 }
 
-/// Returns true for a host, perhaps with its port, that is a name inside a private network. In a URL a name without a dot
-/// is one.
+/// Returns true for a host, perhaps with its port, that is a name inside a private network. In a URL, names without a
+/// dot are such names.
 fn is_private_name(host: &str, is_url: bool) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,

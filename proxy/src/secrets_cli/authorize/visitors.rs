@@ -1,5 +1,6 @@
-//! Connections to the port that a browser comes back to. Any process of this machine can open some and be silent, so all
-//! are read at once, and where there are too many the oldest gives way: a browser sends its request as soon as it connects.
+//! Connections to the port to which a browser is redirected. Any process of this machine can open connections and be
+//! silent, so all are read at once, and beyond [`READ_MAX`] the oldest is closed: a browser sends its request as soon
+//! as it connects.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,14 +13,14 @@ use tokio::time::timeout;
 use super::CALLBACK;
 use crate::remote::authorize::RedirectOutcome;
 
-/// Maximum number of connections that are read at once, and of browsers that are turned away at once.
+/// Maximum number of connections that are read at once, and of refusals that are written at once.
 const READ_MAX: usize = 64;
-/// How long a browser may take to send its request, and to take the response.
+/// Time limit for a browser to send its request, and to read the response.
 const REQUEST: Duration = Duration::from_secs(10);
-/// The longest head of a request, in bytes.
+/// Maximum size of a request's head, in bytes.
 const HEAD_MAX: usize = 32 * 1024;
 
-/// The connections that are open.
+/// The open connections, with the tasks that read their requests.
 #[derive(Default)]
 pub(super) struct Visitors {
     read: JoinSet<Option<(String, TcpStream)>>,
@@ -29,7 +30,7 @@ pub(super) struct Visitors {
 }
 
 impl Visitors {
-    /// Reads the request of a connection, in place of the oldest where there are too many.
+    /// Reads the request of a connection. Beyond [`READ_MAX`] connections, closes the oldest.
     pub(super) fn enter(&mut self, connection: TcpStream, origin: &str) {
         self.handles.retain(|it| !it.is_finished());
         if self.handles.len() >= READ_MAX
@@ -42,7 +43,8 @@ impl Visitors {
         self.handles.push_back(self.read.spawn(reads));
     }
 
-    /// The next address that a returning browser requests. `None` where no connection is open.
+    /// Waits for the next request to the redirect path; returns its URL and the connection. `None` if no connection is
+    /// open.
     pub(super) async fn next(&mut self) -> Option<(String, TcpStream)> {
         loop {
             if let Ok(Some(came)) = self.read.join_next().await? {
@@ -51,7 +53,8 @@ impl Visitors {
         }
     }
 
-    /// Tells a browser that its request is no answer, unless too many are being told that.
+    /// Tells a browser that its request does not belong to this authorization. Closes the connection unanswered if too
+    /// many are being told.
     pub(super) fn turn_away(&mut self, browser: TcpStream) {
         while self.turned_away.try_join_next().is_some() {}
         if self.turned_away.len() < READ_MAX {
@@ -80,7 +83,7 @@ pub(super) async fn tell(browser: TcpStream, answered: &RedirectOutcome) {
     respond(browser, status, text).await;
 }
 
-/// The address that a browser requests, if it is the redirect address.
+/// Reads a request; returns its URL if it is for the redirect path.
 async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, TcpStream)> {
     let mut head = Vec::with_capacity(2048);
     let read = async {
@@ -98,7 +101,7 @@ async fn came_back(mut connection: TcpStream, origin: &str) -> Option<(String, T
     let target = request.path?;
     let path = target.split('?').next()?;
     if request.method? != "GET" || path != CALLBACK {
-        // Browsers request an icon, too.
+        // Browsers also request an icon.
         respond(connection, "404 Not Found", "Not found\n").await;
         return None;
     }
@@ -115,6 +118,6 @@ async fn respond(mut connection: TcpStream, status: &str, text: &str) {
         connection.write_all(response.as_bytes()).await?;
         connection.shutdown().await
     };
-    // A browser that is gone reads nothing.
+    // A failure means that the browser is gone.
     let _ = timeout(REQUEST, write).await;
 }
