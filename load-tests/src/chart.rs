@@ -1,4 +1,4 @@
-//! Charts a scenario asks for, drawn as SVG by `plotters`: no fonts or system libraries are needed, and the same numbers give
+//! Charts of a scenario, drawn as SVG by `plotters`: no fonts or system libraries are needed, and the same numbers give
 //! the same bytes. The background is white, so that charts can be read on a dark page, too.
 
 mod axis;
@@ -11,53 +11,54 @@ use crate::report::Row;
 
 use axis::{Axis, number};
 
-/// (percentile or second, value), or (number of a group, value).
+/// Points (percentile or second, value), or (index of a group, value).
 pub(crate) type Points = Vec<(f64, f64)>;
 
-/// One picture.
+/// A chart, with its data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Chart {
-    /// Without the suffix: `tools_call` is written to `tools_call.svg`. A scenario's begin with its name.
+    /// File name without the suffix: `tools_call` is written to `tools_call.svg`. It begins with the name of the
+    /// scenario.
     pub(crate) file: String,
     pub(crate) title: String,
-    /// Of the values.
+    /// Unit of the values.
     pub(crate) unit: String,
     pub(crate) across: Across,
-    /// Names for the legend, and what is drawn.
+    /// Names for the legend, each with its points.
     pub(crate) series: Vec<(String, Points)>,
 }
 
-/// What the values stand beside.
+/// The kind of chart, by its axis across the values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Across {
-    /// Horizontal bars: a group for each name, in it a bar for each series.
+    /// Horizontal bars: a group per name, and in it a bar per series.
     Groups { names: Vec<String>, log: bool },
     /// Latency by percentile.
     Percentiles,
-    /// Something over the seconds of a run.
+    /// Values over the seconds of a run.
     Seconds,
 }
 
 const WIDTH: i32 = 820;
-/// Of the field lines are drawn in, with its axes.
+/// Height of the field in which lines are drawn, with its axes, in pixels.
 const HEIGHT: i32 = 350;
 const BAR: i32 = 17;
 const BETWEEN_GROUPS: i32 = 9;
 const MARGIN: i32 = 16;
-/// Of text.
+/// Height of a line of text, in pixels.
 const LINE: i32 = 20;
-/// Of an average letter, a little generous: fonts are the viewer's.
+/// Width of an average letter in pixels, rounded up: the viewer chooses the font.
 const LETTER: f64 = 7.1;
-/// At the end of the longest bar, for its value.
+/// Space at the end of the longest bar for its value, in pixels.
 const VALUE: i32 = 90;
-/// Labels that are longer are cut.
+/// Maximum length of a label in characters; longer labels are cut.
 const LABEL_MAX: usize = 44;
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GREY: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 
-/// That can be told apart on white, by most.
+/// Colours that most people can tell apart on white.
 struct Colours;
 
 #[rustfmt::skip]
@@ -71,7 +72,7 @@ impl Palette for Colours {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 impl Chart {
-    /// With nothing in it; what follows says what is drawn.
+    /// A chart without data, to which one of the following methods adds a drawing.
     pub(crate) fn new(file: &str, title: &str, unit: &str) -> Self {
         Self {
             file: file.to_owned(),
@@ -82,18 +83,18 @@ impl Chart {
         }
     }
 
-    /// Latency by percentile, a line for each.
+    /// Draws latencies by percentile, a line per series.
     pub(crate) fn percentiles(self, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
         self.with(Across::Percentiles, lines)
     }
 
-    /// Something over the seconds of a run, a line for each.
+    /// Draws values over the seconds of a run, a line per series.
     pub(crate) fn timeline(self, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
         self.with(Across::Seconds, lines)
     }
 
-    /// Horizontal bars: a group for each row, in it the median of each number. `numbers` are what the legend says and their
-    /// names.
+    /// Draws horizontal bars: a group per row, and in it the median of each number. `numbers` contains pairs of the
+    /// text in the legend and the name of the number.
     pub(crate) fn bars<'r>(
         self,
         groups: impl IntoIterator<Item = (String, &'r Row)>,
@@ -108,7 +109,7 @@ impl Chart {
         self.with(Across::Groups { names, log: false }, bars)
     }
 
-    /// Points that are no numbers are left out: neither a picture nor JSON can hold them.
+    /// Adds the data. Points that are not finite are left out: SVG and JSON cannot contain them.
     fn with(self, across: Across, lines: impl IntoIterator<Item = (String, Points)>) -> Self {
         let mut series: Vec<_> = lines.into_iter().collect();
         for (_, points) in &mut series {
@@ -121,7 +122,7 @@ impl Chart {
         }
     }
 
-    /// Bars whose values differ a hundred times.
+    /// Draws bars on a logarithmic axis, for values that differ by a factor of a hundred.
     pub(crate) fn logarithmic(mut self) -> Self {
         if let Across::Groups { log, .. } = &mut self.across {
             *log = true;
@@ -129,12 +130,14 @@ impl Chart {
         self
     }
 
+    /// Draws the chart as SVG.
+    ///
     /// # Errors
     ///
-    /// When `plotters` cannot draw it.
+    /// When `plotters` cannot draw the chart.
     pub(crate) fn svg(&self) -> anyhow::Result<String> {
         let legend = match (&self.across, &self.series[..]) {
-            // A single series of bars is what the title says.
+            // The title of the chart describes a single series of bars.
             (Across::Groups { .. }, [_]) => Vec::new(),
             (_, series) => legend(series),
         };
@@ -147,7 +150,7 @@ impl Chart {
         let size = (WIDTH as u32, (top + field) as u32);
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         root.fill(&WHITE)?;
-        // Titles are Markdown elsewhere.
+        // Titles contain Markdown.
         let title = self.title.replace('`', "");
         root.draw(&Text::new(title, (MARGIN, 10), ("sans-serif", 18.6)))?;
         for (series, (name, (x, y))) in legend.into_iter().enumerate() {
@@ -176,12 +179,12 @@ impl Chart {
         self.series.iter().flat_map(|(_, points)| points)
     }
 
-    /// The last place there is something at.
+    /// The largest percentile or second of all points.
     fn last(&self) -> f64 {
         self.points().map(|(at, _)| *at).fold(0.0, f64::max)
     }
 
-    /// Of the values, and what it is called.
+    /// The axis of the values, and its title.
     fn axis(&self, log: bool) -> (Axis, String) {
         let values = self.points().map(|(_, value)| *value);
         match log {
@@ -190,7 +193,7 @@ impl Chart {
         }
     }
 
-    /// The height of a group of bars.
+    /// The height of a group of bars, in pixels.
     fn group(&self) -> i32 {
         self.series.len().max(1) as i32 * BAR + BETWEEN_GROUPS
     }
@@ -271,7 +274,7 @@ fn shortened(label: &str) -> String {
     label.chars().take(LABEL_MAX - 1).chain(['…']).collect()
 }
 
-/// Names and where they stand, as many to a line as fit.
+/// Places the names of the legend, as many on a line as fit; returns each with its position.
 fn legend(series: &[(String, Points)]) -> Vec<(String, (i32, i32))> {
     let (mut x, mut y) = (MARGIN, 2 * LINE);
     let names = series.iter().map(|(name, _)| {

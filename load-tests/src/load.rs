@@ -1,7 +1,7 @@
-//! A closed loop: every connection sends its next request when it has the answer to the last.
+//! A closed loop: every connection sends its next request after the answer to the last one.
 //!
-//! A closed loop shows what a server can do and what it costs, not how long those wait who come when they like: that is the
-//! [`open`] loop.
+//! A closed loop measures the capacity and the cost of a server, but not the waiting time of clients that send at any
+//! time, which the [`open`] loop measures.
 
 mod curve;
 mod http;
@@ -25,34 +25,34 @@ use crate::wire::{Connection, Target};
 pub(crate) use shared::{Faults, Spent};
 use shared::{Phase, Shared};
 
-/// How long the last answers may take once the time is over.
+/// Maximum time for the last answers after the measurement.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
-/// How long requests that are sent once may take together.
+/// Maximum time for all requests of [`once`].
 const ONCE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What to send where, for how long, and whose CPU time to count.
+/// A load: the target, the requests, the duration, and the processes whose CPU time counts.
 pub(crate) struct Load {
     pub(crate) target: Target,
-    /// One for each connection.
+    /// A request for each connection.
     pub(crate) requests: Vec<Request>,
     pub(crate) expect: Expect,
     pub(crate) window: Window,
 }
 
-/// How long, and whose CPU time counts.
+/// The duration of a measurement, and the processes whose CPU time counts.
 #[derive(Default)]
 pub(crate) struct Window {
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
-    /// The processes under test; the first one lasts.
+    /// The processes under test; the first one must run to the end.
     pub(crate) front: Vec<u32>,
-    /// The Python worker behind them, or the stdio servers.
+    /// The processes behind them: the Python worker, or the stdio servers.
     pub(crate) workers: Vec<u32>,
 }
 
 impl Window {
-    /// As long as the options say.
+    /// A window with the durations of the options.
     pub(crate) fn by(options: &Options, front: Vec<u32>) -> Self {
         Self {
             warm_up: options.warm_up(),
@@ -63,31 +63,31 @@ impl Window {
     }
 }
 
-/// One measurement.
+/// The result of one measurement.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Sample {
     pub(crate) requests: u64,
     pub(crate) per_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// CPU time of the process under test, for one request.
+    /// CPU time of the processes under test per request, in microseconds.
     pub(crate) cpu_us: f64,
-    /// The part of it that was spent in the kernel, by its clock ticks.
+    /// The fraction of that CPU time spent in the kernel, counted in clock ticks.
     pub(crate) kernel_share: Option<f64>,
     pub(crate) worker_cpu_us: Option<f64>,
-    /// CPU time of this program, for one request: it takes part in the contest for the cores.
+    /// CPU time of this program per request, in microseconds: it competes for the cores.
     pub(crate) client_cpu_us: f64,
-    /// Cores that were busy with neither the process under test, nor its worker, nor this program. Much of it spoils
+    /// Cores kept busy by other work: not by the processes under test, their workers or this program. Much of it spoils
     /// a sample.
     pub(crate) other_cores: f64,
-    /// Connections the server closed after an answer. Not a fault, but each costs a new one.
+    /// Connections that the server closed after an answer. It is no fault, but each costs a new connection.
     pub(crate) closed: u64,
-    /// Microseconds by percentile.
+    /// Latency in microseconds by percentile.
     pub(crate) curve: Vec<(f64, f64)>,
 }
 
 impl Sample {
-    /// One line of progress.
+    /// Formats the sample as a line of progress.
     pub(crate) fn shown(&self) -> String {
         format!(
             "{:.0}/s, p50 {:.0} us, p99 {:.0} us, {:.1} us CPU",
@@ -100,18 +100,18 @@ impl Sample {
 ///
 /// # Errors
 ///
-/// When any answer of it was wrong or missing, warm-up included.
+/// When any answer was wrong or missing, warm-up included.
 pub(crate) async fn measure(load: Load) -> anyhow::Result<Sample> {
     let (sample, faults) = tolerant(load).await?;
     faults.none()?;
     sample
 }
 
-/// The same where wrong answers are a finding: they are counted apart, and not among the requests.
+/// Runs the load like [`measure`], but counts wrong answers separately instead of failing.
 ///
 /// # Errors
 ///
-/// When it cannot be begun or does not end. That nothing was answered is the error of the sample.
+/// When the load cannot be started or does not end. The inner error means that no request was answered.
 pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sample>, Faults)> {
     let shared = Shared::new()?;
     let mut connections = JoinSet::new();
@@ -130,8 +130,8 @@ pub(crate) async fn tolerant(load: Load) -> anyhow::Result<(anyhow::Result<Sampl
     observe(&shared, connections, &load.window).await
 }
 
-/// Sends each request once, so many of them at a time, and waits for all answers. The window's times do not count. Wrong
-/// answers are counted apart, and not among the requests.
+/// Sends each request once, `at_a_time` of them concurrently, and waits for all answers. The durations of the window
+/// are ignored. Wrong answers are counted separately.
 ///
 /// # Errors
 ///
@@ -170,7 +170,7 @@ pub(crate) async fn once(load: Load, at_a_time: usize) -> anyhow::Result<(Sample
     Ok((sample, shared.faults()))
 }
 
-/// Watches clients that are at work already, until they have ended.
+/// Measures clients that are running already, and waits until they have ended.
 async fn observe(
     shared: &Shared,
     clients: JoinSet<()>,
@@ -184,7 +184,7 @@ async fn observe(
     shared.enter(Phase::Over);
     let seconds = start.elapsed().as_secs_f64();
     let after = Spent::now(window)?;
-    // Dropping the set ends what is left of it.
+    // Dropping the set aborts the clients that are still running.
     timeout(LAST_ANSWERS, clients.join_all())
         .await
         .context("answers still missing 10 s after the end")?;

@@ -1,16 +1,16 @@
-//! What the numbers were measured on.
+//! The machine on which a run was measured.
 
 use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-/// The machine of a run.
+/// Properties of the machine of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) cores: usize,
     pub(crate) kernel: String,
-    /// Runnable processes over the last minute, before anything was started: other work makes numbers worse.
+    /// Load average of the last minute, before the run: other work makes numbers worse.
     pub(crate) load_before: String,
 }
 

@@ -1,8 +1,9 @@
-//! `tooldock-load`: what the gateway costs and how it behaves, next to nginx and to others that do the same job, in one run.
+//! `tooldock-load`: measures the cost and the behaviour of the gateway, next to nginx and other programs with the same
+//! purpose, in one run.
 //!
-//! It starts everything it measures on free loopback ports, asks the questions of [`scenario`], and writes tables, charts
-//! and every sample. `load-tests/README.md` says what is asked and how to read the answers. It does not build the gateway,
-//! and it never sends to anything it did not start.
+//! It starts everything it measures on free loopback ports, runs the scenarios of [`scenario`], and writes tables,
+//! charts and every sample. `load-tests/README.md` describes the questions and how to read the answers. It does not
+//! build the gateway, and it never sends to a program it did not start.
 
 mod chart;
 mod load;
@@ -45,14 +46,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and reports; whether everything asked for was measured and right.
+/// Runs the scenarios and writes the report. Returns true if everything was measured and all answers were right.
 ///
 /// # Errors
 ///
-/// When nothing can be measured, or the report not be written.
+/// When nothing can be measured, or the report cannot be written.
 fn measure(options: &Options) -> anyhow::Result<bool> {
     options.validate()?;
-    // One thread: the client must not take a second core from what it measures.
+    // A single thread: the client must not take a second core from the processes it measures.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -60,16 +61,16 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
     let mut report = Report::new(options, Machine::here())?;
     match runtime.block_on(bounded(options, &mut report)) {
         Ok(()) => {}
-        // The last report is worth more than an empty one.
+        // Kept, since the previous report is worth more than an empty one.
         Err(error) if report.sections.is_empty() => return Err(error),
-        // What was found until then is worth as much as before.
+        // The results so far are kept.
         Err(error) => report.cut_short = Some(format!("{error:#}")),
     }
     report.write(options)?;
     Ok(report.is_whole())
 }
 
-/// The whole run under its deadline. Whichever arm wins, dropping the run ends every process it started:
+/// Runs everything under a deadline. Whichever arm ends first, dropping the run ends every process it started:
 /// - the run itself;
 /// - the deadline, which no healthy run comes near;
 /// - SIGINT or SIGTERM.

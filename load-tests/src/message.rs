@@ -1,4 +1,4 @@
-//! Requests as prebuilt bytes with a place for the id, and whether an answer is the right one.
+//! Requests as prebuilt bytes with room for the id, and checks of answers.
 //!
 //! Building a request per call would cost the client the very CPU the server needs, so only the ten digits of the id
 //! are written anew.
@@ -13,23 +13,23 @@ use serde_json::json;
 pub(crate) use echo::{EchoCall, pipe_call};
 pub(crate) use expect::Expect;
 
-/// Ids have ten digits, so that every request is as long as any other.
+/// The first id. Ids have ten digits, so that all requests have the same length.
 pub(crate) const FIRST_ID: u64 = 1_000_000_000;
 const DIGITS: usize = 10;
 
-/// What the echo tools are given and must give back.
+/// The text that echo tools get and must return.
 const TEXT: &str = "hello from the load";
 
-/// A request that can be sent again and again, each time with another id.
+/// A request that can be sent repeatedly, each time with another id.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
-    /// Where the id stands; in a numbered text, too.
+    /// Positions of the id, also in a text that contains it.
     ids_at: Vec<usize>,
 }
 
 impl Request {
-    /// Wherever [`FIRST_ID`] stands, the id will.
+    /// Makes a request from a text; each occurrence of [`FIRST_ID`] is replaced by the id.
     fn new(text: String) -> Self {
         let id = FIRST_ID.to_string();
         Self {
@@ -38,12 +38,12 @@ impl Request {
         }
     }
 
-    /// The bytes to send for an id of ten digits.
+    /// The bytes of the request with an id of ten digits.
     pub(crate) fn with_id(&mut self, id: u64) -> &[u8] {
         for &at in &self.ids_at {
             let mut rest = id;
             for digit in self.bytes[at..at + DIGITS].iter_mut().rev() {
-                // A remainder of ten fits any byte.
+                // The remainder of a division by ten fits any byte.
                 *digit = b'0' + (rest % 10) as u8;
                 rest /= 10;
             }
@@ -52,20 +52,20 @@ impl Request {
     }
 }
 
-/// Where a message goes and who sends it.
+/// The address, credentials and headers of a message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envelope<'a> {
     pub(crate) to: SocketAddr,
     pub(crate) token: &'a str,
-    /// Where the server has its MCP endpoint.
+    /// Path of the server's MCP endpoint.
     pub(crate) path: &'static str,
     pub(crate) namespace: &'a str,
-    /// The MCP session, where there is one.
+    /// Id of the MCP session, if there is one.
     pub(crate) session: Option<&'a str>,
 }
 
 impl<'a> Envelope<'a> {
-    /// Where the gateway and most others have their MCP endpoint.
+    /// Path of the MCP endpoint of the gateway and of most other servers.
     pub(crate) const PATH: &'static str = "/mcp";
 
     pub(crate) const fn new(to: SocketAddr, token: &'a str, namespace: &'a str) -> Self {
@@ -86,7 +86,7 @@ impl<'a> Envelope<'a> {
         Self { token, ..self }
     }
 
-    /// In another namespace.
+    /// The envelope for another namespace.
     pub(crate) fn of<'b>(self, namespace: &'b str) -> Envelope<'b>
     where
         'a: 'b,
@@ -101,7 +101,7 @@ impl<'a> Envelope<'a> {
         Envelope { session, ..self }
     }
 
-    /// The head of a `POST` for a body of this length.
+    /// The head of a `POST` with a body of `length` bytes.
     fn head(&self, length: usize) -> String {
         let session = self.session.map_or_else(String::new, |id| {
             format!("Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: 2025-11-25\r\n")
@@ -109,7 +109,7 @@ impl<'a> Envelope<'a> {
         self.head_with(&session, length)
     }
 
-    /// The same with more lines in it, each with its end.
+    /// The head of a `POST` with further header lines `more`, each with its line end.
     fn head_with(&self, more: &str, length: usize) -> String {
         format!(
             "POST {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nX-Namespace: {}\r\n\
@@ -119,7 +119,7 @@ impl<'a> Envelope<'a> {
         )
     }
 
-    /// Any message as it is.
+    /// A `POST` with `body`.
     pub(crate) fn post(&self, body: &str) -> Vec<u8> {
         format!("{}{body}", self.head(body.len())).into_bytes()
     }
@@ -133,19 +133,19 @@ impl<'a> Envelope<'a> {
         self.request(r#","method":"ping"}"#)
     }
 
-    /// The same of a page of that origin.
+    /// A ping as from a web page of `origin`.
     pub(crate) fn ping_from(&self, origin: &str) -> Request {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"ping"}}"#);
         let head = self.head_with(&format!("Origin: {origin}\r\n"), body.len());
         Request::new(head + &body)
     }
 
-    /// `DELETE`: the session is over.
+    /// A `DELETE`, which ends the session.
     pub(crate) fn delete(&self) -> Vec<u8> {
         self.head(0).replacen("POST", "DELETE", 1).into_bytes()
     }
 
-    /// `GET`, which stays open.
+    /// A `GET`, which opens a stream.
     pub(crate) fn stream(&self) -> Vec<u8> {
         let session = self.session.unwrap_or_default();
         format!(
@@ -162,7 +162,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// The same call as one line of the worker's own protocol.
+/// A call as one line of the worker's own protocol.
 pub(crate) fn worker_call(tool: &str) -> Request {
     let arguments = json!({"text": TEXT});
     Request::new(format!(

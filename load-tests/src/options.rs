@@ -112,7 +112,7 @@ impl Options {
         Ok(())
     }
 
-    /// What `--quick` stands for, put in its place.
+    /// Replaces the values that `--quick` stands for.
     pub(crate) fn settled(mut self) -> Self {
         if self.quick {
             (self.seconds, self.warm_up, self.repetitions) = (0.5, 0.2, 1);
@@ -121,7 +121,7 @@ impl Options {
         self
     }
 
-    /// The command as others can repeat it: without paths, which are of one machine.
+    /// The command in a form that others can repeat: without paths, which only exist on this machine.
     pub(crate) fn command(&self) -> String {
         let mut command = String::from("target/release/tooldock-load");
         let mut add = |text: String| {
@@ -131,7 +131,7 @@ impl Options {
         for name in &self.only {
             add(format!("--scenario {name}"));
         }
-        // What `--quick` stands for need not be told.
+        // Values that `--quick` stands for are not repeated.
         let defaults = Self::parse_from(
             ["tooldock-load"]
                 .into_iter()
@@ -169,16 +169,16 @@ impl Options {
         }
     }
 
-    /// As it says itself.
+    /// The gateway's version, as it prints it.
     ///
     /// # Errors
     ///
-    /// When it cannot be run.
+    /// When the gateway cannot be run.
     pub(crate) fn gateway_version(&self) -> anyhow::Result<String> {
         said_by(Command::new(self.gateway()?).arg("--version"))
     }
 
-    /// Today, and the commit of the working tree this program lies in, so that a result says what it is of.
+    /// Today's date, and the commit of the working tree in which this program lies, so that a result names its source.
     pub(crate) fn when(&self) -> String {
         let day = said_by(Command::new("date").args(["-u", "+%F"]));
         let commit = own_folder().and_then(|own| {
@@ -196,13 +196,13 @@ impl Options {
         }
     }
 
-    /// `target`, which has the environments of peers.
+    /// The `target` folder, which contains the environments of peers.
     pub(crate) fn target_folder(&self) -> anyhow::Result<PathBuf> {
         let own = own_folder()?;
         Ok(own.parent().context("the target directory")?.to_owned())
     }
 
-    /// Where report and charts go.
+    /// The folder for the report and the charts.
     pub(crate) fn out(&self) -> anyhow::Result<PathBuf> {
         match &self.out {
             Some(path) => Ok(path.clone()),
@@ -222,13 +222,13 @@ impl Options {
         Duration::from_secs(self.patience)
     }
 
-    /// How long the scenario `soak` runs.
+    /// Duration of the scenario `soak`.
     pub(crate) fn soak(&self) -> Duration {
         Duration::from_secs(60 * self.soak_minutes)
     }
 }
 
-/// The first line a program prints.
+/// The first line that a program prints.
 fn said_by(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output();
     let output = output.with_context(|| format!("running {:?}", command.get_program()))?;
@@ -242,7 +242,7 @@ fn said_by(command: &mut Command) -> anyhow::Result<String> {
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// `target/release`, as a rule.
+/// The folder of this program, usually `target/release`.
 fn own_folder() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("finding this program's own file")?;
     Ok(program

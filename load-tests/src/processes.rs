@@ -1,4 +1,4 @@
-//! What `/proc` says about a process: CPU time to the nanosecond, memory, descendants.
+//! Reads facts about processes from `/proc`: CPU time to the nanosecond, memory, descendants.
 
 mod queue;
 
@@ -13,12 +13,12 @@ use serde::Serialize;
 
 pub(crate) use queue::Queued;
 
-/// The run time of every thread of some processes, in nanoseconds, at one moment.
+/// The CPU time of each thread of some processes at one moment, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CpuTimes(BTreeMap<u32, u64>);
 
 impl CpuTimes {
-    /// Of all threads these processes have now.
+    /// Reads the CPU time of all threads that the processes have now.
     pub(crate) fn of(processes: &[u32]) -> anyhow::Result<Self> {
         let mut times = BTreeMap::new();
         for process in processes {
@@ -32,7 +32,7 @@ impl CpuTimes {
                 };
                 match fs::read_to_string(task.path().join("schedstat")) {
                     Ok(text) => times.insert(thread, run_time(&text).context("schedstat")?),
-                    // It ended since the folder was read.
+                    // The thread has ended since the folder was read.
                     Err(error) if is_gone(&error) => None,
                     Err(error) => {
                         return Err(error)
@@ -44,7 +44,7 @@ impl CpuTimes {
         Ok(Self(times))
     }
 
-    /// The same of a process that must be there, and of those with it that still are.
+    /// Reads the CPU time of processes of which the first must exist; others may have ended.
     pub(crate) fn of_first(processes: &[u32]) -> anyhow::Result<Self> {
         let (first, others) = processes.split_first().context("no process")?;
         let mut times = Self::of(&[*first])?;
@@ -52,7 +52,7 @@ impl CpuTimes {
         Ok(times)
     }
 
-    /// The same of those that are still there.
+    /// Reads the CPU time of those processes that still exist.
     pub(crate) fn of_those_left(processes: &[u32]) -> Self {
         let each = processes
             .iter()
@@ -60,7 +60,8 @@ impl CpuTimes {
         Self(each.flat_map(|times| times.0).collect())
     }
 
-    /// The nanoseconds since then. A thread that is new counts from its start; one that ended meanwhile is lost.
+    /// The nanoseconds since `earlier`. A new thread counts from its start; the time of a thread that ended meanwhile
+    /// is lost.
     pub(crate) fn since(&self, earlier: &Self) -> u64 {
         let of_thread =
             |(thread, now): (&u32, &u64)| now.saturating_sub(*earlier.0.get(thread).unwrap_or(&0));
@@ -68,20 +69,20 @@ impl CpuTimes {
     }
 }
 
-/// The first field: time on a CPU. The others are time in a queue and time slices.
+/// The first field, time on a CPU. The other fields are waiting time and time slices.
 fn run_time(schedstat: &str) -> Option<u64> {
     parsed(schedstat.split_ascii_whitespace().next()?)
 }
 
-/// The time all CPUs together were not idle since the start of the machine, in nanoseconds. In steps of a clock tick, 10 ms
-/// as a rule; time the hypervisor gave to others counts as busy.
+/// The busy time of all CPUs together since the start of the machine, in nanoseconds. It has the resolution of a clock
+/// tick, usually 10 ms; time that the hypervisor gave to other machines counts as busy.
 pub(crate) fn machine_busy() -> anyhow::Result<u64> {
     let stat = fs::read_to_string("/proc/stat").context("/proc/stat")?;
     let ticks = busy_ticks(&stat).context("/proc/stat: no line of all CPUs")?;
     Ok(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second()))
 }
 
-/// Of the first line: user, nice, system, (idle, waiting,) irq, softirq, steal; guests are in user already.
+/// Sums user, nice, system, irq, softirq and steal of the first line; user includes guests.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = fields.split_ascii_whitespace().map_while(parsed).collect();
@@ -89,20 +90,21 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     fields.iter().take(8).sum::<u64>().checked_sub(idle)
 }
 
-/// Clock ticks some processes spent in their own code and in the kernel, ended threads included. Coarse: good as a
-/// ratio over a whole measurement, no more.
+/// Clock ticks that some processes spent in user and kernel mode, ended threads included. Coarse: only good for a ratio
+/// over a whole measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ticks {
     user: u64,
     kernel: u64,
 }
 
-/// Fewer ticks than these have no ratio. That of 50 is good to 0.07, of 100 to 0.05 (a standard deviation of one half by
-/// the root of their number at most); a window of the default second has about 60 to 150.
+/// Minimum number of ticks for a ratio. The ratio of 50 ticks is good to 0.07, of 100 ticks to 0.05 (the standard
+/// deviation is at most one half divided by the root of their number); a window of the default second has about 60 to
+/// 150.
 const TICKS_MIN: u64 = 50;
 
 impl Ticks {
-    /// Of those that are still there.
+    /// Reads the ticks of those processes that still exist.
     pub(crate) fn of(processes: &[u32]) -> Self {
         let each = processes.iter().filter_map(|process| {
             let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -114,7 +116,7 @@ impl Ticks {
         })
     }
 
-    /// Fields 14 and 15, `utime` and `stime`.
+    /// Parses fields 14 and 15, `utime` and `stime`.
     fn parse(stat: &str) -> Option<Self> {
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
         Some(Self {
@@ -123,7 +125,7 @@ impl Ticks {
         })
     }
 
-    /// The part of the time since then that was the kernel's; nothing where it was too short to say.
+    /// The fraction of the time since `earlier` that was spent in the kernel; `None` if there were too few ticks.
     pub(crate) fn kernel_share_since(self, earlier: Self) -> Option<f64> {
         let user = self.user.saturating_sub(earlier.user);
         let kernel = self.kernel.saturating_sub(earlier.kernel);
@@ -131,8 +133,8 @@ impl Ticks {
     }
 }
 
-/// CPU time of children of these that have ended and been waited for, and of theirs, in nanoseconds. In steps of a clock
-/// tick for each of them.
+/// CPU time of children of these processes, and of their descendants, that have ended and been waited for, in
+/// nanoseconds. Each has the resolution of a clock tick.
 pub(crate) fn time_of_ended_children(processes: &[u32]) -> u64 {
     let each = processes.iter().filter_map(|process| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -141,19 +143,19 @@ pub(crate) fn time_of_ended_children(processes: &[u32]) -> u64 {
     each.sum::<u64>() * (1_000_000_000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Fields 16 and 17, `cutime` and `cstime`.
+/// Parses fields 16 and 17, `cutime` and `cstime`.
 fn ended_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(13);
     let (user, system): (u64, u64) = (parsed(fields.next()?)?, parsed(fields.next()?)?);
     Some(user + system)
 }
 
-/// The program a process runs; none once it has ended.
+/// Path of the program that a process runs; `None` once it has ended.
 pub(crate) fn program(process: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/exe")).ok()
 }
 
-/// A process that is gone is `ENOENT` when opened and `ESRCH` when read.
+/// Returns true for the errors of a process that has ended: `ENOENT` when its file is opened, `ESRCH` when it is read.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -162,9 +164,9 @@ fn is_gone(error: &io::Error) -> bool {
 /// Memory of a process, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Memory {
-    /// All that is resident (`VmRSS`), pages of the binary included.
+    /// Resident memory (`VmRSS`), including pages of the binary.
     pub(crate) resident_kib: u64,
-    /// Its own, without files (`RssAnon`).
+    /// Anonymous memory of the process (`RssAnon`), without files.
     pub(crate) anonymous_kib: u64,
 }
 
@@ -187,9 +189,10 @@ impl Memory {
     }
 }
 
-/// Memory of several processes in KiB, each page they share counted once in all (`Pss`). Those that have ended have none.
+/// Memory of several processes in KiB, where each shared page counts once in all (`Pss`). Ended processes count as
+/// zero.
 ///
-/// The gateway shows its share to root only; for anybody else all that is resident counts, which is more.
+/// Only root can read the gateway's `Pss`; for other users its resident memory counts, which is more.
 pub(crate) fn proportional_kib(processes: &[u32]) -> u64 {
     let each = processes.iter().filter_map(|process| {
         match fs::read_to_string(format!("/proc/{process}/smaps_rollup")) {
@@ -208,7 +211,7 @@ fn pss_kib(rollup: &str) -> Option<u64> {
     parsed(line.trim().strip_suffix("kB")?.trim())
 }
 
-/// All processes below one.
+/// All descendants of a process.
 pub(crate) fn descendants(of: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: Vec<(u32, u32)> = processes
@@ -236,12 +239,12 @@ fn below(root: u32, parents: &[(u32, u32)]) -> Vec<u32> {
     found
 }
 
-/// The fourth field of `stat`. The second is a name in brackets that may itself hold brackets and spaces.
+/// Parses the fourth field of `stat`. The second field is a name in brackets that may contain brackets and spaces.
 fn parent(stat: &str) -> Option<u32> {
     parsed(stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?)
 }
 
-/// The arguments of a process; none once it has ended.
+/// The arguments of a process; empty once it has ended.
 pub(crate) fn arguments(process: u32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let arguments = bytes

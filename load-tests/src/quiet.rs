@@ -1,4 +1,4 @@
-//! Waiting for other work on the machine to end, for those who share it.
+//! Waits for other work on the machine to end, on machines that are shared.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,17 @@ use tokio::time::sleep;
 
 use crate::processes::machine_busy;
 
-/// Cores busy with other work from which on a sample is not worth much.
+/// Cores busy with other work above which a sample is considered disturbed.
 pub(crate) const NOISY: f64 = 0.25;
-/// What a request may cost nginx on a quiet machine, in microseconds of CPU time. That is 7 to 10; where it is more, other
-/// work takes the caches, the clock or whole cores, and not from all alike: ratios grow with it and prove nothing.
+/// Maximum CPU time of a request to nginx on a quiet machine, in microseconds; usually it is 7 to 10. If it is more,
+/// other work takes caches, clock speed or whole cores, and not from all processes alike: ratios are not conclusive
+/// then.
 pub(crate) const QUIET_N_US: f64 = 11.0;
-/// A machine is quiet when this many looks in a row say so.
+/// Number of consecutive quiet checks after which the machine counts as quiet.
 const LOOKS: usize = 3;
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How much longer a run may wait, all waits together.
+/// The remaining time that a run may wait for a quiet machine, for all waits together.
 pub(crate) struct Patience {
     left: Duration,
 }
@@ -25,12 +26,12 @@ impl Patience {
         Self { left }
     }
 
-    /// Whether so much other work spoiled a sample and there is time to take it again.
+    /// Returns true if other work spoiled a sample and there is time to repeat it.
     pub(crate) fn repeats(&self, other_cores: f64) -> bool {
         other_cores > NOISY && !self.left.is_zero()
     }
 
-    /// Waits until nothing but this program's idle servers runs, or as long as there is patience.
+    /// Waits until only this program's idle servers run, or until the patience is used up.
     pub(crate) async fn wait_for_quiet(&mut self) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut quiet = 0;

@@ -1,4 +1,4 @@
-//! What a run found: tables and verdicts for people, every sample as JSON, and the charts.
+//! The results of a run: tables and verdicts for people, every sample as JSON, and the charts.
 
 pub(crate) mod budget;
 mod markdown;
@@ -29,39 +29,39 @@ pub(crate) use table::Table;
 const JSON: &str = "report.json";
 const MARKDOWN: &str = "report.md";
 
-/// Everything a run found.
+/// All results of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// Without paths, which are of one machine.
+    /// The command without paths, which only exist on one machine.
     pub(crate) command: String,
-    /// Its name and version.
+    /// The gateway's name and version.
     pub(crate) gateway: String,
-    /// The day, and the commit this program was built in, where git says.
+    /// The day, and the commit in which this program was built, if git knows it.
     #[serde(default)]
     pub(crate) when: String,
     pub(crate) machine: Machine,
     pub(crate) seconds: f64,
     pub(crate) repetitions: usize,
     pub(crate) connections: usize,
-    /// Whether it says that everything works, not what it costs.
+    /// True if the run only checked that everything works, and not what it costs.
     pub(crate) quick: bool,
-    /// What could not be compared with in any scenario.
+    /// Programs that no scenario could compare with, and the reasons.
     pub(crate) missing: Vec<String>,
-    /// Why there is not more in it.
+    /// The reason why the run ended early; `None` if it did not.
     pub(crate) cut_short: Option<String>,
     pub(crate) sections: Vec<Answered>,
 }
 
-/// A scenario that ran.
+/// The result of a scenario that ran.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answered {
     pub(crate) name: String,
     pub(crate) question: String,
-    /// How long it took.
+    /// Duration of the scenario in seconds.
     pub(crate) seconds: f64,
     /// Cores that were busy with other work during each sample.
     pub(crate) other_cores: Vec<f64>,
-    /// Each **n** of it, in microseconds; none without nginx.
+    /// Each measured **n** of the scenario, in microseconds; empty without nginx.
     #[serde(default)]
     pub(crate) n_us: Vec<f64>,
     #[serde(flatten)]
@@ -69,17 +69,17 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// What a request cost nginx in the middle, in microseconds.
+    /// The median CPU time of a request to nginx, in microseconds.
     fn n(&self) -> Option<f64> {
         median(self.n_us.iter().copied())
     }
 
-    /// Whether its times and ratios say something of the gateway, and not of what else the machine did.
+    /// Returns true if the machine was quiet enough for times and ratios to be conclusive.
     fn was_quiet(&self) -> bool {
         self.n().is_none_or(|n| n <= QUIET_N_US)
     }
 
-    /// With verdicts on what can be judged.
+    /// Marks verdicts that cannot be judged because the machine was not quiet.
     pub(crate) fn judged(mut self) -> Self {
         if !self.was_quiet() {
             let verdicts = self.section.verdicts.into_iter();
@@ -106,20 +106,20 @@ impl Report {
         })
     }
 
-    /// Nothing was wrong, nothing failed, and nothing was left out.
+    /// Returns true if the run was completed and no scenario reported a failure.
     pub(crate) fn is_whole(&self) -> bool {
         let mut sections = self.sections.iter();
         self.cut_short.is_none() && sections.all(|answered| answered.section.failures.is_empty())
     }
 
-    /// Whether all scenarios that run by default did.
+    /// Returns true if all default scenarios ran.
     fn ran_all(&self) -> bool {
         let has = |name: &str| self.sections.iter().any(|answered| answered.name == name);
         let mut defaults = scenario::ALL.iter().filter(|scenario| scenario.default);
         defaults.all(|scenario| has(scenario.name))
     }
 
-    /// Prints it, and writes it with its charts where the options say.
+    /// Prints the report, and writes it with its charts to the folder in the options.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Report {
         Ok(())
     }
 
-    /// The one a run has written there.
+    /// Reads the report that a run has written to a folder.
     fn read(folder: &Path) -> anyhow::Result<Self> {
         let file = folder.join(JSON);
         let context = || format!("{}: measure first", file.display());
@@ -160,7 +160,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-/// As `M:SS`.
+/// Formats a duration as `M:SS`.
 pub(crate) fn minutes(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02}", seconds / 60, seconds % 60)

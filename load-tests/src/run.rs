@@ -1,4 +1,4 @@
-//! The run: the scenarios one after another, each with a limit of its own.
+//! The run: executes the scenarios one after another, each with a time limit of its own.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use crate::scenario::{self, Run, Scenario};
 use crate::servers::gateway::threads;
 use crate::servers::nginx::{self, Nginx};
 
-/// For starts and stops around the scenarios.
+/// Time for starts and stops around the scenarios.
 const OVERHEAD: Duration = Duration::from_secs(60);
-/// Once, should the base environment of the Python workers have to be made.
+/// Time to make the base environment of the Python workers, if it is missing.
 const FIRST_TIME: Duration = Duration::from_secs(600);
 
-/// When the whole run is given up.
+/// Time limit of the whole run.
 pub(crate) fn deadline(options: &Options) -> Duration {
     let scenarios: Duration = scenario::wanted(options)
         .map(|scenario| limit(scenario, options))
@@ -24,7 +24,7 @@ pub(crate) fn deadline(options: &Options) -> Duration {
     scenarios + OVERHEAD
 }
 
-/// When a scenario is given up.
+/// Time limit of a scenario.
 fn limit(scenario: &Scenario, options: &Options) -> Duration {
     let is_prepared = options.python_base_env().is_ok_and(|base| base.exists());
     let first_time = if is_prepared {
@@ -35,12 +35,12 @@ fn limit(scenario: &Scenario, options: &Options) -> Duration {
     scenario.limit(options) + first_time
 }
 
-/// Answers everything the options ask, one section of the report after another. What fails is in the report, and the rest
-/// goes on.
+/// Runs all scenarios that the options select, and adds their sections to the report. The failure of a scenario is
+/// noted in the report, and the run goes on.
 ///
 /// # Errors
 ///
-/// When nginx is there but does not start.
+/// When nginx is installed but does not start.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Result<()> {
     let nginx = match nginx::program() {
         Some(program) => Some(Nginx::start(&program, threads()?, options.connections).await?),
@@ -66,7 +66,7 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> anyhow::Resul
             failures: vec![format!("{error:#}")],
             ..Section::default()
         });
-        // Without ratios to nginx it has not been asked what the machine was like.
+        // A scenario without ratios to nginx has not measured yet how quiet the machine was.
         if run.references().is_empty()
             && let Err(error) = run.reference().await
         {

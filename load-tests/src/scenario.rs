@@ -1,7 +1,8 @@
 //! The scenarios: each asks one question and answers it with tables, charts and verdicts.
 //!
-//! One is a file here, with a folder where it needs more, that ends in a `SCENARIO` for the table below. It starts the
-//! servers it needs, measures through [`load`](crate::load), and gives a [`Section`] back; nothing else knows it.
+//! A scenario is a file in this folder, with a subfolder if it needs more files. It defines a `SCENARIO` for the table
+//! below. It starts the servers it needs, measures through [`load`](crate::load), and returns a [`Section`]; no other
+//! module knows it.
 
 pub(crate) mod run;
 
@@ -26,24 +27,24 @@ use crate::report::Section;
 
 pub(crate) use run::Run;
 
-/// One question, and how it is answered.
+/// A question, and the function that answers it.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// One paragraph of Markdown.
     pub(crate) question: &'static str,
-    /// Whether it runs when none is named.
+    /// True if the scenario runs when no scenario is named.
     pub(crate) default: bool,
-    /// How long it takes with these options on a machine that does nothing else. It is given up after a multiple of that,
-    /// see [`Scenario::limit`].
+    /// Expected duration with these options on a machine without other work. The scenario is aborted after a multiple
+    /// of it, see [`Scenario::limit`].
     pub(crate) takes: fn(&Options) -> Duration,
-    /// `run: |run| Box::pin(measure(run))`. An error is for what makes the rest pointless, such as a gateway that does not
-    /// start; what was wrong or could not be measured goes into the section.
+    /// The function: `run: |run| Box::pin(measure(run))`. It returns an error for faults that make the rest pointless,
+    /// such as a gateway that does not start; wrong answers and missing measurements are noted in the section.
     pub(crate) run: for<'r> fn(&'r mut Run<'_>) -> Answering<'r>,
 }
 
 pub(crate) type Answering<'r> = Pin<Box<dyn Future<Output = anyhow::Result<Section>> + 'r>>;
 
-/// All of them, in the order they run and are reported.
+/// All scenarios, in the order in which they run and are reported.
 pub(crate) const ALL: [&Scenario; 12] = [
     &tools_call::SCENARIO,
     &remote::SCENARIO,
@@ -59,19 +60,19 @@ pub(crate) const ALL: [&Scenario; 12] = [
     &soak::SCENARIO,
 ];
 
-/// A slow or busy machine may take so many times what a quiet one takes.
+/// Factor by which a slow or busy machine may exceed the expected duration.
 const SLOWNESS: u32 = 3;
-/// For starts and stops, whatever the options.
+/// Time for starts and stops, whatever the options.
 const START: Duration = Duration::from_secs(60);
 
 impl Scenario {
-    /// When it is given up.
+    /// Time limit of the scenario.
     pub(crate) fn limit(&self, options: &Options) -> Duration {
         (self.takes)(options) * SLOWNESS + START + options.patience()
     }
 }
 
-/// Those to run.
+/// The scenarios that the options select.
 pub(crate) fn wanted(options: &Options) -> impl Iterator<Item = &'static Scenario> {
     let named = |scenario: &Scenario| options.only.iter().any(|name| name == scenario.name);
     let none_named = options.only.is_empty();
@@ -83,7 +84,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     ALL.iter().any(|scenario| scenario.name == name)
 }
 
-/// The scenarios as the help shows them.
+/// Lists the scenarios for the help text.
 pub(crate) fn names_help() -> String {
     let mut text = String::from("Scenarios:\n");
     for scenario in ALL {

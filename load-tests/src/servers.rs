@@ -1,4 +1,4 @@
-//! The processes a run starts, and that none of them outlives it.
+//! The processes that a run starts; none of them outlives the run.
 
 pub(crate) mod bare_filter;
 pub(crate) mod echo;
@@ -19,13 +19,14 @@ use tokio::time::sleep;
 
 use crate::processes;
 
-/// How long a process may take to end when asked to.
+/// Time for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Of a log that is shown when a server did not start.
+/// Number of lines shown of the log of a server that did not start.
 const LOG_LINES_SHOWN: usize = 15;
 
-/// A server in the foreground. Dropping it asks it to end, and ends it and its children if it does not.
+/// A server process in the foreground. Dropping it asks the process to end, and kills it and its children if it does
+/// not.
 pub(crate) struct Process {
     name: &'static str,
     child: Child,
@@ -33,12 +34,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it with its output in `log` and nothing to read.
+    /// Starts a process with its output in `log` and no input.
     fn start(name: &'static str, command: Command, log: PathBuf) -> anyhow::Result<Self> {
         Self::reading(Stdio::null(), name, command, log)
     }
 
-    /// The same with an input that is empty but stays open, for those that end when theirs does.
+    /// Starts a process with an input that is empty but stays open, for servers that end with their input.
     fn start_with_input(
         name: &'static str,
         command: Command,
@@ -67,7 +68,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits until `ready` says so, as long as the process runs.
+    /// Waits until `ready` returns true, as long as the process runs.
     async fn until(
         &mut self,
         limit: Duration,
@@ -94,7 +95,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself.
     async fn ended(&mut self, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         while !self.has_ended() {
@@ -110,9 +111,9 @@ impl Process {
         Ok(())
     }
 
-    /// Ends it and its children without asking, for those that do not listen.
+    /// Kills the process and its children without asking, for servers that ignore SIGTERM.
     fn kill(&mut self) {
-        // Children first, while they can still be found.
+        // The children first, while they can still be found.
         for process in processes::descendants(self.id()) {
             signal(process, Signal::KILL);
         }
@@ -127,7 +128,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Blocking is right here: this also runs while a panic unwinds, where nothing can be awaited.
+        // Blocking is acceptable: this also runs while a panic unwinds, where nothing can be awaited.
         if self.has_ended() {
             return;
         }
@@ -145,7 +146,7 @@ impl Drop for Process {
 
 fn signal(process: u32, signal: Signal) {
     if let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw) {
-        // Already gone is fine.
+        // The process may have ended already.
         let _ = kill_process(process, signal);
     }
 }
@@ -156,7 +157,8 @@ fn last_lines(log: &Path) -> String {
     lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
 }
 
-/// An address nobody listens on now. Another process may take it before it is used; the start then fails and says so.
+/// An address on which no process listens. Another process may take it before it is used; the start then fails with an
+/// error.
 pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
     listener.local_addr().context("a free port")

@@ -1,4 +1,4 @@
-//! Opening an MCP session: `initialize`, then `notifications/initialized`.
+//! Opens MCP sessions: `initialize`, then `notifications/initialized`.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tooldock-load","version":"1"}}}"#;
 pub(crate) const READY: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// On a connection of its own. The session's id.
+/// Opens a session on a connection of its own; returns the session's id.
 pub(crate) async fn open(envelope: Envelope<'_>) -> anyhow::Result<String> {
     offered(envelope).await?.context(NONE)
 }
 
-/// The same with a server that may have no sessions.
+/// Opens a session with a server that may have none; `None` if it has none.
 pub(crate) async fn offered(envelope: Envelope<'_>) -> anyhow::Result<Option<String>> {
     let opened = async {
         let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
@@ -29,7 +29,7 @@ pub(crate) async fn offered(envelope: Envelope<'_>) -> anyhow::Result<Option<Str
         .context("no session in time")?
 }
 
-/// The same over a connection that is there already; without a limit.
+/// Opens a session on an existing connection, without a time limit.
 pub(crate) async fn open_on(
     envelope: Envelope<'_>,
     connection: &mut Connection,
@@ -37,7 +37,7 @@ pub(crate) async fn open_on(
     offered_on(envelope, connection).await?.context(NONE)
 }
 
-/// Opens so many sessions one after another, over a connection of their own; without a limit.
+/// Opens `count` sessions one after another on a new connection, without a time limit.
 pub(crate) async fn several(envelope: Envelope<'_>, count: usize) -> anyhow::Result<Vec<String>> {
     let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
     let mut sessions = Vec::with_capacity(count);
@@ -47,7 +47,7 @@ pub(crate) async fn several(envelope: Envelope<'_>, count: usize) -> anyhow::Res
     Ok(sessions)
 }
 
-/// Opens so many sessions over a few connections.
+/// Opens `count` sessions on a few connections.
 pub(crate) async fn many(envelope: Envelope<'static>, count: usize) -> anyhow::Result<Vec<String>> {
     const CONNECTIONS: usize = 16;
     let mut connections = JoinSet::new();

@@ -1,7 +1,8 @@
-//! Event streams by the thousand: who holds them, who publishes, and whether everybody had everything once.
+//! Thousands of event streams: clients that hold them, a publisher, and a check that each client received every event
+//! once.
 //!
-//! Streams live on a thread of their own ([`aside`]), so that reading them does not hold up the clients that are timed. A
-//! process may hold 20,000 descriptors here, so 19,000 streams are the most.
+//! Streams live on a thread of their own ([`aside`]), so that reading them does not delay the clients that are timed. A
+//! process may have 20,000 descriptors here, so 19,000 streams are the maximum.
 
 mod aside;
 mod calls;

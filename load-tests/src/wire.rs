@@ -1,6 +1,6 @@
-//! A connection to a server that speaks HTTP/1.1 or lines, with one request in flight.
+//! A connection to a server over HTTP/1.1 or lines, with one request in flight.
 //!
-//! Deliberately small: no redirects, no pipelining. An answer outside that is an error, since the scenarios expect none.
+//! Deliberately small: no redirects, no pipelining. Any other answer is an error, since the scenarios expect none.
 
 mod frame;
 
@@ -17,22 +17,22 @@ use frame::{FindFrame, headers, http_frame, join_chunks, line_frame};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where to connect, and what is spoken there.
+/// The address of a server, and its protocol.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Http(SocketAddr),
-    /// One JSON message a line; the server speaks first.
+    /// A Unix socket with one JSON message per line; the server sends the first one.
     Lines(PathBuf),
 }
 
 /// One complete answer.
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {
-    /// 200 for a line, which has no status.
+    /// The HTTP status; 200 for a line, which has none.
     pub(crate) status: u16,
     pub(crate) head: &'a [u8],
     pub(crate) body: &'a [u8],
-    /// No further request may be sent on this connection.
+    /// True if no further request may be sent on this connection.
     pub(crate) closes: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Connection {
     find_frame: FindFrame,
     buffer: Vec<u8>,
     filled: usize,
-    /// Bytes of the last answer, dropped before the next one is read.
+    /// Length of the last answer in the buffer, which is dropped before the next one is read.
     answered: usize,
 }
 
@@ -87,12 +87,12 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Lines over what is open already, such as the pipes of a process.
+    /// A connection for lines over an open stream, such as the pipes of a process.
     pub(crate) fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         Self::new(Box::new(stream), line_frame, 16 * 1024)
     }
 
-    /// Sends a request and reads its answer. Without a limit of its own: whoever drives connections has one.
+    /// Sends a request and reads its answer. Without a time limit, which the caller sets.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> anyhow::Result<Answer<'_>> {
         self.stream.write_all(request).await.context("sending")?;
         self.answer().await
@@ -131,7 +131,7 @@ impl Connection {
     }
 }
 
-/// One request on a connection of its own, with a limit. The answer's status, head and body.
+/// Sends one request on a connection of its own, with a time limit. Returns the answer's status, head and body.
 pub(crate) async fn exchange(
     address: SocketAddr,
     request: &[u8],
@@ -149,7 +149,7 @@ pub(crate) async fn exchange(
         .with_context(|| format!("no answer within {limit:?}"))?
 }
 
-/// `GET path` on a connection of its own.
+/// Sends `GET path` on a connection of its own.
 pub(crate) async fn get(
     address: SocketAddr,
     path: &str,

@@ -1,4 +1,4 @@
-//! Axes: where a value lies, and which values are named.
+//! Axes: the position of a value, and the marked values.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use plotters::coord::ranged1d::{
 };
 use plotters::coord::types::RangedCoordf64;
 
-/// Marks of a linear axis, at most.
+/// Maximum number of marks on a linear axis.
 const MARKS: usize = 7;
-/// What a logarithmic axis spans at most; smaller values lie at its beginning.
+/// Maximum span of a logarithmic axis in powers of ten; smaller values are drawn at its beginning.
 const DECADES_MAX: f64 = 8.0;
-/// Percentiles that are named, as far as the lines go.
+/// Percentiles with a mark, up to the last one of the lines.
 const PERCENTILES: [f64; 6] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99];
 
 pub(super) struct Axis {
     pub(super) start: f64,
     end: f64,
-    /// Equal distances on the axis are equal differences of this.
+    /// Function whose equal differences have equal distances on the axis.
     scale: fn(f64) -> f64,
     marks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// From zero, with room for all values.
+    /// A linear axis from zero to at least the largest value.
     pub(super) fn linear(values: impl IntoIterator<Item = f64>) -> Self {
         let most = values
             .into_iter()
@@ -34,7 +34,7 @@ impl Axis {
         Self::new(0.0..end, |value| value, marks)
     }
 
-    /// From one power of ten to another; zero and less have no place of their own.
+    /// A logarithmic axis between two powers of ten; zero and negative values are drawn at its beginning.
     pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
         let powers = values.map(f64::log10).filter(|power| power.is_finite());
         let (least, most) = crate::report::spread(powers).unwrap_or((0.0, 1.0));
@@ -45,7 +45,7 @@ impl Axis {
         Self::new(10f64.powf(first)..10f64.powf(last), f64::log10, marks)
     }
 
-    /// To the last one. Each further nine takes the same width, as the rare answers are what is asked about.
+    /// An axis up to the percentile `last`. Each further nine takes the same width, since rare answers matter most.
     pub(super) fn percentiles(last: f64) -> Self {
         let nines = |percentile: f64| -(1.0 - percentile.clamp(0.0, 99.999) / 100.0).log10();
         let end = last.clamp(90.0, 99.999);
@@ -58,7 +58,7 @@ impl Axis {
         }
     }
 
-    /// From the top down, each name in the middle of its group.
+    /// An axis from top to bottom, with each name in the middle of its group.
     pub(super) fn groups(names: &[String]) -> Self {
         let middles = names
             .iter()
@@ -81,7 +81,7 @@ impl Axis {
         }
     }
 
-    /// From 0 to 1. What is no number lies at the beginning.
+    /// The position of a value between 0 and 1; NaN is drawn at the beginning.
     fn place(&self, value: f64) -> f64 {
         let [start, end, at] = [self.start, self.end, value].map(self.scale);
         let place = (at - start) / (end - start);
@@ -116,7 +116,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// A number as people read it: three digits, thousands apart.
+/// Formats a number for people: three digits, thousands separated.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || size == 0.0 => 0,

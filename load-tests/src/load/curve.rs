@@ -1,16 +1,16 @@
-//! A histogram as the points of a curve.
+//! Reads the points of a curve from a histogram.
 
 use hdrhistogram::Histogram;
 
-/// Always the same, so that curves of several measurements can be put together.
+/// The percentiles of every curve, so that curves of several measurements can be combined.
 const PERCENTILES: [f64; 14] = [
     1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.8, 99.9, 99.95, 99.99,
 ];
 
-/// Latency in microseconds by percentile, of a histogram in nanoseconds. A percentile no sample lies above says nothing and
-/// is left out.
+/// Latency in microseconds by percentile, from a histogram in nanoseconds. Percentiles that no sample exceeds are left
+/// out.
 pub(super) fn curve(latencies: &Histogram<u64>) -> Vec<(f64, f64)> {
-    // Rounded, since a tenth of a percent has no exact number.
+    // Rounded, since a tenth of a percent has no exact floating-point value.
     let above = |percentile: &f64| (latencies.len() as f64 * (100.0 - percentile) / 100.0).round();
     let told = |percentile: &f64| above(percentile) >= 1.0;
     PERCENTILES

@@ -1,4 +1,4 @@
-//! One connection of a closed loop over HTTP, or lines of a socket.
+//! A client of a closed loop: one connection over HTTP, or lines on a socket.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use super::Shared;
 use crate::message::{Expect, Request};
 use crate::wire::{Connection, Target};
 
-/// One connection until the time is over or it fails.
+/// Sends requests on one connection until the time is over or the connection fails.
 pub(super) async fn drive(
     mut connection: Connection,
     target: Target,
@@ -18,7 +18,7 @@ pub(super) async fn drive(
     while ask(&mut connection, &target, &mut request, expect, &shared).await {}
 }
 
-/// Sends each of these requests once over a connection.
+/// Sends each of the requests once on a connection.
 pub(super) async fn each_once(
     mut connection: Connection,
     target: Target,
@@ -33,7 +33,8 @@ pub(super) async fn each_once(
     }
 }
 
-/// Asks once, and connects again where the server has closed. Answers `true` if the connection may go on.
+/// Sends a request and reads the answer; connects again if the server has closed the connection. Returns true if the
+/// client may go on.
 async fn ask(
     connection: &mut Connection,
     target: &Target,

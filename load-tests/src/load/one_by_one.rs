@@ -1,8 +1,8 @@
-//! One connection after another, one call after another: how long a call takes where nothing waits for anything.
+//! Calls one after another, on one connection after another: the latency of a call when no call waits for another.
 //!
-//! Many connections, because a server with several threads gives a connection to one of them, and whether that is the one
-//! an answer comes back to is chance. The median is taken on each connection and their mean is the result; the 99th
-//! percentile is that of all calls, or one pause of the machine would decide it.
+//! There are many connections, because a server with several threads assigns a connection to one of them, and it is
+//! chance whether that is the thread to which answers come back. The result is the mean of the medians of each
+//! connection; the 99th percentile is that of all calls, as otherwise a single pause of the machine would decide it.
 
 use std::time::{Duration, Instant};
 
@@ -15,38 +15,38 @@ use super::curve::{curve, micros};
 use crate::message::{Expect, FIRST_ID, Request};
 use crate::wire::Connection;
 
-/// Calls on each connection before those that count.
+/// Number of calls on each connection that are not counted.
 const WARM_UP: u64 = 10;
-/// Of one answer.
+/// Time limit of one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
-/// How much.
+/// The number of calls, and their time limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) connections: u32,
-    /// On each connection, at most.
+    /// Maximum number of counted calls on each connection.
     pub(crate) calls: u64,
-    /// Of each connection, and half of it again for its warm-up: slow servers get fewer calls.
+    /// Time limit of each connection, and half of it for its warm-up: slow servers get fewer calls.
     pub(crate) limit: Duration,
 }
 
-/// What it took.
+/// Latencies of the calls.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Latencies {
-    /// Those that count, on all connections.
+    /// Number of counted calls, on all connections.
     pub(crate) calls: u64,
-    /// With those before them.
+    /// Number of all calls, warm-up included.
     pub(crate) sent: u64,
-    /// The mean of the connections' medians.
+    /// Mean of the medians of each connection, in microseconds.
     pub(crate) p50_us: f64,
-    /// Of all calls.
+    /// 99th percentile of all calls, in microseconds.
     pub(crate) p99_us: f64,
-    /// Of all calls, microseconds by percentile.
+    /// Latency of all calls in microseconds, by percentile.
     pub(crate) curve: Vec<(f64, f64)>,
 }
 
-/// Calls and checks every answer. `open` gives a connection, and what has to live as long as it.
+/// Makes the calls and checks every answer. `open` opens a connection, and returns an object that must live as long.
 ///
 /// # Errors
 ///

@@ -1,13 +1,13 @@
-//! An open loop: requests leave on a fixed schedule, whatever becomes of those before them.
+//! An open loop: requests are sent on a fixed schedule, whether or not earlier ones are answered.
 //!
-//! It shows how long a client that comes at any moment waits. Latency counts from when a request was due, so a server that
-//! stands still for a second is seen by all who came in that second, not by one per connection.
+//! It measures how long a client waits that sends at any time. Latency counts from the time at which a request was due,
+//! so a pause of the server of one second is seen by all requests due in that second, not by one per connection.
 //!
 //! ```text
 //! ticks ── due requests ── queue ── connections, one request in flight on each
 //! ```
 //!
-//! All of it is on one thread, like the closed loop.
+//! Everything runs on one thread, as in the closed loop.
 
 mod client;
 mod tally;
@@ -33,45 +33,45 @@ pub(crate) use tally::OpenSample;
 use tally::Tally;
 use ticks::Ticks;
 
-/// Requests that are due and wait for a connection. What comes on top is not sent at all, and counted.
+/// Maximum number of due requests that wait for a connection. Further requests are not sent, and counted as unanswered.
 const QUEUE_MAX: usize = 100_000;
-/// The highest rate; the schedule is kept to a tick of a tenth of a millisecond.
+/// Maximum rate, in requests per second; the schedule has a resolution of a tenth of a millisecond.
 const RATE_MAX: f64 = 1e6;
 
-/// What to send where, and how often.
+/// A load: the target, the requests, and the rate.
 pub(crate) struct OpenLoad {
     pub(crate) target: Target,
-    /// One for each connection, taken in turn as connections are free. They bound what is in flight at once, so there must
-    /// be more of them than a healthy server has requests at a time.
+    /// A request for each connection; connections are used in turn as they become free. Their number bounds the
+    /// requests in flight, so it must exceed the number that a healthy server has at a time.
     pub(crate) requests: Vec<Request>,
     pub(crate) expect: Expect,
     pub(crate) per_second: f64,
 }
 
-/// An open loop at work. Dropping it ends it.
+/// A running open loop. Dropping it ends the loop.
 pub(crate) struct Open {
     per_second: f64,
     shared: Arc<Shared>,
     tasks: JoinSet<()>,
 }
 
-/// What schedule and connections share.
+/// State that the schedule and the connections share.
 struct Shared {
     queue: Mutex<VecDeque<Due>>,
-    /// Something was put into the queue.
+    /// Notified when a request was put into the queue.
     more: Notify,
-    /// Whoever counts now.
+    /// The tally of the current window; `None` between windows.
     tally: Mutex<Option<Arc<Tally>>>,
     next_id: AtomicU64,
 }
 
-/// A request whose time has come.
+/// A request that is due.
 struct Due {
     at: Instant,
     tally: Option<Arc<Tally>>,
 }
 
-/// Begins a load, warms up, and watches it once.
+/// Starts a load, warms up, and measures one window.
 ///
 /// # Errors
 ///
@@ -84,11 +84,11 @@ pub(crate) async fn measure(load: OpenLoad, window: &Window) -> anyhow::Result<O
 }
 
 impl Open {
-    /// Connects and begins to send.
+    /// Opens the connections and begins to send.
     ///
     /// # Errors
     ///
-    /// When it cannot connect.
+    /// When a connection cannot be opened.
     pub(crate) async fn start(load: OpenLoad) -> anyhow::Result<Self> {
         ensure!(
             load.per_second > 0.0 && load.per_second <= RATE_MAX,
@@ -107,7 +107,7 @@ impl Open {
             let client = Client::open(load.target.clone(), request, load.expect).await?;
             tasks.spawn(client.drive(Arc::clone(&shared)));
         }
-        // Before the clock begins: each tick comes just after a request is due, not just before.
+        // Before the timer starts, so that each tick comes just after a request is due, and not just before.
         let start = Instant::now();
         let ticks = Ticks::every(Duration::from_secs_f64(1.0 / load.per_second))?;
         tasks.spawn(pace(start, ticks, load.per_second, Arc::clone(&shared)));
@@ -118,11 +118,11 @@ impl Open {
         })
     }
 
-    /// Measures for so long. `front` and `workers` are those whose CPU time counts, as in [`Window`].
+    /// Measures for the time `lasts`. `front` and `workers` are the processes whose CPU time counts, as in [`Window`].
     ///
     /// # Errors
     ///
-    /// When a process under test has ended. Wrong and missing answers are in the sample.
+    /// When a process under test has ended. The sample counts wrong and missing answers.
     pub(crate) async fn watch(
         &self,
         lasts: Duration,
@@ -133,7 +133,7 @@ impl Open {
         Ok(sample)
     }
 
-    /// Measures as long as something else takes.
+    /// Measures while a future runs.
     ///
     /// # Errors
     ///
@@ -157,14 +157,15 @@ impl Open {
         *self.shared.tally() = None;
         let seconds = tally.seconds();
         let after = spent(&window).await?;
-        // What is not answered then is counted as such.
+        // Requests that are not answered then are counted as unanswered.
         let _ = timeout(LAST_ANSWERS, tally.all_answered()).await;
         let sample = tally.sample(self.per_second, seconds, &before, &after)?;
         Ok((outcome, sample))
     }
 }
 
-/// On another thread: to read of hundreds of processes takes a while, and the schedule must not stand still.
+/// Reads CPU times on another thread: reading those of hundreds of processes takes a while, and the schedule must not
+/// wait.
 async fn spent(window: &Arc<Window>) -> anyhow::Result<Spent> {
     let window = Arc::clone(window);
     tokio::task::spawn_blocking(move || Spent::now(&window))
@@ -189,7 +190,7 @@ impl Shared {
         let mut queue = self.queue();
         if queue.len() < QUEUE_MAX {
             queue.push_back(Due { at, tally });
-            // Connections that are at work look for more when they are done.
+            // Busy connections take further requests when they are done.
             self.more.notify_one();
         }
     }
@@ -205,10 +206,10 @@ impl Shared {
     }
 }
 
-/// Puts requests into the queue when they are due.
+/// Puts requests into the queue at the times when they are due.
 async fn pace(start: Instant, mut ticks: Ticks, per_second: f64, shared: Arc<Shared>) {
     let mut put = 0u64;
-    // A clock that fails ends the schedule; the sample then says that nothing was due.
+    // A timer that fails ends the schedule; the sample then has no due requests.
     while ticks.next().await.is_ok() {
         let now = Instant::now();
         loop {

@@ -1,7 +1,7 @@
-//! A closed loop over the pipes of a stdio server: so many requests in flight, answered in their order.
+//! A closed loop over the pipes of a stdio server, with several requests in flight that are answered in their order.
 //!
-//! It is what the server can do with nothing in front of it. All that came with one read is answered with one write, which
-//! is how any front with that many clients could do it at best.
+//! It measures the server's capacity without a program in front of it. All requests that come with one read are
+//! answered with one write, as any front with that many clients could do at best.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ use super::{Faults, Sample, Shared, Window, observe};
 use crate::message::{Expect, Request};
 use crate::wire::{Answer, Connection};
 
-/// The pipes of a server that has been opened.
+/// The pipes of a running stdio server.
 pub(crate) struct Pipes {
     input: Sender,
     output: Receiver,
@@ -33,7 +33,7 @@ impl Pipes {
         })
     }
 
-    /// Sends a request, reads its answer, and sends a notification. The answer.
+    /// Sends a request, reads its answer, and sends a notification. Returns the answer.
     pub(crate) async fn open(&mut self, hello: &str, ready: &str) -> anyhow::Result<String> {
         self.input
             .write_all(format!("{hello}\n").as_bytes())
@@ -56,11 +56,11 @@ impl From<Pipes> for Connection {
     }
 }
 
-/// Runs the load once; the pipes are closed then.
+/// Runs the load once, and closes the pipes.
 ///
 /// # Errors
 ///
-/// When any answer of it was wrong or missing, warm-up included.
+/// When any answer was wrong or missing, warm-up included.
 pub(crate) async fn measure(
     pipes: Pipes,
     request: Request,

@@ -1,4 +1,4 @@
-//! What the clients of one load share, and what becomes of it.
+//! The state that the clients of one load share, and its result.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use super::{Sample, Window};
 use crate::message::FIRST_ID;
 use crate::processes::{CpuTimes, Ticks, machine_busy, time_of_ended_children};
 
-/// Answers that may be wrong before a connection gives up: the first one tells the reason, the rest only how many.
+/// Maximum number of wrong answers before a connection gives up: the first one tells the reason, the others only count.
 const FAULTS_MAX: u64 = 100;
-/// Requests of one measurement. No server here comes near.
+/// Maximum number of requests in one measurement. No server here comes near.
 const REQUESTS_MAX: u64 = 50_000_000;
-/// Latencies are kept to three digits up to here.
+/// Largest latency that is recorded; up to here, latencies have three significant digits.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 
-/// An empty histogram of nanoseconds.
+/// An empty histogram of latencies in nanoseconds.
 pub(super) fn latencies() -> anyhow::Result<Histogram<u64>> {
     let highest = u64::try_from(LATENCY_MAX.as_nanos()).unwrap_or(u64::MAX);
     Ok(Histogram::new_with_bounds(1_000, highest, 3)?)
@@ -33,7 +33,7 @@ pub(super) enum Phase {
     Over,
 }
 
-/// What the connections share. All of them are on one thread, so nothing here is ever contended.
+/// The state that the connections share. All of them run on one thread, so no lock is ever contended.
 pub(super) struct Shared {
     phase: AtomicU8,
     next_id: AtomicU64,
@@ -42,7 +42,7 @@ pub(super) struct Shared {
     faults: Mutex<Faults>,
 }
 
-/// Answers that were wrong or missing.
+/// Number of wrong or missing answers, and the description of the first.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) count: u64,
@@ -60,15 +60,15 @@ impl Shared {
         }))
     }
 
-    /// The id of the next request; nothing when there are to be no more.
+    /// The id of the next request; `None` when no more requests are to be sent.
     pub(super) fn next_id(&self) -> Option<u64> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         (!self.is(Phase::Over) && id < FIRST_ID + REQUESTS_MAX).then_some(id)
     }
 
-    /// Counts an answer that was right.
+    /// Counts a right answer.
     pub(super) fn answered(&self, took: Duration) {
-        // Those begun just before the window make up for those it cuts off at its end.
+        // Requests begun just before the window make up for those that its end cuts off.
         if self.is(Phase::Measured) {
             let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             self.latencies
@@ -83,7 +83,7 @@ impl Shared {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was wrong, once.
+    /// Takes the faults so far; a second call returns none.
     pub(super) fn faults(&self) -> Faults {
         std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -96,7 +96,7 @@ impl Shared {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Whether the connection may go on.
+    /// Counts a wrong answer. Returns true if the connection may go on.
     pub(super) fn fault(&self, what: String) -> bool {
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         faults.count += 1;
@@ -105,12 +105,12 @@ impl Shared {
     }
 }
 
-/// CPU time up to one moment.
+/// CPU times up to one moment.
 pub(crate) struct Spent {
     front: CpuTimes,
     front_ticks: Ticks,
     workers: CpuTimes,
-    /// Of workers that have ended.
+    /// CPU time of workers that have ended.
     ended: u64,
     client: CpuTimes,
     machine: u64,
@@ -121,7 +121,7 @@ impl Spent {
         Ok(Self {
             front: CpuTimes::of_first(&window.front)?,
             front_ticks: Ticks::of(&window.front),
-            // One that has ended is among the children that have.
+            // CPU time of workers that have ended is counted with the ended children.
             workers: CpuTimes::of_those_left(&window.workers),
             ended: time_of_ended_children(&window.front),
             client: CpuTimes::of(&[std::process::id()])?,
@@ -130,7 +130,7 @@ impl Spent {
     }
 }
 
-/// CPU time between two moments, each request's share of it.
+/// CPU time between two moments, per request.
 pub(crate) struct Costs {
     pub(crate) cpu_us: f64,
     pub(crate) kernel_share: Option<f64>,
@@ -140,7 +140,7 @@ pub(crate) struct Costs {
 }
 
 impl Spent {
-    /// From this moment until `after`.
+    /// The costs from this moment until `after`.
     pub(crate) fn until(&self, after: &Self, requests: u64, seconds: f64) -> Costs {
         let front = after.front.since(&self.front);
         let workers = after.workers.since(&self.workers) + after.ended.saturating_sub(self.ended);

@@ -1,6 +1,6 @@
-//! Calls of tools that give their text back: in a session, without one, as of 2026-07-28, and as a line.
+//! Calls of tools that return their text: in a session, without one, as of 2026-07-28, and as a line.
 //!
-//! The text ends in the id of the call, so that answers given to the wrong caller, and those cut off, are seen.
+//! The text ends in the id of the call, so that answers to another caller and truncated answers are noticed.
 
 use serde_json::json;
 
@@ -8,25 +8,25 @@ use super::{Envelope, FIRST_ID, Request, TEXT};
 
 const TOOL: &str = "echo";
 const MODERN: &str = "2026-07-28";
-/// What long texts are made of, with something to escape in it, as real ones have.
+/// A line of long texts; it has a character to escape, as real texts have.
 const LINE: &str = "Fifty-five letters of plain text and the end of a line.\n";
 
-/// A call of a tool that gives its text back.
+/// A call of a tool that returns its text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EchoCall {
     pub(crate) tool: &'static str,
-    /// The least length of its text; 0 is a few words.
+    /// Minimum length of the text in bytes; 0 for a few words.
     pub(crate) length: usize,
 }
 
 impl EchoCall {
-    /// Of the stdio echo server, with a few words.
+    /// A call of the stdio echo server with a few words.
     pub(crate) const SMALL: Self = Self {
         tool: TOOL,
         length: 0,
     };
 
-    /// As clients of 2025-11-25 and before write it.
+    /// The message in the form of protocol version 2025-11-25 and before.
     fn legacy(self) -> String {
         json!({
             "jsonrpc": "2.0", "id": FIRST_ID, "method": "tools/call",
@@ -49,7 +49,7 @@ impl EchoCall {
     }
 }
 
-/// What a request of 2026-07-28 says of who sends it.
+/// The `_meta` of a request of 2026-07-28, which describes the client.
 fn meta() -> serde_json::Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -59,13 +59,13 @@ fn meta() -> serde_json::Value {
 }
 
 impl Envelope<'_> {
-    /// A call as clients of 2025-11-25 and before write it.
+    /// A call in the form of protocol version 2025-11-25 and before.
     pub(crate) fn echo(&self, call: EchoCall) -> Request {
         let body = call.legacy();
         Request::new(format!("{}{body}", self.head(body.len())))
     }
 
-    /// A call of 2026-07-28: everything the server must know is in it, and in its header.
+    /// A call in the form of 2026-07-28: body and headers contain everything that the server must know.
     pub(crate) fn modern_echo(&self, call: EchoCall) -> Request {
         let body = call.modern();
         let mirrored = format!(
@@ -75,7 +75,7 @@ impl Envelope<'_> {
         Request::new(format!("{}{body}", self.head_with(&mirrored, body.len())))
     }
 
-    /// `server/discover` of 2026-07-28, which has no `ping`: the request that needs no server behind the one asked.
+    /// `server/discover` of 2026-07-28, which has no `ping`: the gateway answers it without the server behind it.
     pub(crate) fn discover(&self) -> Request {
         let body = json!({
             "jsonrpc": "2.0", "id": FIRST_ID, "method": "server/discover", "params": {"_meta": meta()},
@@ -91,7 +91,7 @@ impl Envelope<'_> {
     }
 }
 
-/// The same call without anything around it.
+/// A small call as one line, without HTTP around it.
 pub(crate) fn pipe_call() -> Request {
     Request::new(EchoCall::SMALL.legacy() + "\n")
 }

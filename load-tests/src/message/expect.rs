@@ -1,4 +1,4 @@
-//! Whether an answer is the right one.
+//! Checks whether an answer is the right one.
 
 use std::time::Duration;
 
@@ -8,20 +8,21 @@ use tokio::time::timeout;
 use super::{FIRST_ID, Request, TEXT};
 use crate::wire::{Answer, Connection, Target};
 
-/// What a right answer looks like.
+/// The properties of a right answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expect {
     pub(crate) status: u16,
-    /// Its id must be the request's.
+    /// True if the answer's id must be that of the request.
     pub(crate) id: bool,
     pub(crate) contains: &'static str,
-    /// Behind that stands its id once more, so that the answer to another call is seen whatever its id says.
+    /// True if the request's id must follow `contains` in the answer, so that the answer to another call is noticed
+    /// whatever its id says.
     pub(crate) numbered: bool,
 }
 
 impl Expect {
     pub(crate) const PONG: Self = Self::result(r#""result":{}"#);
-    /// To `server/discover`.
+    /// The answer to `server/discover`.
     pub(crate) const DISCOVERED: Self = Self::result("\"supportedVersions\":");
     pub(crate) const ECHO: Self = Self::result(TEXT);
     pub(crate) const NUMBERED_ECHO: Self = Self {
@@ -30,7 +31,7 @@ impl Expect {
     };
     pub(crate) const ANNOUNCED: Self = Self::result("announced");
     pub(crate) const REFUSED: Self = Self::refusal(401, "-32010");
-    /// nginx answers the same text to all.
+    /// nginx answers every request with the same text.
     pub(crate) const FIXED: Self = Self {
         id: false,
         ..Self::PONG
@@ -45,7 +46,7 @@ impl Expect {
         }
     }
 
-    /// Refused before the body is read, so without its id.
+    /// A refusal before the body is read, so without the request's id.
     pub(crate) const fn refusal(status: u16, contains: &'static str) -> Self {
         Self {
             status,
@@ -55,7 +56,7 @@ impl Expect {
         }
     }
 
-    /// Why it is not the right answer to `id`, if it is not.
+    /// The reason why an answer is not the right one to the request `id`; `None` if it is.
     pub(crate) fn mismatch(&self, answer: &Answer<'_>, id: u64) -> Option<String> {
         let fault = if answer.status != self.status {
             format!("status {} instead of {}", answer.status, self.status)
@@ -74,11 +75,11 @@ impl Expect {
         Some(format!("{fault}: {shown}"))
     }
 
-    /// Asks once, on a connection of its own.
+    /// Sends the request once, on a connection of its own, and checks the answer.
     ///
     /// # Errors
     ///
-    /// When the answer is not the right one, or does not come in time.
+    /// When the answer is wrong, or does not arrive in time.
     pub(crate) async fn asked(
         self,
         target: &Target,
@@ -106,7 +107,7 @@ fn id_of(body: &[u8]) -> Option<u64> {
     number(&body[start..])
 }
 
-/// The number at the start, spaces before it apart.
+/// The number at the start of a text, after spaces.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = text.trim_ascii_start();
     let length = digits

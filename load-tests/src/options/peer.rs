@@ -1,11 +1,11 @@
-//! A peer given on the command line: any program that puts streamable HTTP in front of a stdio server.
+//! A peer given on the command line: any program that serves streamable HTTP for a stdio server.
 
 use std::net::SocketAddr;
 
 const NAME_MAX: usize = 40;
 
-/// How it is started, by a shell. `{host}`, `{port}` and `{server}` stand for where it has to listen and for the command line
-/// of the stdio server, quoted for a shell.
+/// A name and a shell command that starts the peer. `{host}`, `{port}` and `{server}` stand for the address to listen
+/// on and for the command line of the stdio server, quoted for a shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PeerCommand {
     pub(crate) name: String,
@@ -13,11 +13,11 @@ pub(crate) struct PeerCommand {
 }
 
 impl PeerCommand {
-    /// Of `NAME=COMMAND`.
+    /// Parses `NAME=COMMAND`.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for the one who typed it.
+    /// The fault, in words for the user.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (name, command) = text
             .split_once('=')
@@ -40,7 +40,7 @@ impl PeerCommand {
         })
     }
 
-    /// What `sh -c` is to run. The peer takes the shell's place, so that the process started is the peer.
+    /// The script for `sh -c`. The peer replaces the shell, so that the started process is the peer.
     pub(crate) fn script(&self, address: SocketAddr, server: &[String]) -> String {
         let quoted: Vec<String> = server.iter().map(|word| quoted(word)).collect();
         let command = self

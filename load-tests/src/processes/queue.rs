@@ -1,11 +1,11 @@
-//! How long threads were ready to run and got no core: latency that is the machine's and not the process's.
+//! Time for which threads were ready to run and got no core: latency that is due to the machine and not to the process.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use super::parsed;
 
-/// Watches how long the threads of a process wait for a core.
+/// Measures how long the threads of a process wait for a core.
 pub(crate) struct Queued {
     process: u32,
     start: Instant,
@@ -13,7 +13,7 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// What a column of it says, for the notes under its table.
+    /// The explanation of this column for the notes under a table.
     pub(crate) const NOTE: &str = "queued: how long the gateway's threads together were ready to run and got no core, in each \
         second. Latency that comes with it is the machine's.";
 
@@ -25,7 +25,8 @@ impl Queued {
         }
     }
 
-    /// Milliseconds waited by all threads together in each second since. Threads that have ended meanwhile are not in it.
+    /// Milliseconds per second that all threads together waited since the start. Threads that have ended meanwhile do
+    /// not count.
     pub(crate) fn ms_per_second(&self) -> f64 {
         let waited = waited(self.process).saturating_sub(self.before);
         waited.as_secs_f64() * 1e3 / self.start.elapsed().as_secs_f64().max(1e-9)
@@ -41,7 +42,7 @@ fn waited(process: u32) -> Duration {
     each.sum()
 }
 
-/// The second field, in nanoseconds.
+/// The second field of `schedstat`, waiting time in nanoseconds.
 fn wait_time(schedstat: &str) -> Option<Duration> {
     let field = schedstat.split_ascii_whitespace().nth(1)?;
     parsed(field).map(Duration::from_nanos)

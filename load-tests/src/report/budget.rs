@@ -1,26 +1,26 @@
-//! What the gateway may cost, and whether it did. All budgets stand in one table here; a scenario says what it measured of
-//! which, and `load-tests/README.md` shows the same table.
+//! The budgets: maximum costs of the gateway, and verdicts on whether they were kept. One table here contains all
+//! budgets; a scenario reports its measurements for some of them, and `load-tests/README.md` shows the same table.
 
 use serde::{Deserialize, Serialize};
 
 use super::Table;
 
-/// A cost with the limit it must keep and the goal it should reach.
+/// A cost, the limit that it must keep, and the goal that it should reach.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) what: &'static str,
     unit: Unit,
     limit: f64,
     goal: f64,
-    /// A rate, which must be as large as the limit, where all others must be as small.
+    /// True for a rate, which must be at least the limit; other costs must be at most the limit.
     at_least: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
-    /// CPU time, in that of a request to nginx in the same repetition.
+    /// CPU time as a multiple of that of a request to nginx in the same repetition.
     N,
-    /// Times something else of the same repetition.
+    /// Multiple of another measurement of the same repetition.
     Times,
     Microseconds,
     Milliseconds,
@@ -29,7 +29,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// Whether other work on the machine changes the result: all but memory.
+    /// Returns true if other work on the machine changes the result: for all units except memory.
     fn is_of_time(self) -> bool {
         !matches!(self, Self::Kibibytes | Self::Megabytes)
     }
@@ -46,7 +46,7 @@ impl Unit {
     }
 }
 
-/// How a budget came out, as it is shown.
+/// The outcome of a budget, formatted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     pub(crate) what: String,
@@ -54,13 +54,13 @@ pub(crate) struct Verdict {
     pub(crate) goal: String,
     pub(crate) measured: String,
     pub(crate) outcome: Outcome,
-    /// Whether it says something of a quiet machine only.
+    /// True if the outcome is only conclusive on a quiet machine.
     #[serde(default)]
     needs_quiet: bool,
 }
 
 impl Verdict {
-    /// The same where the machine was not quiet: times and ratios of times prove nothing then, memory does.
+    /// The verdict on a machine that was not quiet: times and ratios of times are not judged, memory is.
     pub(crate) fn on_a_noisy_machine(mut self) -> Self {
         if self.needs_quiet && self.outcome != Outcome::NotMeasured {
             self.outcome = Outcome::NotJudged;
@@ -75,9 +75,9 @@ pub(crate) enum Outcome {
     GoalReached,
     Hit,
     Miss,
-    /// A difference below zero: the noise is larger than what was to be measured.
+    /// The difference is below zero: the noise is larger than the measured cost.
     LostInNoise,
-    /// Measured on a machine that was busy with other work.
+    /// The machine was busy with other work.
     NotJudged,
     NotMeasured,
 }
@@ -105,44 +105,44 @@ const fn budget(what: &'static str, unit: Unit, limit: f64, goal: f64) -> Budget
     }
 }
 
-/// Names the rows of the table, and lists them in their order.
+/// Declares a constant for each row of the table, and the list of all rows.
 macro_rules! budgets {
     ($($(#[$doc:meta])* $name:ident = $what:literal, $unit:ident, $limit:literal, $goal:literal $(, $at_least:ident)?;)*) => {
         $($(#[$doc])* pub(crate) const $name: Budget = Budget {
             $($at_least: true,)?
             ..budget($what, Unit::$unit, $limit, $goal)
         };)*
-        /// As the report lists them.
+        /// All budgets, in the order of the report.
         pub(crate) const ALL: &[&Budget] = &[$(&$name),*];
     };
 }
 
-// A line is a row.
+// Each line is a row.
 #[rustfmt::skip]
 budgets! {
     PING = "`ping`", N, 2.0, 1.5;
     PING_IN_SESSION = "`ping` in a session", N, 2.0, 1.5;
     CALL_STDIO = "`tools/call`, stdio server: gateway", N, 2.6, 2.0;
     CALL_STDIO_RATE = "`tools/call`, stdio server: rate, to agentgateway's", Times, 3.0, 3.0, at_least;
-    /// CPU time of gateway and stdio server, in that of nginx and a small HTTP application together.
+    /// CPU time of gateway and stdio server, as a multiple of that of nginx and a small HTTP application together.
     CALL_STDIO_TO_NGINX_AND_APP = "`tools/call`, stdio server: all, to nginx and HTTP application", Times, 0.75, 0.6;
-    /// CPU time, in that of sessions in memory.
+    /// CPU time, as a multiple of that with sessions in memory.
     CALL_DISK = "`tools/call` of a live session, on disk to in memory", Times, 1.05, 1.02;
     CALL_REDIS = "`tools/call` of a live session, in Redis to in memory", Times, 1.05, 1.02;
-    /// Time that a first call takes longer than the next one.
+    /// Difference between the times of a first call and the next one.
     FIRST_CALL = "first call of a session on disk after a restart, added p99", Milliseconds, 100.0, 20.0;
     CALL_ASYNC = "`tools/call`, async Python: gateway", N, 2.6, 2.0;
     CALL_SYNC = "`tools/call`, sync Python: gateway", N, 2.6, 2.0;
     CALL_ASYNC_WORKER = "`tools/call`, async Python: worker", Microseconds, 25.0, 12.0;
     CALL_SYNC_WORKER = "`tools/call`, sync Python: worker", Microseconds, 30.0, 18.0;
     REMOTE = "remote HTTP server, to nginx `proxy_pass` with the same checks", Times, 2.0, 1.6;
-    /// CPU time, in that of the HTTP library with nothing but a filter that answers 401.
+    /// CPU time, as a multiple of that of the HTTP library with a filter that only answers 401.
     REFUSAL = "401, to a bare filter", Times, 1.3, 1.15;
     ADDED_P50 = "added latency, Python worker, p50", Microseconds, 40.0, 25.0;
     ADDED_P99 = "added latency, Python worker, p99", Microseconds, 100.0, 60.0;
     ADDED_STDIO_P50 = "added latency, stdio server, p50", Microseconds, 40.0, 25.0;
     ADDED_STDIO_P99 = "added latency, stdio server, p99", Microseconds, 100.0, 60.0;
-    /// CPU time, in that of nginx passing the same bytes.
+    /// CPU time, as a multiple of that of nginx passing the same bytes.
     BODY_16_KIB = "16 KB bodies, to nginx passing them", Times, 1.5, 1.3;
     BODY_1_MIB = "1 MB bodies, to nginx passing them", Times, 1.5, 1.2;
     STREAM = "idle stream with its session and log", Kibibytes, 8.0, 4.0;
@@ -151,13 +151,13 @@ budgets! {
     CALLS_BESIDE_STREAMS = "p99 of calls while 19,000 streams idle", Times, 1.5, 1.2;
     WORKER_START = "worker start without dependencies, reload to answer", Milliseconds, 300.0, 200.0;
     RELOAD = "reload that changes one of 200 namespaces", Milliseconds, 1000.0, 300.0;
-    /// While a repository is cloned and analysed, code is checked, and packages are installed.
+    /// p99 while a repository is cloned and analysed, code is checked, and packages are installed.
     CALLS_BESIDE_MANAGEMENT = "p99 of calls beside clone, analysis and build", Times, 1.2, 1.1;
     IDLE_MEMORY = "idle gateway, no namespaces", Megabytes, 16.0, 10.0;
 }
 
 impl Budget {
-    /// `measured` is nothing where the scenario could not.
+    /// Judges a measurement; `None` if the scenario could not measure.
     pub(crate) fn verdict(&self, measured: Option<f64>) -> Verdict {
         let (limit, goal) = self.shown();
         Verdict {
@@ -183,7 +183,7 @@ impl Budget {
         }
     }
 
-    /// Limit and goal.
+    /// Limit and goal, formatted.
     fn shown(&self) -> (String, String) {
         let least = if self.at_least { "at least " } else { "" };
         let bound = |value: f64| format!("{least}{}", self.unit.shown(value));
@@ -191,7 +191,7 @@ impl Budget {
     }
 }
 
-/// One for each budget, in their order: what was measured of it, or that nothing was.
+/// The verdict on each budget in their order; not measured if `found` has none.
 pub(crate) fn all<'v>(found: impl Iterator<Item = &'v Verdict> + Clone) -> Vec<Verdict> {
     let verdict = |budget: &&Budget| {
         let found = found.clone().find(|verdict| verdict.what == budget.what);

@@ -1,4 +1,4 @@
-//! The report as text. Its tables are Markdown, so that they can be kept as they are.
+//! The report as text. Its tables are Markdown, so that they can be copied into documents.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use super::{Answered, Report, Table, median, minutes, spread};
 use crate::machine::Machine;
 use crate::quiet::{NOISY, QUIET_N_US};
 
-/// The whole report. `charts` is whether it refers to the pictures, which lie beside it.
+/// The whole report. `charts` is true if it refers to the chart files beside it.
 pub(super) fn whole(report: &Report, charts: bool) -> String {
     let mut text = String::from("# Load tests\n\n");
-    // Writing to a String cannot fail, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = writeln!(text, "{}", machine(report));
     let noisy = report
         .sections
@@ -34,7 +34,7 @@ pub(super) fn whole(report: &Report, charts: bool) -> String {
         .sections
         .iter()
         .flat_map(|answered| &answered.section.verdicts);
-    // What a run of some scenarios did not ask is no news.
+    // Budgets that a run of some scenarios did not measure are left out.
     let all = budget::all(found).into_iter();
     let told = all.filter(|verdict| report.ran_all() || verdict.outcome != Outcome::NotMeasured);
     let told: Vec<_> = told.collect();
@@ -59,7 +59,7 @@ pub(super) fn whole(report: &Report, charts: bool) -> String {
     text
 }
 
-/// What it was measured on, and how.
+/// The machine, and the settings of the measurements.
 pub(super) fn machine(report: &Report) -> String {
     let quick = if report.quick {
         " QUICK: this says that everything works, not what it costs."
@@ -87,7 +87,7 @@ pub(super) fn machine(report: &Report) -> String {
     )
 }
 
-/// Tables, charts, verdicts and notes of one scenario. `charts` is the folder of its pictures.
+/// Tables, charts, verdicts and notes of one scenario. `charts` is the folder of its charts; `None` without charts.
 pub(super) fn section(report: &Report, answered: &Answered, charts: Option<&str>) -> String {
     let section = &answered.section;
     let mut blocks = Vec::new();
@@ -118,7 +118,7 @@ pub(super) fn section(report: &Report, answered: &Answered, charts: Option<&str>
     blocks.join("\n")
 }
 
-/// What the unit of all ratios was, and whether they prove anything.
+/// The CPU time of nginx that is the unit of ratios, and whether the ratios are conclusive.
 fn n(answered: &Answered) -> Option<String> {
     let middle = answered.n()?;
     let (least, most) = spread(answered.n_us.iter().copied())?;
@@ -132,7 +132,7 @@ fn n(answered: &Answered) -> Option<String> {
     ))
 }
 
-/// What other work did meanwhile.
+/// The cores that other work kept busy meanwhile.
 fn noise(report: &Report, answered: &Answered) -> Option<String> {
     let middle = median(answered.other_cores.iter().copied())?;
     let (_, worst) = spread(answered.other_cores.iter().copied())?;
@@ -162,7 +162,7 @@ fn verdicts(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// The first column to the left, numbers to the right.
+/// Formats a table: the first column is aligned left, numbers are aligned right.
 pub(super) fn table(table: &Table) -> String {
     let escaped = |cells: &[String]| -> Vec<String> {
         cells
@@ -175,7 +175,7 @@ pub(super) fn table(table: &Table) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         let widths = cells.chain(header.get(column));
-        // A rule has three characters at least.
+        // A rule in Markdown has at least three characters.
         widths.map(|cell| cell.chars().count()).fold(3, usize::max)
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();

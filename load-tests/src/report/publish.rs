@@ -1,7 +1,8 @@
-//! The last result in the README: nobody copies numbers by hand.
+//! Puts the last results into the README, so that no number is copied by hand.
 //!
-//! A result stands between `<!-- result: SCENARIO -->` and `<!-- end -->`. Only those of scenarios that ran are replaced, so a
-//! run of one of them leaves the others as they are. The table of budgets stands between `<!-- budgets -->` and `<!-- end -->`.
+//! A result is between `<!-- result: SCENARIO -->` and `<!-- end -->`. Only results of scenarios that ran are replaced,
+//! so a run of one scenario leaves the others as they are. The table of budgets is between `<!-- budgets -->` and `<!--
+//! end -->`.
 
 use std::fs;
 use std::ops::Range;
@@ -21,7 +22,7 @@ const END: &str = "<!-- end -->";
 ///
 /// # Errors
 ///
-/// When there is no report, it was not a whole one, or the README has no place for it.
+/// When there is no report, it is incomplete, or the README lacks a marker.
 pub(crate) fn publish(options: &Options, folder: &Path) -> anyhow::Result<()> {
     let report = Report::read(&options.out()?)?;
     ensure!(
@@ -64,7 +65,7 @@ fn with_budgets(mut readme: String) -> anyhow::Result<String> {
     Ok(readme)
 }
 
-/// What stands between a line and the next end.
+/// The range between a marker line and the next end marker.
 fn place(readme: &str, begin: &str) -> anyhow::Result<Range<usize>> {
     let at = readme
         .find(begin)

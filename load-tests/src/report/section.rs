@@ -1,4 +1,4 @@
-//! What a scenario gives back. The report renders it without knowing the scenario.
+//! The result of a scenario. The report renders it without knowing the scenario.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,21 +7,21 @@ use super::series::{Numbers, Series};
 use super::table::Table;
 use crate::chart::Chart;
 
-/// The answer to one question.
+/// Tables, charts, verdicts and measurements that answer the question of a scenario.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Section {
     pub(crate) tables: Vec<Table>,
     pub(crate) charts: Vec<Chart>,
     pub(crate) verdicts: Vec<Verdict>,
-    /// One line each, under the tables.
+    /// Notes below the tables, a line each.
     pub(crate) notes: Vec<String>,
-    /// What could not be compared with, and why.
+    /// Programs that could not be compared with, and the reasons.
     pub(crate) missing: Vec<String>,
-    /// Any of them fails the run.
+    /// Failures; any of them fails the run.
     pub(crate) failures: Vec<String>,
-    /// Every measurement.
+    /// All measurements.
     pub(crate) series: Vec<Series>,
-    /// Of what is added now.
+    /// Number of the repetition to which added measurements belong.
     #[serde(skip)]
     pub(crate) repetition: usize,
 }
@@ -32,7 +32,7 @@ static NOTHING: Series = Series {
 };
 
 impl Section {
-    /// Adds a measurement to a series, to its row of these labels. Either may be new.
+    /// Adds a measurement to the row of a series with these labels. Series and row are made if they do not exist.
     pub(crate) fn add<L: Into<String>>(
         &mut self,
         series: &str,
@@ -49,13 +49,13 @@ impl Section {
         self.series[at].add(labels, numbers.in_repetition(self.repetition));
     }
 
-    /// Without rows where nothing was measured.
+    /// The series with a name; empty if it was not measured.
     pub(crate) fn of(&self, series: &str) -> &Series {
         let known = self.series.iter().find(|known| known.name == series);
         known.unwrap_or(&NOTHING)
     }
 
-    /// Adds a line under the tables; once, however often it is told.
+    /// Adds a note below the tables; a repeated note is added once.
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         once(&mut self.notes, text.into());
     }

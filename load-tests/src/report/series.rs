@@ -1,6 +1,7 @@
-//! Everything that is measured, whatever it is: rows, each with numbers by name, measured once or in several repetitions.
+//! All measurements of a scenario: rows, each with numbers by name, measured once or in several repetitions.
 //!
-//! A scenario adds each measurement to a row as it comes. Medians, ratios and curves are taken here, and nowhere else.
+//! A scenario adds each measurement to a row as soon as it is taken. Only this module computes medians, ratios and
+//! curves.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +10,33 @@ use serde_json::Value;
 
 use crate::chart::Points;
 
-/// Rows of one kind, in the order they were first measured.
+/// Rows of the same kind, in the order in which they were first measured.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Series {
     pub(super) name: String,
     pub(crate) rows: Vec<Row>,
 }
 
-/// What was measured of one thing.
+/// All measurements with the same labels.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// Which tell it from all others.
+    /// The labels that distinguish the row from the others of its series.
     pub(crate) labels: Vec<String>,
     measured: Vec<Numbers>,
 }
 
-/// One measurement. A number's name ends in its unit, where it has one.
+/// One measurement. The name of a number ends in its unit, if it has one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Numbers {
-    /// Ratios of two rows are taken within one, so that they compare the same minute of the machine.
+    /// Number of the repetition. Ratios of two rows are taken within a repetition, so that both were measured on the
+    /// machine in the same state.
     repetition: usize,
     numbers: BTreeMap<String, f64>,
     curves: BTreeMap<String, Points>,
 }
 
 impl Series {
-    /// Adds a measurement to the row of these labels, which may be new.
+    /// Adds a measurement to the row with these labels, which is made if it does not exist.
     pub(super) fn add(&mut self, labels: Vec<String>, numbers: Numbers) {
         let known = self.rows.iter().position(|row| row.labels == labels);
         let at = known.unwrap_or_else(|| {
@@ -45,12 +47,12 @@ impl Series {
         self.rows[at].measured.push(numbers);
     }
 
-    /// Each row with its name.
+    /// All rows, each with its name.
     pub(crate) fn named(&self) -> impl Iterator<Item = (String, &Row)> {
         self.rows.iter().map(|row| (row.name().to_owned(), row))
     }
 
-    /// The curve of this name of each row.
+    /// The curve called `curve` of each row.
     pub(crate) fn curves(&self, curve: &str) -> impl Iterator<Item = (String, Points)> {
         self.named()
             .map(move |(name, row)| (name, row.curve(curve)))
@@ -66,7 +68,7 @@ impl Series {
         self.rows.iter().find(has)
     }
 
-    /// Of one number of one row.
+    /// The median of a number in the row with these labels.
     pub(crate) fn median<L: AsRef<str>>(&self, labels: &[L], name: &str) -> Option<f64> {
         self.row(labels)?.median(name)
     }
@@ -99,11 +101,11 @@ impl Row {
     }
 
     pub(crate) fn sum(&self, name: &str) -> f64 {
-        // Of nothing it is zero, not minus zero.
+        // Begins with 0.0: the sum of an empty iterator of floats is -0.0.
         self.all(name).fold(0.0, |sum, one| sum + one)
     }
 
-    /// Two numbers of each measurement.
+    /// Points of two numbers, one for each measurement.
     pub(crate) fn points(&self, at: &str, name: &str) -> Points {
         let pairs = self
             .measured
@@ -112,7 +114,7 @@ impl Row {
         pairs.flatten().collect()
     }
 
-    /// A number in that of another row, each within its repetition.
+    /// The median ratio of a number to that of another row, within each repetition.
     pub(crate) fn ratio_to(&self, other: &Self, name: &str) -> Option<f64> {
         median(self.measured.iter().filter_map(|one| {
             let same = |other: &&Numbers| other.repetition == one.repetition;
@@ -121,15 +123,15 @@ impl Row {
         }))
     }
 
-    /// The median at each place that all curves of this name have.
+    /// The curve of medians, at the positions that all curves of this name have.
     pub(crate) fn curve(&self, name: &str) -> Points {
         median_curve(self.measured.iter().filter_map(|one| one.curves.get(name)))
     }
 }
 
 impl Numbers {
-    /// Every number and every curve of a measurement by the name of its field, or `through.p50_us` where it is a field of a
-    /// field.
+    /// Collects all numbers and curves of a measurement by the names of their fields, or `through.p50_us` for a field
+    /// of a field.
     pub(crate) fn of(measured: &impl Serialize) -> Self {
         let mut numbers = Self::default();
         numbers.collect(
@@ -143,7 +145,7 @@ impl Numbers {
         Self::default().with(name, value)
     }
 
-    /// Nothing, and what is no number, is left out.
+    /// Adds a number; `None` and values that are not finite are left out.
     pub(crate) fn with(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
             self.numbers.insert(name.to_owned(), value);
@@ -151,7 +153,7 @@ impl Numbers {
         self
     }
 
-    /// With a number in that of something else.
+    /// Adds the ratio of the number `of` to the value `to`.
     pub(crate) fn with_ratio(self, name: &str, of: &str, to: Option<f64>) -> Self {
         let ratio = self.get(of).zip(to).map(|(of, to)| of / to);
         self.with(name, ratio)
@@ -191,7 +193,7 @@ impl Numbers {
     }
 }
 
-/// The middle value, or the mean of the two.
+/// The median; the mean of the two middle values if their number is even.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -203,7 +205,7 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     })
 }
 
-/// The least and the greatest value.
+/// The smallest and the largest value.
 pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     values.into_iter().fold(None, |spread, value| {
         let (least, most) = spread.unwrap_or((value, value));

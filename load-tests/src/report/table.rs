@@ -1,13 +1,13 @@
-//! Tables: rows of a series, with a column for each number that is shown of them.
+//! Tables: rows of a series, with a column for each number that is shown.
 
 use serde::{Deserialize, Serialize};
 
 use super::series::Row;
 
-/// What a cell shows where there is no value.
+/// Text of a cell without a value.
 const NONE: &str = "-";
 
-/// Cells as they are shown.
+/// A table of formatted cells.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) caption: Option<String>,
@@ -15,7 +15,7 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// What is shown of a row, and what it is called.
+/// A column: its header, and a function that formats its cell for a row.
 pub(crate) struct Column<'a> {
     header: &'static str,
     cell: Box<dyn Fn(&Row) -> String + 'a>,
@@ -29,7 +29,7 @@ impl Table {
         }
     }
 
-    /// A line for each row. Its labels come first, as many as there are names for them.
+    /// Makes a table with a line for each row. The first columns are the row's labels, as many as `labels` has names.
     pub(crate) fn of<'r, const COLUMNS: usize>(
         rows: impl IntoIterator<Item = &'r Row>,
         labels: &[&str],
@@ -52,7 +52,7 @@ impl Table {
         table
     }
 
-    /// With a line above it.
+    /// Adds a caption above the table.
     pub(crate) fn captioned(self, caption: impl Into<String>) -> Self {
         Self {
             caption: Some(caption.into()),
@@ -60,7 +60,7 @@ impl Table {
         }
     }
 
-    /// Adds a row; what it has too little is empty, what it has too much is not shown.
+    /// Adds a row. Missing cells are empty; surplus cells are dropped.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let empty = std::iter::repeat_with(|| NONE.to_owned());
         let cells = cells.into_iter().chain(empty).take(self.header.len());
@@ -68,34 +68,34 @@ impl Table {
     }
 }
 
-/// The median of a number, with so many digits behind the point.
+/// A column with the median of a number, with `digits` decimals.
 pub(crate) fn middle(header: &'static str, name: &'static str, digits: usize) -> Column<'static> {
     figure(header, digits, move |row| row.median(name))
 }
 
-/// The greatest.
+/// A column with the largest value of a number.
 pub(crate) fn most(header: &'static str, name: &'static str, digits: usize) -> Column<'static> {
     figure(header, digits, move |row| row.most(name))
 }
 
-/// The least.
+/// A column with the smallest value of a number.
 pub(crate) fn least(header: &'static str, name: &'static str, digits: usize) -> Column<'static> {
     figure(header, digits, move |row| Some(row.spread(name)?.0))
 }
 
-/// All of it in all measurements, whichever of these numbers it is.
+/// A column with the sum of several numbers over all measurements.
 pub(crate) fn sum(header: &'static str, names: &'static [&'static str]) -> Column<'static> {
     figure(header, 0, move |row| {
         Some(names.iter().map(|name| row.sum(name)).sum())
     })
 }
 
-/// How often the row was measured.
+/// A column with the number of measurements.
 pub(crate) fn times(header: &'static str) -> Column<'static> {
     figure(header, 0, |row| Some(row.times() as f64))
 }
 
-/// The least and the greatest.
+/// A column with the smallest and the largest value of a number.
 pub(crate) fn range(header: &'static str, name: &'static str) -> Column<'static> {
     let cell = move |row: &Row| {
         let spread = row.spread(name);
@@ -108,7 +108,7 @@ pub(crate) fn range(header: &'static str, name: &'static str) -> Column<'static>
     Column { header, cell }
 }
 
-/// Whatever can be said of a row.
+/// A column with any number computed from a row.
 pub(crate) fn figure<'a>(
     header: &'static str,
     digits: usize,
@@ -118,7 +118,7 @@ pub(crate) fn figure<'a>(
     Column { header, cell }
 }
 
-/// A number with so many digits behind the point.
+/// Formats a number with `digits` decimals.
 pub(crate) fn cell(value: impl Into<Option<f64>>, digits: usize) -> String {
     let value = value.into();
     value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.digits$}"))

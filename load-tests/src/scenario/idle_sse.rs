@@ -1,11 +1,12 @@
-//! Many idle event streams: what one costs in memory, how fast one event reaches all of them, and whether calls suffer.
+//! Many idle event streams: the memory of each, the time in which one event reaches all of them, and the effect on
+//! calls.
 //!
 //! ```text
 //! calls ── memory ── sessions ── memory ── a GET stream in each ── memory ── calls ── five events ── …
 //!   … the same with more … ── closed ── memory ── calls ── the same streams through nginx ── memory ── five events
 //! ```
 //!
-//! Calls are measured without streams before and after them, so that a machine that became slower meanwhile is seen.
+//! Calls are measured without streams before and after, so that it is noticed if the machine became slower meanwhile.
 
 mod found;
 
@@ -37,23 +38,25 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Streams held at once, in the order measured.
+/// Numbers of concurrent streams, in the order of measurement.
 const COUNTS: [usize; 2] = [5_000, 19_000];
-/// Behind nginx a stream takes two descriptors of one of its processes, and a port to the gateway: fewer than for 19,000.
+/// Number of streams through nginx. Each takes two descriptors of one of its processes, and a port to the gateway, so
+/// fewer than 19,000.
 const BEHIND_NGINX: usize = 5_000;
-/// Events sent to all of them; the median counts.
+/// Number of events sent to all streams; their median counts.
 const EVENTS: usize = 5;
-/// How long one event may take to reach the last stream.
+/// Time limit for one event to reach the last stream.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
-/// Between the last change and a look at the memory: what is freed late counts as freed.
+/// Time between the last change and reading the memory, so that memory that is freed late counts as freed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Tool calls a second, on a fixed schedule: few enough that keepalives and calls, and not calls and calls, meet.
+/// Rate of tool calls per second, on a fixed schedule: so low that calls coincide with keepalives and not with each
+/// other.
 const CALLS_PER_SECOND: f64 = 200.0;
-/// At the default of a second, a sample has the latencies of 1,000 calls: its p99 is not that of two of them. Three samples
-/// last as long as it takes for each stream to have its keepalive.
+/// Duration of a sample in multiples of the measured time. With the default of a second, a sample has the latencies of
+/// 1,000 calls, so that two calls do not decide its p99. During three samples each stream gets a keepalive.
 const SECONDS_OF_CALLS: u32 = 5;
 
-/// How long one sample of calls takes.
+/// Duration of one sample of calls.
 fn calls_take(options: &Options) -> Duration {
     options.measured() * SECONDS_OF_CALLS
 }
@@ -70,7 +73,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let mut section = Section::default();
     calls(run, &gateway, BEFORE, &mut section).await?;
     let empty = settled(&gateway).await?;
-    // Of all sessions and streams so far.
+    // Memory of all sessions and streams so far.
     let (mut sessions_kib, mut streams_kib) = (0.0, 0.0);
     for count in COUNTS {
         run.progress(&format!("{count} streams"));
@@ -114,13 +117,13 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// Memory of the gateway's own in KiB, a moment after the last change.
+/// The gateway's anonymous memory in KiB, after [`SETTLE`].
 async fn settled(gateway: &Gateway) -> anyhow::Result<f64> {
     sleep(SETTLE).await;
     Ok(gateway.memory()?.anonymous_kib as f64)
 }
 
-/// Some of the same sessions get a stream through nginx each.
+/// Opens a stream through nginx for some of the same sessions.
 async fn behind_nginx(
     program: &Path,
     gateway: &Gateway,
@@ -136,12 +139,12 @@ async fn behind_nginx(
     let name = found::behind_nginx();
     section.add(STREAMS, [&*name], Numbers::one("nginx_kib", each));
     events(gateway, publisher, crowd, &name, section).await?;
-    // The connections of the clients first, so that nginx ends at once.
+    // The clients' connections are closed first, so that nginx ends at once.
     crowd.leave().await;
     Ok(())
 }
 
-/// Announces a change, several times, each after the last one has reached every stream.
+/// Publishes several events, each after the previous one has reached every stream.
 async fn events(
     gateway: &Gateway,
     publisher: &mut Publisher,
@@ -164,7 +167,7 @@ async fn events(
     Ok(())
 }
 
-/// Tool calls on a fixed schedule, as often as there are repetitions.
+/// Measures tool calls on a fixed schedule, once per repetition.
 async fn calls(
     run: &mut Run<'_>,
     gateway: &Gateway,

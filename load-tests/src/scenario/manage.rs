@@ -1,4 +1,4 @@
-//! Work of the management tools beside calls, which should not notice: child processes of lower priority do it.
+//! Work of the management tools beside calls. It should not slow the calls, as child processes of lower priority do it.
 //!
 //! ```text
 //! calls on a fixed schedule ─┬─ a window in which nothing else happens
@@ -34,20 +34,21 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Calls a second: few enough that calls and work, and not calls and calls, meet.
+/// Rate of calls per second: so low that calls coincide with the work and not with each other.
 const CALLS_PER_SECOND: f64 = 200.0;
-/// At the default of a second, a sample has the latencies of 1,000 calls.
+/// Duration of a window in multiples of the measured time. With the default of a second, a sample has the latencies of
+/// 1,000 calls.
 const SECONDS_OF_CALLS: u32 = 5;
-/// Start, preparation, and the first piece of work, which makes what the others find.
+/// Time for the start, the preparation, and the first piece of work, which creates files that later pieces reuse.
 const START: Duration = Duration::from_secs(30);
-/// A window lasts until the work that began in it is done.
+/// Time for the work that is still running at the end of a window.
 const LAST_WORK: Duration = Duration::from_secs(5);
 
-/// Calls with and without work beside them.
+/// Series of calls with and without work beside them.
 const CALLS: &str = "calls";
 const WITHOUT: &str = "nothing";
 const WITH: &str = "clone, analysis, build";
-/// Milliseconds of each step.
+/// Series of the milliseconds of each step.
 const TOOK: &str = "steps";
 
 fn window(options: &Options) -> Duration {
@@ -72,7 +73,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         gateway.has_worker(namespace).await?;
     }
     let mut work = work.on(gateway.envelope().at(manager));
-    // Outside of any window: the first install makes what the others find.
+    // Outside of any window: the first install creates files that later ones reuse.
     for (step, ms) in work.piece().await? {
         run.progress(&format!("the first {step}: {ms:.0} ms"));
     }
@@ -104,7 +105,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// p99 of calls beside work, in that without any.
+/// Ratio of the p99 of calls beside work to that without work.
 fn slower(calls: &Series, row: &Row) -> Option<f64> {
     let without = calls.median(&[WITHOUT], "p99_us")?;
     (row.name() == WITH).then_some(row.median("p99_us")? / without)

@@ -1,4 +1,4 @@
-//! All streams lost at once: everybody comes back with `Last-Event-ID` while events go on being published.
+//! All streams are lost at once: all clients return with `Last-Event-ID` while events are being published.
 //!
 //! ```text
 //! everybody has a stream ── calls ──┬─ sockets closed, or left open ── everybody back ──┬── everybody has everything?
@@ -29,15 +29,15 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Most gateways need not be asked for more; what a process may hold here at once is the second.
+/// Numbers of streams. The first suffices for most gateways; the second is the maximum for a process on this machine.
 const STREAMS: usize = 5_000;
 const MANY: usize = 19_000;
 
-/// No further wave begins after so many times what all of them take on a quiet machine.
+/// Factor of the expected time of all waves after which no further wave begins.
 const SLOWNESS: u32 = 2;
 
 fn takes(options: &Options) -> Duration {
-    // Opening, closing and waiting for what is left, with the calls before each wave and beside it.
+    // Opening, closing and waiting for the last events, with the calls before and during each wave.
     let waves = 2 * u32::try_from(options.repetitions).unwrap_or(u32::MAX) + 1;
     Duration::from_secs(18) + (options.measured() * 2 + Duration::from_secs(1)) * waves
 }
@@ -50,7 +50,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     let mut crowd = Crowd::new(gateway.envelope())?;
     let waves = [Way::Closed, Way::LeftOpen].repeat(options.repetitions);
     let waves = waves.into_iter().map(|way| (STREAMS, way));
-    // Left open, the old sockets and the new ones are more than a process may hold.
+    // With the sockets left open, the old and the new ones would exceed the limit of a process.
     let mut waves = waves.chain([(MANY, Way::Closed)]);
     let mut found = Vec::new();
     while start.elapsed() < takes(options) * SLOWNESS

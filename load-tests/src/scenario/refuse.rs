@@ -1,12 +1,12 @@
-//! Those who may not: what a refusal costs, and what an attack does to those who may.
+//! Refusals: the cost of a refusal, and the effect of an attack on admitted clients.
 //!
 //! ```text
 //! per repetition:  nginx ── each kind of refusal at full speed, the 401 of a bare filter beside the gateway's
 //!                  good calls: alone ── beside the same load on nginx ── beside an attack of each of two kinds
 //! ```
 //!
-//! Client, gateway and attacker share the machine, so good calls suffer from an attack whoever is attacked. How much of it
-//! is the gateway's doing is seen against the same load on nginx, which has nothing to do with the good calls.
+//! Client, gateway and attacker share the machine, so good calls suffer from an attack on any server. The gateway's
+//! part is seen in comparison with the same load on nginx, which does not serve the good calls.
 
 mod attack;
 mod found;
@@ -44,11 +44,11 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Good calls a second: what a Python worker answers with ease.
+/// Rate of good calls per second, which a Python worker answers with ease.
 const GOOD_PER_SECOND: f64 = 1000.0;
-/// Connections the good calls come on.
+/// Number of connections for the good calls.
 const GOOD_CONNECTIONS: usize = 32;
-/// How much longer than the good calls are watched an attack goes on, so that it covers them.
+/// Time by which an attack outlasts the window of good calls, so that it covers the window.
 const LONGER: Duration = Duration::from_millis(200);
 
 fn takes(options: &Options) -> Duration {
@@ -100,7 +100,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
                 Err(error) => section.fail(format!("{name}: {error:#}")),
             }
         }
-        // So that the gateway's 401 and the bare filter's come first in turns.
+        // Reversed in each repetition, so that the gateway's 401 and the bare filter's come first in turn.
         kinds.reverse();
         let good = Good::start(&gateway).await?;
         for beside in Beside::ALL {
@@ -141,7 +141,7 @@ fn setup() -> Setup {
         .empty(LIMITED_NAMESPACE)
 }
 
-/// A closed loop of nothing but refusals, which the gateway must have counted as such.
+/// Measures a closed loop of refusals, and checks that the gateway has counted them.
 async fn refused(options: &Options, gateway: &Gateway, kind: Kind) -> anyhow::Result<Sample> {
     let before = gateway.metric(&kind.counter()).await?.unwrap_or_default();
     let load = attack::load(options, gateway.address, gateway.id(), kind);
@@ -159,17 +159,17 @@ async fn refused(options: &Options, gateway: &Gateway, kind: Kind) -> anyhow::Re
     Ok(sample)
 }
 
-/// The same load at the bare filter, which refuses everybody and counts nothing.
+/// Measures the same load on the bare filter, which refuses all requests and counts none.
 async fn refused_barely(options: &Options, bare: &BareFilter) -> anyhow::Result<Sample> {
     let load = attack::load(options, bare.address, bare.id(), UNAUTHORIZED);
     load::measure(load).await
 }
 
-/// What good calls stand beside.
+/// The load that runs beside good calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
-    /// The same load on nginx: the machine is as busy, the gateway is not attacked.
+    /// The same load on nginx: the machine is as busy, but the gateway is not attacked.
     Nginx,
     Refused(Kind),
 }
@@ -191,11 +191,11 @@ impl Beside {
     }
 }
 
-/// One window of good calls, what came beside them, and how many milliseconds the gateway's threads waited for a core in each
-/// second.
+/// One window of good calls, the load beside them, and the milliseconds per second for which the gateway's threads
+/// waited for a core.
 type Watched = (OpenSample, Option<Sample>, f64);
 
-/// Good calls that go on and on.
+/// Good calls that run continuously.
 struct Good<'a> {
     gateway: &'a Gateway,
     open: Open,
@@ -218,7 +218,7 @@ impl<'a> Good<'a> {
         })
     }
 
-    /// One window, and what became of what was sent beside it.
+    /// Measures one window, and the load beside it.
     async fn watch(
         &self,
         options: &Options,
@@ -232,7 +232,7 @@ impl<'a> Good<'a> {
             Beside::Nothing => None,
             Beside::Nginx => {
                 let (address, processes) = nginx.context("nginx is not running")?;
-                // Their time is not other work, either.
+                // CPU time of nginx does not count as other work.
                 others.extend(&processes);
                 Some(at_nginx(options, address, processes))
             }

@@ -1,4 +1,4 @@
-//! Changes while others work: one of 200 namespaces changes its code, and the others should not notice.
+//! Reloads under load: one of 200 namespaces changes its code, and the others should not notice.
 //!
 //! ```text
 //! one namespace:   a new folder ── POST /reload ── its answer ── the first call          (worker start, several times)
@@ -7,7 +7,7 @@
 //!                                                               └─ a window with one     (several times)
 //! ```
 //!
-//! After each change it must be the new code that answers, and no other process may have been replaced.
+//! After each change the new code must answer, and no other process may have been replaced.
 
 mod fleet;
 mod found;
@@ -39,17 +39,17 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Reloads nobody calls during, of either kind.
+/// Number of reloads without calls beside them, of either kind.
 const QUIET_RELOADS: usize = 3;
-/// Calls a second to namespaces that do not change, and to the one that does.
+/// Rates of calls per second to namespaces that do not change, and to the one that does.
 const CALLS: [(&str, f64); 2] = [("others", 600.0), ("the one that changes", 100.0)];
-/// A window with a reload in it lasts so long at least, so that it covers the end of the old worker, too.
+/// Minimum length of a window with a reload, so that it covers the end of the old worker, too.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
 
-/// For the worker starts, the start of all processes, and the reloads nobody calls during.
+/// Time for the worker starts, the start of all processes, and the reloads without calls.
 const STARTS: Duration = Duration::from_secs(14);
 
-/// Reloads under load.
+/// Number of reloads under load.
 fn changes(options: &Options) -> usize {
     if options.quick {
         1
@@ -98,7 +98,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// Reloads while nobody calls.
+/// Measures reloads without calls beside them.
 async fn quiet(run: &mut Run<'_>, fleet: &mut Fleet, section: &mut Section) -> anyhow::Result<()> {
     let reloads = if run.options.quick { 1 } else { QUIET_RELOADS };
     for _ in 0..reloads {
@@ -147,7 +147,7 @@ async fn under_load(
                     sample.shown()
                 ));
                 if when == WITHOUT {
-                    // The new worker's start looks like other work.
+                    // The start of the new worker appears as other work.
                     run.disturbed_by(sample.other_cores);
                 }
                 if let Some(fault) = sample.fault() {
@@ -160,13 +160,13 @@ async fn under_load(
         let ms = ms?;
         run.progress(&format!("change {change}: answered after {ms:.0} ms"));
         section.add(TOOK, [UNDER_LOAD], Numbers::one("ms", ms));
-        // The search for processes takes the client's time, which the next warm-up makes up for.
+        // Finding the processes takes the client's time; the next warm-up compensates for that.
         fleet.is_otherwise_untouched()?;
     }
     Ok(())
 }
 
-/// Calls that come all the time, to those that do not change and to the one that does.
+/// Calls that run continuously, to namespaces that do not change and to the one that does.
 struct Calls {
     others: Open,
     changing: Open,
@@ -184,8 +184,8 @@ impl Calls {
         })
     }
 
-    /// Watches both as long as something else takes, in the order of [`CALLS`], and how many milliseconds in each
-    /// second the gateway's threads waited for a core.
+    /// Measures both loads while `work` runs, in the order of [`CALLS`], and the milliseconds per second for which the
+    /// gateway's threads waited for a core.
     async fn during<T>(
         &self,
         work: impl Future<Output = T>,

@@ -1,5 +1,5 @@
-//! What it costs to stand before an MCP server that speaks HTTP: nginx `proxy_pass` with the same checks, and the gateway,
-//! which passes messages on or speaks with the server itself.
+//! The cost of a front before an MCP server that speaks HTTP: nginx `proxy_pass` with the same checks, and the gateway,
+//! which passes messages on or is itself a client of the server.
 //!
 //! ```text
 //! the server ── per repetition:  nginx return 200 ── nginx up ── its cases ── down
@@ -38,23 +38,23 @@ pub(crate) const SCENARIO: Scenario = Scenario {
                by a stream, in sessions and of 2026-07-28, through nginx `proxy_pass` with the same checks (Host, Origin, \
                addresses, tokens, rates, a log), through the gateway with `mode: pass_through`, and with `mode: client`; and \
                what an idle `GET` stream takes of each.",
-    // It would make the run of all scenarios too long.
+    // The scenario would make the run of all scenarios too long.
     default: false,
     takes,
     run: |run| Box::pin(measure(run)),
 };
 
-/// Idle streams held at once. Each takes two descriptors of what is in front, and a port to the server.
+/// Number of concurrent idle streams. Each takes two descriptors of the front, and a port to the server.
 const IDLE: usize = 4_000;
-/// Between the last change and a look at the memory.
+/// Time between the last change and reading the memory.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Clients of small calls, and of those with a mebibyte.
+/// Numbers of clients: for small calls, and for calls with a mebibyte.
 const CLIENTS: usize = 32;
 const FEW: usize = 4;
-/// How long the first call of a case may take.
+/// Time limit for the first call of a case.
 const FIRST_CALL: Duration = Duration::from_secs(20);
 
-/// What is in front of the server.
+/// The program in front of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Front {
     Nginx,
@@ -73,7 +73,7 @@ impl Front {
         }
     }
 
-    /// The namespace of the gateway; nginx has none.
+    /// The gateway's namespace; ignored by nginx.
     fn namespace(self) -> &'static str {
         match self {
             Self::Nginx | Self::PassThrough => "passed",
@@ -82,7 +82,7 @@ impl Front {
     }
 }
 
-/// What is asked.
+/// The kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Case {
     Small,
@@ -90,7 +90,7 @@ enum Case {
     Mb1,
     /// A small call whose answer is a stream of two events.
     Stream,
-    /// A small call of 2026-07-28. All others are in a session of 2025-11-25.
+    /// A small call of 2026-07-28. The other cases are in a session of 2025-11-25.
     Modern,
 }
 
@@ -154,7 +154,7 @@ fn takes(options: &Options) -> Duration {
     repetition * options.repetitions as u32 + Duration::from_secs(15)
 }
 
-/// What runs behind everything.
+/// The server behind all fronts, and the settings.
 struct Stage<'a> {
     options: &'a Options,
     nginx: Option<&'a Path>,
@@ -221,7 +221,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// All cases of one front.
+/// Measures all cases of one front.
 async fn behind(
     run: &mut Run<'_>,
     stage: &Stage<'_>,
@@ -269,7 +269,7 @@ async fn behind(
     Ok(())
 }
 
-/// What an idle stream takes of each front's own memory.
+/// Measures the memory of an idle stream in each front.
 async fn idle_streams(
     run: &mut Run<'_>,
     stage: &Stage<'_>,
@@ -308,7 +308,7 @@ async fn idle_streams(
         let numbers = Numbers::one("session_kib", each(with_sessions - empty))
             .with("stream_kib", each(with_streams - with_sessions));
         section.add(STREAMS, [front.name()], numbers);
-        // The clients' connections first, so that what is in front ends at once.
+        // The clients' connections are closed first, so that the front ends at once.
         crowd.leave().await;
     }
     Ok(())

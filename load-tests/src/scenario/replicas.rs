@@ -41,16 +41,16 @@ const DIRECT: &str = "direct";
 const FORWARDED: &str = "by way of the other";
 const CALLS: &str = "calls";
 const ADOPTED: &str = "adopted";
-/// Sessions that lose their replica: half of them ask at once, each over a connection of its own; the others ask once the
-/// replica counts as gone, so many at a time.
+/// Number of sessions that lose their replica: half of them call at once, each on a connection of its own; the other
+/// half call after the replica counts as gone, [`AT_A_TIME`] at a time.
 const ORPHANS: usize = 400;
 const AT_A_TIME: usize = 4;
-/// From the kill until the replica counts as gone, which it does 2 s after its last beat in Redis.
+/// Time from the kill until the replica counts as gone, which is 2 s after its last heartbeat in Redis.
 const GONE: Duration = Duration::from_millis(2_500);
 const AT_ONCE: &str = "at once";
 const LATER: &str = "2.5 s later";
 const LIVE: &str = "once more";
-/// How long replicas may take to hear of each other.
+/// Time limit for replicas to discover each other.
 const SEE_LIMIT: Duration = Duration::from_secs(20);
 
 fn takes(options: &Options) -> Duration {
@@ -58,7 +58,7 @@ fn takes(options: &Options) -> Duration {
     (calls + Duration::from_secs(12)) * options.repetitions as u32 + Duration::from_secs(15)
 }
 
-/// Two replicas that share sessions by something.
+/// Two replicas that share sessions by a store.
 struct Pair {
     by: &'static str,
     one: Gateway,
@@ -108,7 +108,7 @@ impl Pair {
         vec![self.one.id(), self.two.id()]
     }
 
-    /// A call in each of so many sessions of the first replica.
+    /// A call in each of `count` new sessions of the first replica.
     async fn requests(&self, count: usize) -> anyhow::Result<Vec<Request>> {
         let envelope = self.one.envelope().of(ECHO);
         in_sessions(envelope, count, |it| it.numbered_call()).await
@@ -137,7 +137,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// Calls at the home of their session, and by way of the other replica.
+/// Measures calls at the replica that has their session, and by way of the other replica.
 async fn calls(run: &mut Run<'_>, pair: &Pair, section: &mut Section) -> anyhow::Result<()> {
     let options = run.options;
     let requests = pair.requests(options.connections).await?;
@@ -178,11 +178,11 @@ async fn calls(run: &mut Run<'_>, pair: &Pair, section: &mut Section) -> anyhow:
     Ok(())
 }
 
-/// The next calls of sessions whose replica has been killed.
+/// Measures the next calls of sessions whose replica was killed.
 async fn orphans(run: &mut Run<'_>, pair: &mut Pair, section: &mut Section) -> anyhow::Result<()> {
     let mut at_once = pair.requests(ORPHANS).await?;
     let later = at_once.split_off(ORPHANS / 2);
-    // The server of the other replica has started before the kill.
+    // The stdio server of the other replica is started before the kill.
     let target = Target::Http(pair.two.address);
     let warm = pair.two.envelope().of(ECHO).numbered_call();
     let server = Expect::NUMBERED_ECHO.asked(&target, warm, SEE_LIMIT);
@@ -261,7 +261,7 @@ fn tell(section: &mut Section) {
     );
 }
 
-/// A number in that of direct calls, each within its repetition.
+/// Ratio of a number to that of direct calls, within each repetition.
 fn to_direct(calls: &Series, row: &Row, number: &str) -> Option<f64> {
     row.ratio_to(calls.row(&[row.name(), DIRECT])?, number)
 }

@@ -1,4 +1,4 @@
-//! What scenarios share: options, the nginx that is the unit of every ratio, patience, and what is said meanwhile.
+//! State that scenarios share: options, the nginx that is the unit of every ratio, patience, and progress messages.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use crate::servers::gateway::{NAMESPACE, TOKEN};
 use crate::servers::nginx::Nginx;
 use crate::wire::Target;
 
-/// How often one sample is taken at most, when other work disturbs it and there is patience.
+/// Maximum number of attempts for one sample that other work disturbs.
 const ATTEMPTS: u32 = 4;
 
-/// A run and what lives as long as it.
+/// A run, with the servers that live as long.
 pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
-    /// `return 200`, idle unless asked. Nothing where nginx is not installed: there are no ratios then.
+    /// nginx with `return 200`, idle unless measured; `None` if nginx is not installed, so that there are no ratios.
     pub(crate) nginx: Option<Nginx>,
     pub(crate) patience: Patience,
     started: Instant,
-    /// What the run takes as far as can be said.
+    /// Expected duration of the run.
     expected: Duration,
     scenario: &'static str,
-    /// Cores busy with other work during each sample of the scenario.
+    /// Cores busy with other work during each sample of the current scenario.
     other_cores: Vec<f64>,
-    /// Each **n** of the scenario, in microseconds.
+    /// Each **n** measured in the current scenario, in microseconds.
     n_us: Vec<f64>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Begins a scenario. `left` is what it and those after it take.
+    /// Begins a scenario. `left` is the expected duration of it and the following ones.
     pub(crate) fn enter(&mut self, scenario: &'static str, left: Duration) {
         self.scenario = scenario;
         self.expected = self.started.elapsed() + left;
@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
         self.n_us.clear();
     }
 
-    /// Says on stderr what is going on.
+    /// Prints a progress message on standard error.
     pub(crate) fn progress(&self, text: &str) {
         let elapsed = self.started.elapsed();
         eprintln!(
@@ -64,8 +64,8 @@ impl<'a> Run<'a> {
         );
     }
 
-    /// What a request costs nginx now: **n**. To be measured within each repetition, so that a ratio compares the same
-    /// minute of the machine.
+    /// Measures the CPU time of a request to nginx: **n**. Must be measured within each repetition, so that a ratio
+    /// compares measurements of the same state of the machine.
     ///
     /// # Errors
     ///
@@ -83,11 +83,11 @@ impl<'a> Run<'a> {
         Ok(Some(sample))
     }
 
-    /// Takes a sample, and takes it again while other work disturbs it and there is patience.
+    /// Takes a sample, and repeats it while other work disturbs it and patience is left.
     ///
     /// # Errors
     ///
-    /// Those of `take`.
+    /// The errors of `take`.
     pub(crate) async fn patiently<T>(
         &mut self,
         other_cores: impl Fn(&T) -> f64,
@@ -109,12 +109,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Cores that were busy with other work during a sample that was not taken [`patiently`](Self::patiently).
+    /// Notes the cores busy with other work during a sample that was not taken [`patiently`](Self::patiently).
     pub(crate) fn disturbed_by(&mut self, other_cores: f64) {
         self.other_cores.push(other_cores);
     }
 
-    /// All of the scenario so far.
+    /// The cores busy with other work during each sample of the scenario so far.
     pub(crate) fn disturbances(&self) -> &[f64] {
         &self.other_cores
     }
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A ping on each connection, which nginx answers by itself.
+/// A load of pings to nginx on each connection, which nginx answers itself.
 pub(crate) fn at_nginx(options: &Options, to: SocketAddr, processes: Vec<u32>) -> Load {
     Load {
         target: Target::Http(to),

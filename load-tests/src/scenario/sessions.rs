@@ -1,4 +1,4 @@
-//! Sessions: how fast they come and go, and what those cost that nobody uses.
+//! Sessions: the rate at which they are opened and closed, and the cost of idle ones.
 //!
 //! ```text
 //! once:            two gateways; in one of them 200,000 opened ── memory ── 20,000 of a stdio server opened ── memory
@@ -8,7 +8,7 @@
 //! once:            whether all are still there
 //! ```
 //!
-//! The gateway that is not asked waits and does next to nothing.
+//! The other gateway is idle while one is measured.
 
 mod client;
 mod found;
@@ -46,38 +46,38 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Of a namespace that has no server: what a session is without anything else.
+/// Number of held sessions of a namespace without a server, which shows the cost of a bare session.
 const HELD_EMPTY: usize = 200_000;
 const HELD_QUICK: usize = 10_000;
-/// Of a stdio server, which has something of each session, too.
+/// Number of held sessions of a stdio server, which has state for each session, too.
 const HELD_STDIO: usize = 20_000;
 const HELD_STDIO_QUICK: usize = 2_000;
 const STDIO_NAMESPACE: &str = "echo";
 const PINGS_PER_SECOND: f64 = 2000.0;
-/// Sessions the pings are spread over, each on a connection of its own.
+/// Number of sessions that get pings, each on a connection of its own.
 const PINGED: usize = 256;
-/// Connections they are opened on.
+/// Number of connections on which sessions are opened.
 const OPENERS: usize = 32;
-/// Between the last change and a look at the memory.
+/// Time between the last change and reading the memory.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How often memory and progress are looked at while sessions are opened.
+/// Interval of reading memory and progress while sessions are opened.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long opening may stand still.
+/// Maximum time without progress while sessions are opened.
 const STANDSTILL: Duration = Duration::from_secs(30);
-/// Within a repetition: nginx, and two kinds at each gateway.
+/// Number of measurements in a repetition: nginx, and two kinds at each gateway.
 const MEASUREMENTS: u32 = 5;
-/// A machine that does nothing else opens so many a second at least.
+/// Minimum rate of opening sessions on a machine without other work, per second.
 const OPENED_PER_SECOND: u32 = 10_000;
 
-/// Sessions opened and closed at once.
+/// Results of opening and closing sessions at once.
 #[derive(Debug, Serialize)]
 struct Churn {
     per_second: f64,
-    /// Of the gateway, for opening and closing one.
+    /// CPU time of the gateway for opening and closing one session, in microseconds.
     cpu_us: f64,
     client_cpu_us: f64,
     other_cores: f64,
-    /// From `initialize` to its answer.
+    /// Latency of `initialize`, in microseconds.
     opening_p50_us: f64,
     opening_p99_us: f64,
 }
@@ -139,7 +139,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             }
         }
     }
-    // Nobody has used these since they were opened.
+    // These sessions have not been used since they were opened.
     for session in sessions.get(1).into_iter().chain(sessions.last()) {
         let pong = client::ping(idle, session).await;
         pong.context("a session that had been idle")?;
@@ -163,7 +163,7 @@ fn of(gateway: &Gateway, namespace: &'static str) -> Envelope<'static> {
     gateway.envelope().of(namespace)
 }
 
-/// Opening and closing, then pings.
+/// Measures opening and closing, and then pings.
 async fn used(
     run: &mut Run<'_>,
     gateway: &Gateway,
@@ -234,7 +234,7 @@ async fn pings(
     open::measure(load, &window).await
 }
 
-/// Opens so many and leaves them there: what they are called, and into the findings what they cost.
+/// Opens `count` sessions and leaves them open; returns their ids and adds their cost to the results.
 async fn hold(
     run: &mut Run<'_>,
     gateway: &Gateway,
@@ -242,7 +242,7 @@ async fn hold(
     count: usize,
     section: &mut Section,
 ) -> anyhow::Result<Vec<String>> {
-    // The first session of a namespace may bring more with it than itself.
+    // The first session of a namespace may allocate more than its own memory.
     opened(envelope, 1, |_| ()).await?;
     sleep(SETTLE).await;
     let before = gateway.memory()?;
@@ -256,7 +256,7 @@ async fn hold(
     let look = |opened: usize| {
         if let Ok(memory) = gateway.memory() {
             let now = (start.elapsed().as_secs_f64(), opened);
-            // Between two looks.
+            // The rate between two readings.
             let rate = opened.saturating_sub(last.1) as f64 / (now.0 - last.0);
             let numbers = Numbers::one("seconds", now.0).with("per_second", rate);
             let numbers = numbers.with("opened", opened as f64);
@@ -287,7 +287,7 @@ fn mib(memory: Memory) -> f64 {
     memory.anonymous_kib as f64 / 1024.0
 }
 
-/// Opens so many on a few connections, and looks at the progress now and then.
+/// Opens `count` sessions on a few connections, and calls `look` now and then with their number.
 async fn opened(
     envelope: Envelope<'_>,
     count: usize,

@@ -1,4 +1,4 @@
-//! Mixed traffic for a long time, with faults: is every answer right, and does anything grow?
+//! Mixed traffic with faults for a long time: checks that every answer is right and that no resource grows.
 //!
 //! ```text
 //! gateway: load, slow, news, changing (Python) · echo (stdio, legacy) · dual (stdio, both eras)
@@ -48,9 +48,9 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// Sessions and events end within the run, so that what is left behind for good is told from what waits for its time.
+/// Sessions and events expire within the run, so that leaked ones can be told from those that are still to expire.
 const CONFIG: &str = "sessions: { ttl: 30s, event_log: { age: 30s } }";
-/// How long the gateway may take to come back to what it was: sessions that were abandoned have to end.
+/// Time limit for the gateway to return to its initial state: abandoned sessions have to expire.
 const REST: Duration = Duration::from_secs(60);
 
 fn takes(options: &Options) -> Duration {
@@ -92,7 +92,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             faults::kill(&gateway, &scene, &echo, run.options.soak()),
         );
     }
-    // Each of them ends its own when it sees that it is over.
+    // Each client ends its own connections when it sees that the run is over.
     let ended = tokio::time::timeout(REST, clients.join_all()).await;
     if ended.is_err() {
         scene

@@ -1,4 +1,4 @@
-//! Sessions in memory, on disk and in Redis: the price of a call, of an event and of a session.
+//! Sessions in memory, on disk and in Redis: the cost of a call, of an event and of a session.
 //!
 //! ```text
 //! per repetition:  each store in turn:  calls in live sessions
@@ -41,19 +41,19 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 
 /// The stdio server; `conf.yaml` has its limits.
 pub(super) const ECHO: &str = "echo";
-/// Notifications of a call that is answered by a stream.
+/// Number of notifications in the answer to a call that is answered by a stream.
 const NOTIFICATIONS: usize = 20;
 /// Events of such an answer: its notifications and its result.
 const EVENTS_OF_CALL: f64 = (NOTIFICATIONS + 1) as f64;
-/// A tool that says so much before its result.
+/// Name of the tool that sends these notifications before its result.
 const TALKATIVE: &str = "tell";
 const HELD_SESSIONS: usize = 10_000;
 const HELD_QUICK: usize = 500;
-/// Sessions that are used again after a restart, so many at a time.
+/// Number of sessions that are used again after a restart, [`AT_A_TIME`] at a time.
 const USED_AGAIN: usize = 500;
 const AT_A_TIME: usize = 4;
 
-/// A place for sessions.
+/// The store of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Store {
     Memory,
@@ -71,7 +71,7 @@ impl Store {
     }
 }
 
-/// Everything that is started.
+/// The servers and settings of the scenario.
 struct Stage<'a> {
     options: &'a Options,
     echo: Vec<String>,
@@ -128,7 +128,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     for store in stage.stores() {
         gateways.push((store, stage.gateway(store).await?));
     }
-    // Calls without events first, so that no store is still busy with writing them.
+    // Calls without events come first, so that no store is still busy with writing events.
     for series in [LIVE, EVENTS] {
         for repetition in 1..=run.options.repetitions {
             section.repetition = repetition;
@@ -159,7 +159,7 @@ pub(super) async fn in_sessions(
     Ok(requests.collect())
 }
 
-/// Calls of live sessions, each answered by JSON or by a stream of events.
+/// Measures calls of live sessions, answered by JSON or by a stream of events.
 async fn calls(
     run: &mut Run<'_>,
     series: &'static str,
@@ -199,7 +199,7 @@ async fn calls(
     Ok(())
 }
 
-/// Many sessions that are opened and left; those on disk are used again after a restart.
+/// Opens many sessions and leaves them; those on disk are used again after a restart.
 async fn held(
     run: &mut Run<'_>,
     stage: &Stage<'_>,
@@ -212,7 +212,7 @@ async fn held(
     };
     let mut gateway = stage.gateway(store).await?;
     let envelope = gateway.envelope().of(ECHO);
-    // The server has started before anything counts.
+    // Starts the server before anything is measured.
     session::many(envelope, 1).await?;
     let stored = async |gateway: &Gateway| match (store, &stage.redis) {
         (Store::Memory, _) => anyhow::Ok(gateway.memory()?.anonymous_kib * 1024),

@@ -1,5 +1,5 @@
-//! What a call costs: the gateway before a Python worker and a stdio server, nginx before an HTTP application, and peers
-//! before the same stdio server.
+//! The cost of a call: the gateway before a Python worker and a stdio server, nginx before an HTTP application, and
+//! peers before the same stdio server.
 //!
 //! ```text
 //! per repetition:  the stdio server over its pipes
@@ -9,8 +9,8 @@
 //!                  each peer likewise
 //! ```
 //!
-//! Who comes first changes with each repetition. What goes wrong with the gateway is a failure of the run; what goes wrong
-//! with a peer is a finding.
+//! The order of the fronts changes with each repetition. Errors of the gateway are failures of the run; errors of a
+//! peer are results.
 
 mod alone;
 mod case;
@@ -49,11 +49,11 @@ pub(crate) const SCENARIO: Scenario = Scenario {
     run: |run| Box::pin(measure(run)),
 };
 
-/// The first load on a new process is warmed up so much longer: those with a just-in-time compiler need it.
+/// Factor by which the warm-up of the first load on a new process is longer, for programs with a just-in-time compiler.
 const FIRST_WARM_UP: u32 = 3;
 fn takes(options: &Options) -> Duration {
     let fronts = Front::find(options).map_or_else(|_| Vec::new(), |(fronts, _)| fronts);
-    // Loads after the first one, for each a half warm-up.
+    // A load after the first one has half a warm-up.
     let load = options.measured() + options.warm_up() / 2;
     let repetition: Duration = fronts
         .iter()
@@ -113,12 +113,12 @@ struct Measuring<'a, 'r> {
     run: &'r mut Run<'a>,
     echo: EchoProgram,
     section: Section,
-    /// Measured last.
+    /// CPU time of a request to nginx as measured last, in microseconds.
     nginx_cpu_us: Option<f64>,
 }
 
 impl Measuring<'_, '_> {
-    /// The stdio server with nothing in front of it.
+    /// Measures the stdio server without a front.
     async fn at_the_pipes(&mut self) -> anyhow::Result<()> {
         let (options, echo) = (self.options, &self.echo);
         let take = async || {
@@ -136,7 +136,7 @@ impl Measuring<'_, '_> {
             .await?;
         let case = Case::new(Server::Stdio(Era::Legacy), Client::Pipes);
         let sample = self.shown(NOTHING, case, sample);
-        // All the CPU time is the server's: nothing is in front of it.
+        // All CPU time is the server's, as there is no front.
         let numbers = Numbers::of(&sample)
             .without("cpu_us")
             .with("worker_cpu_us", sample.cpu_us);
@@ -145,9 +145,9 @@ impl Measuring<'_, '_> {
         Ok(())
     }
 
-    /// All cases of one front.
+    /// Measures all cases of one front.
     async fn behind(&mut self, front: &Front) {
-        // A peer is compared in other orders of magnitude than the minute of the machine.
+        // A peer's cost differs by orders of magnitude, so it needs no new measurement of nginx.
         if front.must_be_right()
             && let Err(error) = self.reference().await
         {
@@ -189,7 +189,7 @@ impl Measuring<'_, '_> {
         }
     }
 
-    /// Whether a peer can be asked as 2026-07-28 has it. Its row is with sessions all the same, like everybody's.
+    /// Checks whether a peer supports 2026-07-28. Its row is measured with sessions, like the others.
     async fn speaks_modern(&mut self, front: &Front, running: &Running, case: Case) {
         let asked = async {
             let envelope = running.envelope();
@@ -201,7 +201,7 @@ impl Measuring<'_, '_> {
         self.section.note(format!("{}: {finding}", front.name()));
     }
 
-    /// What nginx costs now.
+    /// Measures the CPU time of a request to nginx.
     async fn reference(&mut self) -> anyhow::Result<()> {
         if let Some(sample) = self.run.reference().await? {
             self.nginx_cpu_us = Some(sample.cpu_us);
@@ -215,7 +215,7 @@ impl Measuring<'_, '_> {
         Ok(())
     }
 
-    /// One case of one front, from many clients.
+    /// Measures one case of one front with many clients.
     async fn load(
         &mut self,
         front: &Front,
@@ -303,13 +303,13 @@ impl Measuring<'_, '_> {
     }
 }
 
-/// Nothing where there is no process.
+/// MiB of a number of KiB; `None` for 0, where there is no process.
 fn mib(kib: u64) -> Option<f64> {
     (kib > 0).then(|| kib as f64 / 1024.0)
 }
 
-/// What became of `server/discover`, with the reason where there was no right answer: a peer that was not reached, or took
-/// too long, has not said that it cannot.
+/// Describes the result of `server/discover`, with the reason if there was no right answer: a peer that was not
+/// reached, or took too long, may support it.
 fn discovered(asked: anyhow::Result<()>) -> String {
     const ASKED: &str = "`server/discover` of 2026-07-28";
     const REASON_MAX: usize = 120;

@@ -35,12 +35,13 @@ pub(crate) const SCENARIO: Scenario = Scenario {
 
 const STREAMS: usize = 5_000;
 const CALLS_PER_SECOND: f64 = 2_000.0;
-/// The most of what a closed loop reaches: above, the calls would measure their own queue.
+/// Maximum rate of calls as a fraction of the rate of a closed loop; with more, the calls would measure their own
+/// queue.
 const OF_CAPACITY: f64 = 0.5;
 const CONNECTIONS: usize = 64;
-/// How long an event may take to all streams, and all streams to come back.
+/// Time limit for an event to reach all streams, and for all streams to return.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The gateway before answers requests on kept connections for 5 s.
+/// The predecessor answers requests on kept connections for 5 s.
 const KEPT: Duration = Duration::from_secs(6);
 const SERIES: &str = "upgrades";
 const WITHOUT: &str = "a window without";
@@ -97,12 +98,12 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
             sleep(KEPT).await;
             anyhow::Ok((took, back))
         };
-        // This program lasts; the CPU of two gateways is not compared.
+        // The CPU time of this program is passed instead, as that of two gateways cannot be compared.
         let (outcome, with) = calls.during(&[std::process::id()], &[], work).await?;
         let (took, back) = outcome?;
         drop(calls);
         to_all(&gateway, &crowd).await?;
-        // With the one before the first upgrade.
+        // One event more, published before the first upgrade.
         let published = repetition + 1;
         let wrong = crowd.clients().iter().filter(|client| {
             let events = client.events();
@@ -157,7 +158,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-/// Publishes an event by a client of its own, and waits until it is on all streams.
+/// Publishes an event with a new publisher, and waits until all streams have received it.
 async fn to_all(gateway: &Gateway, crowd: &Crowd) -> anyhow::Result<()> {
     let target = crowd.tally().events() + crowd.open();
     let mut publisher = Publisher::open(gateway.envelope()).await?;

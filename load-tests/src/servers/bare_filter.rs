@@ -1,4 +1,5 @@
-//! The bare filter: the gateway's HTTP library with nothing but a 401, a program of the gateway's crate.
+//! The bare filter: the gateway's HTTP library with a filter that answers every request with 401; a program of the
+//! gateway's crate.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub(crate) struct BareFilter {
 }
 
 impl BareFilter {
-    /// Starts it with as many threads as the gateway has.
+    /// Starts the bare filter with as many threads as the gateway has.
     pub(crate) async fn start(program: &Path, threads: usize) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-bare-").context("a temporary folder")?;
         let address = free_address()?;
@@ -45,7 +46,8 @@ impl BareFilter {
     }
 }
 
-/// Beside this program, if it was built. One that was not optimised is none: the gateway would shine beside it.
+/// Path of the bare filter beside this program, if it was built; `None` in a debug build, as the comparison with an
+/// unoptimised filter would flatter the gateway.
 pub(crate) fn program() -> Option<PathBuf> {
     if cfg!(debug_assertions) {
         return None;

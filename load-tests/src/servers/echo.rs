@@ -1,5 +1,4 @@
-//! The echo server: over pipes, which the gateway and its peers are put in front of; over HTTP, which nginx is; and with
-//! nothing in front of it.
+//! The echo server: over pipes, behind the gateway and its peers; over HTTP, behind nginx; and without a front.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,12 +18,12 @@ use crate::session::{HELLO, READY};
 const PROGRAM: &str = "tooldock-load-echo";
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Which revisions the server speaks.
+/// The protocol versions that the server supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
-    /// Those that begin with `initialize`.
+    /// The versions that begin with `initialize`.
     Legacy,
-    /// Those, and 2026-07-28.
+    /// The versions that begin with `initialize`, and 2026-07-28.
     Dual,
 }
 
@@ -37,15 +36,15 @@ impl Era {
     }
 }
 
-/// Where it is.
+/// Path of the echo server's program.
 #[derive(Debug, Clone)]
 pub(crate) struct EchoProgram(PathBuf);
 
 impl EchoProgram {
-    /// Beside this program.
+    /// Finds the program beside this one.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("finding this program's own file")?;
-        // As `/proc` has it, so that its processes are recognised.
+        // Resolved as in `/proc`, so that its processes are recognized.
         let path = own.with_file_name(PROGRAM).canonicalize();
         let path = path.with_context(|| {
             format!(
@@ -60,7 +59,7 @@ impl EchoProgram {
         Ok(Self(path))
     }
 
-    /// Its command line.
+    /// The command line of the echo server.
     pub(crate) fn command(&self, era: Era) -> Vec<String> {
         vec![
             self.0.to_string_lossy().into_owned(),
@@ -69,12 +68,12 @@ impl EchoProgram {
         ]
     }
 
-    /// Whether this is one of its processes.
+    /// Returns true if a process runs this program.
     pub(crate) fn is_run_by(&self, process: u32) -> bool {
         processes::program(process).is_some_and(|program| program == self.0)
     }
 
-    /// What one of its processes was told to speak.
+    /// The era in the arguments of one of its processes.
     pub(crate) fn era_of(&self, process: u32) -> Option<Era> {
         let arguments = processes::arguments(process);
         let named = |era: &Era| arguments.last().is_some_and(|last| last == era.name());
@@ -82,7 +81,7 @@ impl EchoProgram {
     }
 }
 
-/// One process of it that listens.
+/// An echo server that listens for HTTP.
 pub(crate) struct App {
     pub(crate) address: SocketAddr,
     process: Process,
@@ -112,7 +111,7 @@ impl App {
     }
 }
 
-/// One process of it, opened as an old client does it. Dropping it ends it.
+/// An echo server on pipes, opened as a client before 2026-07-28 does. Dropping it ends the process.
 pub(crate) struct Echo {
     child: Child,
 }
@@ -143,7 +142,7 @@ impl Echo {
 
 impl Drop for Echo {
     fn drop(&mut self) {
-        // Gone already is fine.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! The gateway as an operator starts it: a configuration file, tokens in the environment, a folder of tools.
+//! The gateway, started as by an operator: with a configuration file, tokens in the environment, and a folder of tools.
 
 mod setup;
 
@@ -25,7 +25,7 @@ pub(crate) use setup::{Layout, Setup, threads};
 /// Tokens of a gateway that listens on loopback for seconds: no secrets.
 pub(crate) const TOKEN: &str = "load-token-not-a-secret";
 pub(crate) const WRONG_TOKEN: &str = "load-token-of-nobody-000";
-/// Of `conf.yaml`, where its digest is. Good for [`NAMESPACE`] only.
+/// Token whose digest is in `conf.yaml`. It opens [`NAMESPACE`] only.
 pub(crate) const NAMED_TOKEN: &str = "load-token-of-one-namespace";
 const MANAGER_TOKEN: &str = "load-manager-token-not-a-secret";
 
@@ -34,17 +34,18 @@ pub(crate) const NAMESPACE: &str = "load";
 /// A folder without tools, so that there is a namespace but no worker.
 pub(crate) const EMPTY_NAMESPACE: &str = "empty";
 
-/// Tools that give their text back.
+/// Tools that return their text.
 pub(crate) const ASYNC_TOOL: &str = "echo_async";
 pub(crate) const SYNC_TOOL: &str = "echo_sync";
-/// Tells every open stream of its namespace that the list of tools has changed.
+/// Tool that notifies every open stream of its namespace that the list of tools has changed.
 pub(crate) const ANNOUNCING_TOOL: &str = "announce";
 
-/// Making the base environment may need the network and takes its time; with it in place, a start takes about a second.
+/// Time limit for a start, without and with making the base environment, which may need the network. A start with an
+/// existing environment takes about a second.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const READY_LIMIT_WITH_BASE: Duration = Duration::from_secs(600);
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// How long a process may take to end: its calls are answered first.
+/// Time limit for the process to end, as its calls are answered first.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running gateway.
@@ -55,13 +56,13 @@ pub(crate) struct Gateway {
     launch: Launch,
 }
 
-/// The command that starts a gateway, and starts it again over the same data directory.
+/// The command that starts a gateway, also again over the same data directory.
 struct Launch {
     program: PathBuf,
     config: PathBuf,
     variables: Vec<(String, String)>,
     ready_limit: Duration,
-    // Deleted after the last process over it has ended.
+    // Deleted after the last process that uses it has ended.
     folder: Arc<TempDir>,
 }
 
@@ -86,20 +87,20 @@ impl Launch {
 }
 
 impl Gateway {
-    /// With a namespace of echo tools and its worker.
+    /// Starts a gateway with a namespace of echo tools and its worker.
     pub(crate) async fn with_tools(options: &Options, layout: Layout) -> anyhow::Result<Self> {
         let gateway = Self::start(options, &Setup::new(layout).python(NAMESPACE)).await?;
         gateway.has_worker(NAMESPACE).await?;
         Ok(gateway)
     }
 
-    /// With a namespace but no tool, so without any worker.
+    /// Starts a gateway with a namespace without tools, so without a worker.
     pub(crate) async fn without_tools(options: &Options) -> anyhow::Result<Self> {
         let setup = Setup::new(Layout::Separate).empty(EMPTY_NAMESPACE);
         Self::start(options, &setup).await
     }
 
-    /// Starts one and waits until it is ready: the worker of every folder is up, or has failed.
+    /// Starts a gateway and waits until it is ready: the worker of every folder runs, or has failed.
     pub(crate) async fn start(options: &Options, setup: &Setup) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("tooldock-load-").context("a temporary folder")?;
         Self::start_in(Arc::new(folder), options, setup).await
@@ -126,11 +127,11 @@ impl Gateway {
             );
             READY_LIMIT_WITH_BASE
         };
-        // Processes over one data directory have a file each.
+        // Processes over the same data directory have separate configuration files.
         let config = folder.path().join(format!("gateway-{}.yaml", core.port()));
         let text = setup.configuration(core, metrics, &base.to_string_lossy())?;
         fs::write(&config, text).context("the gateway's configuration")?;
-        // The data directory must not be empty at the first start, or the gateway puts its first example there.
+        // Otherwise the gateway would put its first example into the empty data directory.
         for (namespace, code) in &setup.folders {
             write_code(folder.path(), namespace, code)?;
         }
@@ -157,7 +158,7 @@ impl Gateway {
         self.process.until(self.launch.ready_limit, ready).await
     }
 
-    /// Ends the process as a crash does (SIGKILL).
+    /// Kills the process (SIGKILL), as a crash does.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.process.child.kill().context("killing the gateway")?;
         self.process.child.wait().context("its end")?;
@@ -189,7 +190,7 @@ impl Gateway {
         self.is_ready().await
     }
 
-    /// Bytes of the pages in use of the sessions on disk, the log of changes included.
+    /// Size of the used pages of the sessions on disk, including the write-ahead log, in bytes.
     pub(crate) fn session_bytes(&self) -> anyhow::Result<u64> {
         const SCRIPT: &str = "import sqlite3, sys\n\
             ask = lambda name: sessions.execute('PRAGMA ' + name).fetchone()[0]\n\
@@ -205,10 +206,10 @@ impl Gateway {
         })
     }
 
-    /// A gateway whose namespaces have failed is ready all the same, and says why.
+    /// Checks that a namespace has a worker. A gateway is also ready if workers have failed, and reports why.
     pub(crate) async fn has_worker(&self, namespace: &str) -> anyhow::Result<()> {
         if let Err(error) = self.worker(namespace) {
-            // The core listener tells strangers its status only.
+            // The core listener tells unauthenticated clients only its status.
             let (_, report) = get(self.metrics, "/ready", ANSWER_LIMIT).await?;
             return Err(error.context(report));
         }
@@ -223,8 +224,8 @@ impl Gateway {
         Memory::of(self.id())
     }
 
-    /// The Python process of a namespace and its socket. Between it and the gateway stands a guard, whose arguments
-    /// repeat the worker's.
+    /// The Python process of a namespace, and its socket. Its guard, between it and the gateway, has the worker's
+    /// arguments among its own.
     pub(crate) fn worker(&self, namespace: &str) -> anyhow::Result<(u32, PathBuf)> {
         let found = processes::descendants(self.id())
             .into_iter()
@@ -252,17 +253,17 @@ impl Gateway {
         Envelope::new(self.address, TOKEN, NAMESPACE)
     }
 
-    /// Puts a new folder of echo tools beside the others. It is served after a reload.
+    /// Adds a folder of echo tools, which is served after a reload.
     pub(crate) fn add_tools(&self, namespace: &str) -> anyhow::Result<()> {
         self.write_code(namespace, &tools())
     }
 
-    /// Puts code into a namespace's folder, in the place of what was there. It is served after a reload.
+    /// Replaces the code in a namespace's folder, which is served after a reload.
     pub(crate) fn write_code(&self, namespace: &str, code: &str) -> anyhow::Result<()> {
         write_code(self.launch.folder.path(), namespace, code)
     }
 
-    /// `POST /reload`, to its answer: what the gateway says it did.
+    /// Sends `POST /reload` and returns the gateway's report.
     pub(crate) async fn reload(&self) -> anyhow::Result<serde_json::Value> {
         let request = format!(
             "POST /reload HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nX-Manager-Token: {MANAGER_TOKEN}\r\n\
@@ -274,14 +275,14 @@ impl Gateway {
         serde_json::from_str(&body).with_context(|| format!("/reload answered {body}"))
     }
 
-    /// The value of a series on the metrics listener; nothing where there is none of that name.
+    /// The value of a series on the metrics listener; `None` if the series does not exist.
     pub(crate) async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
         let (status, text) = get(self.metrics, "/metrics", ANSWER_LIMIT).await?;
         ensure!(status == 200, "/metrics answered {status}");
         Ok(value_of(&text, series))
     }
 
-    /// The values of all series of a name together, whatever their labels.
+    /// The sum of all series with a name, whatever their labels.
     pub(crate) async fn metric_sum(&self, name: &str) -> anyhow::Result<f64> {
         let (status, text) = get(self.metrics, "/metrics", ANSWER_LIMIT).await?;
         ensure!(status == 200, "/metrics answered {status}");
@@ -305,7 +306,7 @@ fn sum_of(text: &str, name: &str) -> f64 {
     values.sum()
 }
 
-/// What servers get of this process's environment: where programs are, and where packages come from.
+/// Environment variables that servers inherit: search paths of programs, and package indexes.
 pub(super) fn inherited() -> impl Iterator<Item = (String, String)> {
     std::env::vars().filter(|(name, _)| {
         let upper = name.to_ascii_uppercase();
@@ -316,7 +317,7 @@ pub(super) fn inherited() -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// No code makes the folder and no file.
+/// Writes the code of a namespace. Empty code makes the folder without a file.
 fn write_code(folder: &Path, namespace: &str, code: &str) -> anyhow::Result<()> {
     let tools = folder.join("data/tools").join(namespace);
     fs::create_dir_all(&tools).context("the namespace's folder")?;

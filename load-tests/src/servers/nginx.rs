@@ -1,4 +1,4 @@
-//! nginx, the yardstick: answering every request with the same 200, and in front of a server.
+//! nginx, with which the gateway is compared: answering every request with the same 200, and in front of a server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ use crate::processes;
 use crate::servers::gateway::{NAMED_TOKEN, TOKEN};
 
 const READY_LIMIT: Duration = Duration::from_secs(10);
-/// Where distributions put it, outside the search path of ordinary users.
+/// Folders in which distributions install nginx, outside the search path of ordinary users.
 const USUAL_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/local/nginx/sbin"];
 
-/// Listening sockets, and the pipes between its processes.
+/// Connections for listening sockets, and for the pipes between nginx's processes.
 const OWN_CONNECTIONS: usize = 64;
 
-/// How much an nginx has to serve. It sets memory aside for each connection it may have, and that memory is compared: so
-/// it gets what the scenario needs, and not what would do for all of them.
+/// The size of an nginx. It allocates memory for each connection it may have, and that memory is compared, so it gets
+/// only what the scenario needs.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     workers: usize,
-    /// At once.
+    /// Number of concurrent clients.
     clients: usize,
 }
 
 impl Size {
-    /// Of each worker, since one of them may get all clients. Each has a connection to the server behind nginx, and may have
-    /// another that nginx keeps or has not closed yet.
+    /// Number of connections of each worker, since one of them may get all clients. Each client has a connection to the
+    /// server behind nginx, and may have another that nginx keeps or has not closed yet.
     fn connections(self) -> usize {
         3 * self.clients + OWN_CONNECTIONS
     }
@@ -48,7 +48,7 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it with as many worker processes as the gateway has threads, for so many clients at once.
+    /// Starts nginx with as many worker processes as the gateway has threads, for `clients` concurrent clients.
     pub(crate) async fn start(
         program: &Path,
         workers: usize,
@@ -59,7 +59,7 @@ impl Nginx {
         Self::serving(program, Size { workers, clients }, "", &location).await
     }
 
-    /// Starts it in front of a server, passing streams on as they come.
+    /// Starts nginx in front of a server; streams are passed on unbuffered.
     pub(crate) async fn in_front_of(
         program: &Path,
         workers: usize,
@@ -73,8 +73,8 @@ impl Nginx {
         Self::serving(program, Size { workers, clients }, "", &location).await
     }
 
-    /// Starts it in front of an application as one does for speed: the bearer token is checked, connections to the
-    /// application are kept, and bodies of a mebibyte stay in memory, both ways.
+    /// Starts nginx in front of an application, configured for speed: the bearer token is checked, connections to the
+    /// application are kept, and bodies of a mebibyte stay in memory in both directions.
     pub(crate) async fn in_front_of_app(
         program: &Path,
         workers: usize,
@@ -92,8 +92,8 @@ impl Nginx {
         Self::serving(program, Size { workers, clients }, &http, location).await
     }
 
-    /// Starts it in front of an MCP server with the checks of `conf.yaml`: Host, Origin, address, token, rates by address and
-    /// by principal, and a line for each request in a buffered log. Streams are passed on as they come.
+    /// Starts nginx in front of an MCP server with the checks of `conf.yaml`: Host, Origin, address, token, rates by
+    /// address and by principal, and a line for each request in a buffered log. Streams are passed on unbuffered.
     pub(crate) async fn checking(
         program: &Path,
         workers: usize,
@@ -139,7 +139,7 @@ impl Nginx {
         let mut command = Command::new(program);
         command.arg("-p").arg(folder.path()).arg("-c").arg(&config);
         let mut process = Process::start("nginx", command, folder.path().join("output.log"))?;
-        // The master listens before it has workers, and it is them whose CPU time counts.
+        // The master listens before it has workers, and the CPU time of the workers counts.
         let master = process.id();
         let ready = async || {
             processes::descendants(master).len() == size.workers
@@ -153,7 +153,7 @@ impl Nginx {
         })
     }
 
-    /// Memory of its own, master and workers together, in KiB.
+    /// Anonymous memory of master and workers together, in KiB.
     pub(crate) fn anonymous_kib(&self) -> anyhow::Result<u64> {
         let each = self.processes().into_iter().map(|process| {
             let memory = processes::Memory::of(process)?;
@@ -162,7 +162,7 @@ impl Nginx {
         each.sum()
     }
 
-    /// The master and its workers.
+    /// The process ids of the master and its workers.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let master = self.process.id();
         std::iter::once(master)
@@ -171,7 +171,7 @@ impl Nginx {
     }
 }
 
-/// The installed nginx, if there is one.
+/// The path of the installed nginx, if there is one.
 pub(crate) fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(USUAL_FOLDERS.map(PathBuf::from));

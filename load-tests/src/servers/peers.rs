@@ -1,7 +1,7 @@
-//! Programs that put streamable HTTP in front of a stdio server, as the gateway does: how each is found and started.
+//! Peers: programs that serve streamable HTTP for a stdio server, as the gateway does. Finds and starts them.
 //!
-//! `make load-peers` installs those known here; one that is not there is reported as missing. Each logs as little as
-//! it can be told to, and is otherwise as its documentation starts it. Others are given on the command line.
+//! `make load-peers` installs the peers known here; a missing one is reported. Each logs as little as possible, and is
+//! otherwise started as its documentation says. Other peers are given on the command line.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,12 +21,12 @@ use crate::message::{EchoCall, Envelope};
 use crate::options::PeerCommand;
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// What fastmcp is told of the server, in the peer's own folder.
+/// Name of fastmcp's configuration file with the server, in the peer's own folder.
 const FASTMCP_CONFIG: &str = "mcp.json";
-/// The same for mcp-proxy of crates.io.
+/// Name of the configuration file of mcp-proxy from crates.io.
 const MCP_PROXY_CONFIG: &str = "proxy.toml";
 
-/// One whose usage is known here.
+/// A peer whose usage is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Supergateway,
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The one of the gateway's own language first, since it is the closest.
+    /// All known peers; the one in the gateway's own language comes first, since it is the closest.
     pub(crate) const ALL: [Self; 5] = [
         Self::McpProxyCargo,
         Self::Supergateway,
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// How it is used, and why.
+    /// How the peer is used, and why.
     fn mode(self) -> &'static str {
         match self {
             Self::Supergateway => {
@@ -77,7 +77,7 @@ impl Kind {
         }
     }
 
-    /// Where it has its MCP endpoint.
+    /// Path of its MCP endpoint.
     fn path(self) -> &'static str {
         match self {
             Self::McpProxyCargo => "/",
@@ -85,10 +85,10 @@ impl Kind {
         }
     }
 
-    /// What its clients call the tool of the echo server.
+    /// The name under which the peer offers the echo server's tool.
     fn echo_tool(self) -> &'static str {
         match self {
-            // It puts the backend's name before every tool.
+            // This peer puts the backend's name before every tool.
             Self::McpProxyCargo => "echo/echo",
             _ => EchoCall::SMALL.tool,
         }
@@ -108,9 +108,10 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// In the environments below the target directory; nothing where it is not installed.
+    /// Finds an installed peer in the environments below the target directory; `None` if it is not installed.
     pub(crate) fn find(kind: Kind, target: &Path) -> Option<Self> {
-        // Scripts of an environment name the folder it was installed in, which has moved since.
+        // The module is run by Python, since scripts of an environment name the folder in which it was installed, which
+        // has moved since.
         let module = |environment: &str, distribution: &str, module: &str| {
             let environment = target.join("python-envs").join(environment);
             let version = distribution_version(&environment, distribution)?;
@@ -138,7 +139,7 @@ impl Peer {
         }
     }
 
-    /// Its version and how it is used.
+    /// The peer's version and how it is used.
     pub(crate) fn description(&self) -> String {
         match self {
             Self::Installed { kind, version, .. } => format!("{version}: {}", kind.mode()),
@@ -146,7 +147,7 @@ impl Peer {
         }
     }
 
-    /// Starts it in front of the echo server.
+    /// Starts the peer in front of the echo server.
     pub(crate) async fn start(&self, echo: &EchoProgram, era: Era) -> anyhow::Result<Running> {
         let folder = TempDir::with_prefix("tooldock-load-peer-").context("a temporary folder")?;
         let address = free_address()?;
@@ -170,14 +171,14 @@ impl Peer {
                     .current_dir(folder.path());
                 (kind.name(), command)
             }
-            // Where and with what environment it was typed, since that may be what it needs.
+            // The folder and environment of this program, as the command may need them.
             Self::Given(given) => {
                 let mut command = Command::new("sh");
                 command.arg("-c").arg(given.script(address, &server));
                 ("the peer", command)
             }
         };
-        // Some end with their input, so that stays open.
+        // Some peers end with their input, so it stays open.
         let log = folder.path().join("output.log");
         let mut process = Process::start_with_input(name, command, log)?;
         let ready = async || TcpStream::connect(address).await.is_ok();
@@ -193,7 +194,7 @@ impl Peer {
 }
 
 impl Kind {
-    /// The file it is told of the server in, in its own folder, and what stands there.
+    /// Name and content of the peer's configuration file with the server; `None` if it has none.
     fn config(self, address: SocketAddr, server: &[String]) -> Option<(&'static str, String)> {
         match self {
             Self::Fastmcp => Some((FASTMCP_CONFIG, fastmcp_config(server).to_string())),
@@ -231,7 +232,7 @@ fn fastmcp_config(server: &[String]) -> serde_json::Value {
 }
 
 fn mcp_proxy_config(address: SocketAddr, server: &[String]) -> String {
-    // A text of JSON is one of TOML, too, and so is an array of texts.
+    // A JSON string is also a TOML string, and so is an array of strings.
     let (command, arguments) = (json!(server.first()), json!(server.get(1..)));
     format!(
         "[proxy]\nname = \"load\"\n\n[proxy.listen]\nhost = \"{}\"\nport = {}\n\n\
@@ -242,12 +243,12 @@ fn mcp_proxy_config(address: SocketAddr, server: &[String]) -> String {
     )
 }
 
-/// A peer with a server behind it.
+/// A running peer with a server behind it.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
-    /// Where it has its MCP endpoint.
+    /// Path of its MCP endpoint.
     pub(crate) path: &'static str,
-    /// What its clients call the tool of the echo server.
+    /// The name under which the peer offers the echo server's tool.
     pub(crate) echo_tool: &'static str,
     process: Process,
     // Deleted after the process has ended.
@@ -262,12 +263,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has nothing to save, and not every one of them ends when asked to.
+        // The peer has no data to save, and not every peer ends on SIGTERM.
         self.process.kill();
     }
 }
 
-/// The version of a package, and how it is run: by the Node installed beside it, or the one on the search path.
+/// The version of a Node package, and the command that runs it: with the Node installed beside it, or the one on the
+/// search path.
 fn node_package(target: &Path, name: &str, script: &str) -> Option<(String, Vec<PathBuf>)> {
     let modules = target.join("node-peers/node_modules");
     let text = fs::read_to_string(modules.join(name).join("package.json")).ok()?;
@@ -281,13 +283,13 @@ fn node_package(target: &Path, name: &str, script: &str) -> Option<(String, Vec<
     ))
 }
 
-/// A program `cargo install --root` has built, and its version from the list cargo keeps there.
+/// A program built by `cargo install --root`, and its version from the list that cargo keeps there.
 fn cargo_program(target: &Path, name: &str) -> Option<(String, Vec<PathBuf>)> {
     let root = target.join("cargo-peers");
     let text = fs::read_to_string(root.join(".crates2.json")).ok()?;
     let list: serde_json::Value = serde_json::from_str(&text).ok()?;
     let version = list["installs"].as_object()?.keys().find_map(|package| {
-        // NAME VERSION (SOURCE)
+        // An entry has the form NAME VERSION (SOURCE).
         let mut words = package.split(' ');
         (words.next() == Some(name)).then_some(())?;
         words.next().map(str::to_owned)
@@ -296,7 +298,7 @@ fn cargo_program(target: &Path, name: &str) -> Option<(String, Vec<PathBuf>)> {
     Some((version, vec![program.is_file().then_some(program)?]))
 }
 
-/// From the name of its folder, `NAME-VERSION.dist-info`.
+/// The version in the name of a package's folder, `NAME-VERSION.dist-info`.
 fn distribution_version(environment: &Path, name: &str) -> Option<String> {
     let libraries = fs::read_dir(environment.join("lib")).ok()?.flatten();
     let packages =

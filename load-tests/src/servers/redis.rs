@@ -50,12 +50,12 @@ impl Redis {
         }))
     }
 
-    /// The address for `sessions.store`.
+    /// The URL for `sessions.store`.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Bytes of memory that it has given out (`used_memory`).
+    /// Memory that Redis has allocated (`used_memory`), in bytes.
     pub(crate) async fn used_memory(&self) -> anyhow::Result<u64> {
         let mut connection = TcpStream::connect(self.address).await.context(PROGRAM)?;
         connection.write_all(b"INFO memory\r\nQUIT\r\n").await?;

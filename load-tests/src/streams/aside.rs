@@ -1,7 +1,7 @@
-//! A thread of its own for clients that nobody times.
+//! A thread of its own for clients that are not timed.
 //!
-//! Thousands of readers that wake up at once would hold up the clients whose answers are timed, if both were on one thread,
-//! and that delay would look like the server's.
+//! Thousands of readers that wake up at once would delay the clients whose answers are timed, if both were on one
+//! thread, and that delay would look like the server's.
 
 use std::thread::JoinHandle;
 
@@ -9,7 +9,7 @@ use anyhow::Context;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// The thread. Dropping it ends what runs on it.
+/// A thread with a runtime. Dropping it ends the tasks on it.
 pub(crate) struct Aside {
     handle: Handle,
     stop: Option<oneshot::Sender<()>>,
@@ -27,7 +27,8 @@ impl Aside {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                // A dropped sender is a stop, too. The runtime ends with the thread, and its tasks with it.
+                // A dropped sender stops the runtime, too. The runtime ends with the thread, and its tasks
+                // with it.
                 let _ = runtime.block_on(stopped);
             })
             .context("a thread")?;
@@ -38,7 +39,7 @@ impl Aside {
         })
     }
 
-    /// Where to spawn.
+    /// The handle for spawning tasks on the thread.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -48,7 +49,7 @@ impl Drop for Aside {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed; it is no reason for one here.
+            // A panic of the thread has been printed already, and must not cause another one here.
             let _ = thread.join();
         }
     }

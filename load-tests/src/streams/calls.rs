@@ -1,14 +1,14 @@
-//! Calls on connections of their own, beside thousands of streams.
+//! Calls on separate connections beside thousands of streams.
 
 use crate::load::open::{Open, OpenLoad};
 use crate::message::Expect;
 use crate::servers::gateway::{ASYNC_TOOL, Gateway};
 use crate::wire::Target;
 
-/// As many as the namespace takes at once.
+/// Number of connections: the number of concurrent calls that the namespace accepts.
 const CONNECTIONS: usize = 64;
 
-/// Tool calls on a fixed schedule, until they are dropped.
+/// Tool calls on a fixed schedule, until the returned value is dropped.
 pub(crate) async fn calls_beside(gateway: &Gateway, per_second: f64) -> anyhow::Result<Open> {
     Open::start(OpenLoad {
         target: Target::Http(gateway.address),

@@ -1,4 +1,4 @@
-//! A client of the crowd: its session, and every event it has had.
+//! A client with a stream: its session, and every event it has received.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,21 +6,22 @@ use std::time::Duration;
 
 use super::decoder::Event;
 
-/// What kind of list an event says has changed. Published in turn, so that order shows in the kinds as well as in ids.
+/// The kind of list that an event reports as changed. Kinds are published in turn, so that a wrong order shows in the
+/// kinds as well as in the ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     Tools,
     Prompts,
     Resources,
-    /// Nothing this program has asked for.
+    /// A kind that this program has not published.
     Unknown,
 }
 
-/// One event as its client had it.
+/// An event as a client received it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Had {
-    /// From its id, which is the stream's number and this.
+    /// The sequence number in the event's id, which follows the stream's number.
     pub(crate) sequence: u64,
     pub(crate) kind: Kind,
 }
@@ -34,13 +35,13 @@ struct Record {
 
 pub(crate) struct Client {
     session: String,
-    /// Which of its streams is the one that counts.
+    /// The generation of the stream that counts; events of earlier ones are ignored.
     generation: AtomicU32,
     record: Mutex<Record>,
 }
 
 impl Kind {
-    /// The one published in this place.
+    /// The kind that is published as event number `place`.
     pub(crate) fn in_turn(place: usize) -> Self {
         [Self::Tools, Self::Prompts, Self::Resources][place % 3]
     }
@@ -68,14 +69,14 @@ impl Kind {
 }
 
 impl Had {
-    /// The event, unless it is one without data.
+    /// Reads an event; `None` if it has no data.
     pub(crate) fn of(event: &Event) -> Option<Self> {
         if event.data.is_empty() {
             return None;
         }
         let sequence = event.id.as_deref().and_then(sequence);
         Some(Self {
-            // An event without an id cannot be found among those published, and so counts as wrong.
+            // An event without an id is not among those published, and so counts as wrong.
             sequence: sequence.unwrap_or(0),
             kind: Kind::of(&event.data),
         })
@@ -103,14 +104,14 @@ impl Client {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// What comes on the streams it has now counts no more.
+    /// Begins a new generation: events on the present streams no longer count.
     pub(super) fn next_generation(&self) {
-        // Under the record's lock, so that no event of the old one comes after it.
+        // Under the record's lock, so that no event of the old generation is recorded afterwards.
         let _record = self.record();
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes an event of one of its streams. Whether it counts.
+    /// Records an event of a stream. Returns true if it counts.
     pub(super) fn take(&self, generation: u32, event: Event) -> bool {
         let mut record = self.record();
         if self.generation() != generation {
@@ -129,17 +130,17 @@ impl Client {
         self.record().last_event_id.clone()
     }
 
-    /// How long the server wants it to wait before it comes back.
+    /// Time for which the server wants the client to wait before it reconnects.
     pub(super) fn retry(&self) -> Duration {
         self.record().retry.unwrap_or_default()
     }
 
-    /// The last it has had.
+    /// The last event that the client has received.
     pub(super) fn last(&self) -> Option<Had> {
         self.record().events.last().copied()
     }
 
-    /// All it has had, in the order in which they came.
+    /// All events that the client has received, in the order of their arrival.
     pub(crate) fn events(&self) -> Vec<Had> {
         self.record().events.clone()
     }

@@ -22,31 +22,32 @@ use super::tally::Tally;
 use crate::message::Envelope;
 use crate::session;
 
-/// Connections over which sessions are opened, and streams that are opened at once when nothing is to be shown by it.
+/// Number of connections on which sessions are opened, and of streams opened at a time when their opening is not
+/// measured.
 const OPENERS: usize = 16;
-/// How long all sessions, or all streams, may take.
+/// Time limit for opening all sessions, or all streams.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at how far the clients are. Their own clocks say when something happened.
+/// Interval of checking the progress of the clients. Their own clocks record the times of events.
 const LOOK: Duration = Duration::from_millis(5);
-/// Before a client that was turned away tries again.
+/// Pause before a client that was refused tries again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The clients. Dropping it closes their sockets.
+/// Thousands of clients. Dropping it closes their sockets.
 pub(crate) struct Crowd {
     envelope: Envelope<'static>,
     clients: Vec<Arc<Client>>,
-    /// Those among them with a stream.
+    /// Number of clients with a stream; these are the first in `clients`.
     open: usize,
     tally: Arc<Tally>,
     readers: JoinSet<()>,
-    /// Of streams that were taken over, and their tally.
+    /// Readers of old streams that were replaced by new ones, and their tally.
     left_open: Option<(JoinSet<()>, Arc<Tally>)>,
-    // Last: the tasks end before their thread.
+    // The last field, so that the tasks end before their thread.
     aside: Aside,
 }
 
 impl Crowd {
-    /// Nobody yet.
+    /// A crowd without clients.
     pub(crate) fn new(envelope: Envelope<'static>) -> anyhow::Result<Self> {
         Ok(Self {
             envelope,
@@ -63,24 +64,24 @@ impl Crowd {
         &self.clients
     }
 
-    /// How many of them have a stream, or come back to one.
+    /// Number of clients that have a stream, or are reconnecting.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
 
-    /// Forgets what came so far, but not where the streams go on.
+    /// Forgets the events received so far, but not the ids from which streams are resumed.
     pub(crate) fn forget_events(&self) {
         for client in &self.clients {
             client.forget_events();
         }
     }
 
-    /// How it stands with the streams opened last.
+    /// The counts of the streams opened last.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Opens sessions until there are so many clients.
+    /// Opens sessions until there are `count` clients.
     pub(crate) async fn sign_up(&mut self, count: usize) -> anyhow::Result<()> {
         let missing = count.saturating_sub(self.clients.len());
         let envelope = self.envelope;
@@ -97,7 +98,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Opens streams at this address, one after another for each opener, until so many clients have one.
+    /// Opens streams at the address `to`, one after another per opener, until `count` clients have one.
     pub(crate) async fn open_up_to(
         &mut self,
         count: usize,
@@ -127,12 +128,12 @@ impl Crowd {
     /// Closes all sockets as fast as one thread can.
     pub(crate) async fn leave(&mut self) {
         self.next_generation();
-        // Each task drops its socket when the abortion comes to it.
+        // Each task drops its socket when it is aborted.
         self.readers.shutdown().await;
         self.left_open = None;
     }
 
-    /// Forgets streams and what came on them, so that they can be opened again without anything to resume.
+    /// Forgets streams and their events, so that streams can be opened again without resuming.
     pub(crate) async fn start_over(&mut self) {
         self.leave().await;
         for client in &self.clients {
@@ -142,8 +143,8 @@ impl Crowd {
         self.tally = Arc::default();
     }
 
-    /// Everybody comes back with the id of the last event they had, all at once. Sockets that are open stay so, but what
-    /// comes on them counts no more.
+    /// Reconnects all clients at once, each with the id of the last event it received. Open sockets stay open, but
+    /// events on them no longer count.
     pub(crate) fn return_at_once(&mut self) {
         self.next_generation();
         let readers = std::mem::take(&mut self.readers);
@@ -161,13 +162,13 @@ impl Crowd {
         }
     }
 
-    /// From now on a client whose stream ends opens it again, with the id of the last event it had, after the time that the
-    /// server has named.
+    /// From now on, a client whose stream ends opens it again with the id of the last event it received, after the time
+    /// that the server has stated.
     pub(crate) fn resume_what_ends(&self) {
         self.tally.resume_what_ends();
     }
 
-    /// Waits until so many streams have ended and are open again, with a limit; how many are.
+    /// Waits until `streams` streams have ended and are open again, at most for `limit`; returns their number.
     pub(crate) async fn have_resumed(&self, streams: usize, limit: Duration) -> usize {
         come_true(limit, || self.tally.resumed() >= streams).await;
         self.tally.resumed()
@@ -179,7 +180,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until everybody has a stream.
+    /// Waits until all clients have a stream.
     pub(crate) async fn all_back(&self) -> anyhow::Result<()> {
         let all = || self.tally.opened() >= self.open;
         if !come_true(OPEN_LIMIT, all).await {
@@ -194,7 +195,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Waits until so many events have come to everybody together since the streams were opened.
+    /// Waits until the clients together have received `events` events since the streams were opened.
     pub(crate) async fn have_together(&self, events: usize, limit: Duration) -> anyhow::Result<()> {
         let all = come_true(limit, || self.tally.events() >= events).await;
         ensure!(
@@ -206,13 +207,14 @@ impl Crowd {
         Ok(())
     }
 
-    /// Waits until this event is the last that everybody has had, with a limit. Who has not, shows in their records.
+    /// Waits until `last` is the last event of every client, at most for `limit`. The records show the clients that
+    /// miss it.
     pub(crate) async fn each_has(&self, last: Option<Had>, limit: Duration) -> bool {
         let clients = &self.clients[..self.open];
         come_true(limit, || clients.iter().all(|client| client.last() == last)).await
     }
 
-    /// Waits until the streams that were left open have ended; how many have not.
+    /// Waits until the old streams that were left open have ended; returns the number of those that have not.
     pub(crate) async fn old_ones_ended(&mut self, limit: Duration) -> usize {
         let Some((_, tally)) = &self.left_open else {
             return 0;
@@ -222,7 +224,7 @@ impl Crowd {
     }
 }
 
-/// Whether it was true in time.
+/// Waits until the condition is true; returns false after the time limit.
 async fn come_true(limit: Duration, condition: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !condition() {
@@ -234,8 +236,8 @@ async fn come_true(limit: Duration, condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Follows a client from the opening of its stream to its end. A client that is turned away comes again, and one whose stream
-/// has ended as well where the crowd resumes those.
+/// Follows a client from the opening of its stream to its end. A refused client tries again, and so does a client whose
+/// stream has ended, if the crowd resumes ended streams.
 async fn follow(
     client: Arc<Client>,
     generation: u32,

@@ -1,28 +1,29 @@
-//! Events out of the bytes of an HTTP/1.1 body in chunks, however they were cut.
+//! Decodes events from the bytes of a chunked HTTP/1.1 body, however they are split.
 //!
-//! It keeps an unfinished line and nothing else, so that tens of thousands of idle streams cost this program little.
+//! The decoder keeps only an unfinished line and event, so that tens of thousands of idle streams cost this program
+//! little.
 
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
 
-/// No event of a scenario comes near.
+/// Maximum length of a line in bytes; no event of a scenario comes near.
 const LINE_MAX: usize = 1024 * 1024;
-/// Hexadecimal digits of a chunk's size.
+/// Maximum number of hexadecimal digits of a chunk size.
 const DIGITS_MAX: u32 = 8;
 
-/// One event.
+/// A server-sent event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// What to name when coming back, if it has one.
+    /// The id for `Last-Event-ID`, if the event has one.
     pub(crate) id: Option<String>,
-    /// Empty for the event that a stream begins with, which only has an id.
+    /// The data; empty for the first event of a stream, which only has an id.
     pub(crate) data: Vec<u8>,
-    /// How long to wait before coming back, where the server says so.
+    /// The time to wait before reconnecting, if the server states it.
     pub(crate) retry: Option<Duration>,
 }
 
-/// What of a body has been read so far.
+/// State of decoding a body.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     at: At,
@@ -30,14 +31,14 @@ pub(crate) struct Decoder {
     event: Event,
 }
 
-/// Where in the chunks.
+/// Position in the chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// In a size: its value so far, and how many digits.
+    /// In a chunk size: its value so far, and the number of its digits.
     Size(usize, u32),
-    /// In data that goes on for so long.
+    /// In the data of a chunk: the number of bytes left.
     Data(usize),
-    /// In the line's end after data.
+    /// In the line end after the data.
     AfterData,
     /// After the last chunk.
     End,
@@ -50,11 +51,11 @@ impl Default for At {
 }
 
 impl Decoder {
-    /// Takes what has been read and hands out each event that is complete with it.
+    /// Decodes the bytes that were read, and calls `take` with each event that is complete.
     ///
     /// # Errors
     ///
-    /// When the bytes are no chunks, or a line does not end.
+    /// When the bytes are no valid chunks, or a line is too long.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -87,7 +88,7 @@ impl Decoder {
                     b'\n' => self.at = At::Size(0, 0),
                     _ => bail!("a chunk that is longer than it says"),
                 },
-                // The end of trailers there are none of.
+                // The line end after the last chunk; trailers are not expected.
                 At::End => {}
             }
             bytes = rest;
@@ -95,7 +96,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether the server has said that this was all.
+    /// Returns true if the body has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.at == At::End
     }
@@ -119,7 +120,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// One line, or the empty one that ends an event. Comments and fields without a use here are passed over.
+    /// Handles one line; an empty one ends the event. Comments and unknown fields are ignored.
     fn field(&mut self, line: &[u8], take: &mut impl FnMut(Event)) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() {

@@ -1,4 +1,4 @@
-//! Whether clients have had every event once and in order.
+//! Checks that clients have received every event once and in order.
 
 use std::collections::HashMap;
 
@@ -6,24 +6,24 @@ use serde::Serialize;
 
 use super::client::Had;
 
-/// What was wrong with what some clients have had, all of them together.
+/// Numbers of faults in the events that some clients received, over all clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Deliveries {
     pub(crate) clients: usize,
-    /// Events that came, each client's counted.
+    /// Number of received events, over all clients.
     pub(crate) events: usize,
-    /// Published, and never had.
+    /// Published events that a client did not receive.
     pub(crate) lost: usize,
-    /// Had again.
+    /// Events that a client received again.
     pub(crate) doubled: usize,
-    /// Had, but never published.
+    /// Received events that were not published.
     pub(crate) strange: usize,
-    /// Had after an event that was published later.
+    /// Events received after an event that was published later.
     pub(crate) out_of_order: usize,
 }
 
 impl Deliveries {
-    /// Adds what one client has had of what was published.
+    /// Compares the events that one client received with the published ones.
     pub(crate) fn add(&mut self, published: &[Had], had: &[Had]) {
         self.clients += 1;
         self.events += had.len();
@@ -51,7 +51,7 @@ impl Deliveries {
             .sum::<usize>();
     }
 
-    /// What was wrong, if anything was.
+    /// Describes the faults; `None` if there are none.
     pub(crate) fn fault(&self) -> Option<String> {
         let Self {
             lost,

@@ -1,8 +1,9 @@
-//! Publishes events and has a stream of its own, which is never dropped: what came on it is what was published.
+//! Publishes events, and has a stream of its own that is never dropped: the events received on it are the published
+//! ones.
 //!
-//! A gateway may tell of two changes at once when the second comes before it has told of the first. So the next event is
-//! published when the one before is on the publisher's own stream: then it has its place among all events, whoever else
-//! has still to hear of it.
+//! A gateway may merge the notifications of two changes if the second comes before it has sent the first. So the next
+//! event is published after the previous one has arrived on the publisher's own stream: then its position among all
+//! events is fixed, even if other clients have not received it yet.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ impl Publisher {
         })
     }
 
-    /// Everything so far.
+    /// All events published so far.
     pub(crate) fn published(&self) -> &[Had] {
         &self.published
     }
@@ -52,7 +53,7 @@ impl Publisher {
         self.published.last().copied()
     }
 
-    /// Publishes one event and waits until it has its place. When it was sent.
+    /// Publishes one event and waits until it has arrived on the publisher's own stream. Returns the time of sending.
     pub(crate) async fn publish(&mut self) -> anyhow::Result<Instant> {
         let (start, kind) = timeout(LIMIT, self.send()).await.context("publishing")??;
         let (published, own) = (&mut self.published, &mut self.own);

@@ -1,4 +1,4 @@
-//! One `GET /mcp`: opened, then read event by event.
+//! One `GET /mcp` stream: opens it, and reads it event by event.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,14 +12,15 @@ use crate::message::Envelope;
 const HEAD_MAX: usize = 16 * 1024;
 const READ: usize = 4 * 1024;
 
-/// Addresses of this machine from which streams are opened in turn. From one alone the kernel has some 28,000 ports, looks
-/// for a free one ever longer, and keeps those just closed for a minute: that would be measured, and no gateway.
+/// Number of local addresses from which streams are opened in turn. For a single one the kernel has some 28,000 ports,
+/// takes ever longer to find a free one, and blocks closed ones for a minute: that would be measured instead of the
+/// gateway.
 const SOURCES: u8 = 16;
 
-/// How an attempt to open a stream ended.
+/// The result of an attempt to open a stream.
 pub(crate) enum Opened {
     Stream(Socket),
-    /// Answered, but not with a stream: the answer's first line.
+    /// The server answered without a stream: the answer's first line.
     Refused(String),
 }
 
@@ -27,16 +28,16 @@ pub(crate) enum Opened {
 pub(crate) struct Socket {
     stream: TcpStream,
     decoder: Decoder,
-    /// What came with the head.
+    /// Bytes of the stream that arrived together with the head.
     early: Vec<u8>,
 }
 
 impl Socket {
-    /// Opens a stream; with an event's id, behind that event. Without a limit of its own.
+    /// Opens a stream, or resumes it behind the event `last_event_id`. Without a time limit of its own.
     ///
     /// # Errors
     ///
-    /// When there is no connection, or it ends before the answer's head does.
+    /// When the connection fails, or ends before the answer's head does.
     pub(crate) async fn open(
         envelope: &Envelope<'_>,
         last_event_id: Option<&str>,
@@ -75,11 +76,11 @@ impl Socket {
         }))
     }
 
-    /// Reads once, and hands out the events that are complete with it. Whether more may come. Cancel safe.
+    /// Reads once, and calls `take` with each event that is complete. Returns true if more may come. Cancel safe.
     ///
     /// # Errors
     ///
-    /// When the connection is lost or what comes is no stream of events.
+    /// When the connection is lost, or the body is no stream of events.
     pub(crate) async fn read(&mut self, mut take: impl FnMut(Event)) -> anyhow::Result<bool> {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
@@ -100,7 +101,7 @@ impl Socket {
 fn request(envelope: &Envelope<'_>, last_event_id: Option<&str>) -> Vec<u8> {
     let mut request = envelope.stream();
     if let Some(id) = last_event_id {
-        // Before the empty line.
+        // Inserted before the empty line.
         request.truncate(request.len() - 2);
         request.extend_from_slice(format!("Last-Event-ID: {id}\r\n\r\n").as_bytes());
     }
@@ -129,7 +130,7 @@ async fn write(stream: &TcpStream, mut bytes: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads once. The buffer is not part of the future: tens of thousands of these wait at once.
+/// Reads once. The buffer is not part of the future, since tens of thousands of these wait at a time.
 async fn read(stream: &TcpStream, take: &mut impl FnMut(&[u8])) -> anyhow::Result<usize> {
     loop {
         stream.readable().await.context("receiving")?;

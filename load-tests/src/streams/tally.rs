@@ -1,18 +1,18 @@
-//! How far the clients of a crowd are: counted by them on their thread, looked at from another.
+//! Counts the progress of the clients of a crowd. They count on their thread, and another thread reads the counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Streams opened together, and what came on them.
+/// Counts of streams opened together, and of their events.
 pub(crate) struct Tally {
     began: Instant,
     opened_at: Mutex<Vec<Instant>>,
     events: AtomicUsize,
-    /// Nanoseconds from the beginning.
+    /// Nanoseconds from `began` to the last event.
     last_event: AtomicU64,
     ended: AtomicUsize,
-    /// True if clients come back to streams that end.
+    /// True if clients reopen streams that end.
     resumes: AtomicBool,
     resumed: AtomicUsize,
     turned_away: Mutex<(usize, Option<String>)>,
@@ -41,7 +41,7 @@ impl Tally {
     pub(super) fn arrived(&self) {
         let since = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.last_event.store(since, Ordering::Relaxed);
-        // Whoever sees the count sees the time that belongs to it.
+        // Released with the count, so that a reader of the count also sees the time.
         self.events.fetch_add(1, Ordering::Release);
     }
 
@@ -61,7 +61,7 @@ impl Tally {
         self.resumed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Streams that had ended and are open again.
+    /// Number of streams that had ended and are open again.
     pub(crate) fn resumed(&self) -> usize {
         self.resumed.load(Ordering::Relaxed)
     }
@@ -76,7 +76,7 @@ impl Tally {
         unpoisoned(&self.opened_at).len()
     }
 
-    /// When each stream was open, the earliest first.
+    /// The times at which the streams were open, in the order of opening.
     pub(crate) fn opened_at(&self) -> Vec<Instant> {
         unpoisoned(&self.opened_at).clone()
     }
@@ -85,17 +85,17 @@ impl Tally {
         self.events.load(Ordering::Acquire)
     }
 
-    /// When the last event came.
+    /// The time of the last event.
     pub(crate) fn last_event(&self) -> Instant {
         self.began + Duration::from_nanos(self.last_event.load(Ordering::Relaxed))
     }
 
-    /// Streams that the server has ended, or that were lost.
+    /// Number of streams that the server has ended, or that were lost.
     pub(crate) fn ended(&self) -> usize {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Attempts to open a stream that failed, and why the first one did.
+    /// Number of failed attempts to open a stream, and the reason of the first.
     pub(crate) fn turned_away(&self) -> (usize, Option<String>) {
         unpoisoned(&self.turned_away).clone()
     }

@@ -1,20 +1,20 @@
-//! Where an answer ends: HTTP/1.1 with `Content-Length` or in chunks, and lines.
+//! Finds the end of an answer: HTTP/1.1 with `Content-Length` or chunks, and lines.
 
 use anyhow::{Context, bail};
 
 const HEAD_MAX: usize = 32 * 1024;
 const BODY_MAX: usize = 4 * 1024 * 1024;
-/// A size in hexadecimal digits with its line's end; extensions are not expected.
+/// Maximum length of a chunk's size line, in bytes; extensions are not expected.
 const CHUNK_HEAD_MAX: usize = 10;
 
-/// Where an answer at the start of a buffer ends, and what its head says.
+/// The extent of an answer at the start of a buffer, with the properties in its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) status: u16,
     pub(super) body_at: usize,
     pub(super) end: usize,
     pub(super) closes: bool,
-    /// The body is in chunks still.
+    /// True if the body is still split into chunks.
     pub(super) chunked: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn http_frame(bytes: &[u8]) -> anyhow::Result<Option<Frame>> {
     let size = match announced {
         Some(size) if size > BODY_MAX => bail!("an answer of {size} bytes"),
         Some(size) => size,
-        // Accepted and no content have no body and need not say so.
+        // Answers with 202 and 204 have no body, and need no length.
         None if matches!(status, 202 | 204) => 0,
         None => bail!("an answer without content-length"),
     };
@@ -98,7 +98,7 @@ pub(super) fn line_frame(bytes: &[u8]) -> anyhow::Result<Option<Frame>> {
     }))
 }
 
-/// How long a body in chunks is with its last one, once that is there. Trailers are not expected.
+/// The length of a chunked body including its last chunk; `None` while it is incomplete. Trailers are not expected.
 fn chunks(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
     let mut at = 0;
     loop {
@@ -118,7 +118,7 @@ fn chunks(bytes: &[u8]) -> anyhow::Result<Option<usize>> {
     }
 }
 
-/// The size of the chunk at the start and where its data begins.
+/// The size of the chunk at the start, and the position of its data.
 fn chunk(bytes: &[u8]) -> anyhow::Result<Option<(usize, usize)>> {
     let Some(end) = bytes.windows(2).position(|window| window == b"\r\n") else {
         if bytes.len() > CHUNK_HEAD_MAX {
@@ -134,7 +134,7 @@ fn chunk(bytes: &[u8]) -> anyhow::Result<Option<(usize, usize)>> {
     Ok(Some((size, end + 2)))
 }
 
-/// Moves the data of a complete body in chunks to its start; how long it is then.
+/// Joins the chunks of a complete body at its start; returns the length of the data.
 pub(super) fn join_chunks(body: &mut [u8]) -> usize {
     let (mut at, mut length) = (0, 0);
     while let Ok(Some((size @ 1.., data_at))) = chunk(&body[at..]) {

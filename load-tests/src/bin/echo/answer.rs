@@ -1,13 +1,15 @@
-//! The answer to one message. It is skipped through for the members that are answered to; nothing else of it is checked.
+//! The answer to one message. Only the members that the answer needs are looked up; the rest of the message is not
+//! checked.
 
 use crate::json::{Members, member};
 
 const INFO: &str = r#"{"name":"tooldock-load-echo","version":"1"}"#;
 const CAPABILITIES: &str = r#"{"tools":{}}"#;
-/// The name of the tool that is answered by events over HTTP.
+/// The JSON name of the tool whose calls are answered by a stream of events over HTTP.
 const STREAMING: &[u8] = br#""echo_stream""#;
 const TOOLS: &str = r#"[{"name":"echo","description":"Gives the text back.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}}]"#;
-/// The revisions that begin with `initialize`, as they stand in a message; the first is for a client that asks for none.
+/// The protocol versions that begin with `initialize`, as JSON; the first is the answer to a client that names none of
+/// them.
 const VERSIONS: [&str; 4] = [
     r#""2025-11-25""#,
     r#""2025-06-18""#,
@@ -17,14 +19,14 @@ const VERSIONS: [&str; 4] = [
 const MODERN: &str = r#""2026-07-28""#;
 const MODERN_KEY: &[u8] = b"io.modelcontextprotocol/protocolVersion";
 
-/// Which revisions it speaks.
+/// The protocol versions that the server supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
     Legacy,
     Dual,
 }
 
-/// Appends the answer to one message, without an end of line; nothing for a notification.
+/// Appends the answer to one message, without a line end; nothing for a notification.
 pub(crate) fn answer(era: Era, message: &[u8], answers: &mut Vec<u8>) {
     let (mut id, mut method, mut params) = (None, None, None);
     for (key, value) in Members::of(message) {
@@ -90,18 +92,18 @@ pub(crate) fn answer(era: Era, message: &[u8], answers: &mut Vec<u8>) {
     answers.extend_from_slice(outcome.as_bytes());
 }
 
-/// Whether a message opens a session.
+/// Returns true if a message opens a session.
 pub(crate) fn opens(message: &[u8]) -> bool {
     member(message, b"method") == Some(br#""initialize""#)
 }
 
-/// Whether a message is a call that is answered by a stream of events.
+/// Returns true if a message is a call that is answered by a stream of events.
 pub(crate) fn wants_events(message: &[u8]) -> bool {
     let params = member(message, b"params").unwrap_or_default();
     member(params, b"name") == Some(STREAMING)
 }
 
-/// The text of a call, quotes and escapes as they came.
+/// The text argument of a call as JSON, with quotes and escapes as received.
 fn echoed(params: &[u8]) -> Result<&[u8], &'static str> {
     if !matches!(member(params, b"name"), Some(br#""echo""# | STREAMING)) {
         return Err("no such tool");

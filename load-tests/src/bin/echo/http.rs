@@ -1,8 +1,8 @@
-//! The same over HTTP/1.1: a small application as it stands behind a reverse proxy.
+//! The echo server over HTTP/1.1: a small application as it stands behind a reverse proxy.
 //!
-//! `POST` with a `Content-Length`, whatever the path; connections are kept. One thread serves all of them, and an answer
-//! leaves with one write. `initialize` gets a session's id, which nobody asks for later; a call of `echo_stream` is answered
-//! by two events, and `GET` by a stream on which nothing happens. Nothing else of HTTP is spoken.
+//! `POST` needs a `Content-Length`; its path is ignored; connections are kept. One thread serves all connections, and
+//! an answer is sent in one write. `initialize` gets a session id that no request needs. A call of `echo_stream` is
+//! answered by two events, and `GET` by a stream without events. No other part of HTTP is supported.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use crate::answer::{Era, answer, opens, wants_events};
 const HEAD_MAX: usize = 16 * 1024;
 const EVENTS: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n\
                       Transfer-Encoding: chunked\r\n\r\n";
-/// What comes before the answer on a stream.
+/// The event before the answer on a stream.
 const PROGRESS: &str = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"half\"}}\n\n";
 
-/// The number of the next session.
+/// The number in the next session's id.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Listens until it is ended.
+/// Listens on `address` and serves connections until the process is ended.
 pub(crate) fn serve(era: Era, address: SocketAddr) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -35,12 +35,12 @@ async fn accept(era: Era, listener: TcpListener) -> io::Result<()> {
     loop {
         let (connection, _) = listener.accept().await?;
         connection.set_nodelay(true)?;
-        // A connection that breaks is its peer's affair.
+        // An error only ends the connection that has it.
         tokio::spawn(async move { converse(era, connection).await.ok() });
     }
 }
 
-/// Answers requests until the peer has no more, or asks for something else.
+/// Answers requests until the client closes the connection or asks for a stream.
 async fn converse(era: Era, mut connection: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let mut received = Vec::with_capacity(16 * 1024);
     let mut sending = Vec::with_capacity(16 * 1024);
@@ -65,7 +65,7 @@ async fn converse(era: Era, mut connection: impl AsyncRead + AsyncWrite + Unpin)
         if request.stream {
             let begun = format!("{EVENTS}8\r\n: open\n\n\r\n");
             connection.write_all(begun.as_bytes()).await?;
-            // Until the peer goes. What it says meanwhile is nothing.
+            // The stream ends when the client leaves; bytes that it sends are ignored.
             while connection.read(&mut [0; 64]).await? > 0 {}
             return Ok(());
         }
@@ -107,19 +107,20 @@ async fn converse(era: Era, mut connection: impl AsyncRead + AsyncWrite + Unpin)
     }
 }
 
-/// Where a request's body is.
+/// Position of a request's body, and the kind of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Request {
     body_at: usize,
     length: usize,
-    /// It asks for a stream.
+    /// True if the request asks for a stream.
     stream: bool,
-    /// The peer wants no further one answered.
+    /// True if the client wants the connection closed after the answer.
     last: bool,
 }
 
 impl Request {
-    /// The request whose head is complete at the start, or the status that refuses it.
+    /// Parses the request at the start of `bytes`; `None` while its head is incomplete, an error with the status that
+    /// refuses it.
     fn at_start_of(bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else {
             return match bytes.len() {

@@ -1,11 +1,12 @@
-//! A JSON object, skipped through for some of its members: values stay as they stand, nothing else is checked.
+//! Finds members of a JSON object without decoding it: values stay as they are spelled, and the rest is not checked.
 
-/// The value of a member.
+/// The value of a member, as it is spelled.
 pub(crate) fn member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Members::of(object).find_map(|(name, value)| (name == key).then_some(value))
 }
 
-/// The members of an object in their order: names without quotes, values as they stand. Ends early where it is no JSON.
+/// The members of an object in their order: names without quotes, values as they are spelled. Ends early if the text is
+/// no JSON.
 pub(crate) struct Members<'a> {
     rest: &'a [u8],
 }
@@ -38,7 +39,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// Where the value at the start ends.
+/// The length of the value at the start of `bytes`.
 fn value_length(bytes: &[u8]) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -67,7 +68,8 @@ fn value_length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// With both quotes. Most of a long message is one string, so it is searched and not walked through.
+/// The length of a string with both quotes. Most of a long message is one string, so it is searched for its end instead
+/// of read byte by byte.
 fn string_length(bytes: &[u8]) -> Option<usize> {
     let mut at = 1;
     loop {

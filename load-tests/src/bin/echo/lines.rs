@@ -1,14 +1,14 @@
-//! One message a line: how a stdio server is spoken to.
+//! The echo server over its standard input and output: one message per line, as for a stdio server.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
 use crate::MESSAGE_MAX;
 use crate::answer::{Era, answer};
 
-/// As much as a pipe holds as a rule.
+/// Buffer size of a read, in bytes: the usual capacity of a pipe.
 const READ: usize = 64 * 1024;
 
-/// Answers until the end of its input, with one write for all that came with one read.
+/// Answers messages until the input ends, with one write for all messages that came with one read.
 pub(crate) fn serve(era: Era, input: impl Read, mut output: impl Write) -> io::Result<()> {
     let mut input = BufReader::with_capacity(READ, input);
     let mut line = Vec::new();

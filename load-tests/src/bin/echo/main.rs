@@ -1,7 +1,8 @@
-//! `tooldock-load-echo`: an MCP server that costs next to nothing, so that what is in front of it can be measured.
+//! `tooldock-load-echo`: an MCP server that costs next to nothing, so that the programs in front of it can be measured.
 //!
-//! One tool, `echo`, gives its text back. It speaks the revisions that begin with `initialize`, and with `--era dual`
-//! 2026-07-28 as well: over its pipes, one message a line, or with `--http ADDRESS` over HTTP. One thread either way.
+//! Its only tool, `echo`, returns its text. It supports the protocol versions that begin with `initialize`, and with
+//! `--era dual` 2026-07-28 as well: over standard input and output, one message per line, or with `--http ADDRESS` over
+//! HTTP. It runs in one thread either way.
 
 mod answer;
 mod http;
@@ -14,15 +15,15 @@ use std::process::ExitCode;
 
 use answer::Era;
 
-/// Of a line and of a body.
+/// Maximum size of a line and of a body, in bytes.
 const MESSAGE_MAX: usize = 4 * 1024 * 1024;
 const USAGE: &str = "usage: tooldock-load-echo [--era legacy|dual] [--http ADDRESS:PORT]";
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Arguments {
     era: Era,
-    /// Where it listens; without it, it is spoken to over its pipes.
+    /// The address to listen on; `None` for standard input and output.
     http: Option<SocketAddr>,
 }
 

@@ -11,10 +11,10 @@ use super::Shared;
 use crate::message::{Expect, Request};
 use crate::wire::{Connection, Target};
 
-/// How long one answer may take.
+/// Time limit of one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Sends what is due, one request at a time, and connects again where it has to.
+/// A client that sends due requests, one at a time, and connects again when necessary.
 pub(super) struct Client {
     connection: Option<Connection>,
     target: Target,
@@ -23,9 +23,11 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Opens the connection.
+    ///
     /// # Errors
     ///
-    /// When it cannot connect.
+    /// When the connection cannot be opened.
     pub(super) async fn open(
         target: Target,
         request: Request,
@@ -40,7 +42,7 @@ impl Client {
         })
     }
 
-    /// Until it is dropped.
+    /// Sends due requests until the future is dropped.
     pub(super) async fn drive(mut self, shared: Arc<Shared>) {
         loop {
             let due = shared.take().await;
@@ -59,7 +61,7 @@ impl Client {
         }
     }
 
-    /// What was wrong with the answer, if anything was.
+    /// Sends a request and checks the answer; the error describes a wrong or missing answer.
     async fn ask(&mut self, id: u64) -> anyhow::Result<()> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,

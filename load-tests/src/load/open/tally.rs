@@ -1,4 +1,4 @@
-//! What became of the requests that were due in one window.
+//! Counts the outcomes of the requests that were due in one window.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,47 +10,47 @@ use tokio::sync::Notify;
 use super::super::curve::{curve, micros};
 use super::super::shared::{Spent, latencies};
 
-/// From here on a request left late. Less is the clock of the client.
+/// A request counts as late if it is sent this long after its due time. Shorter delays are due to the client's clock.
 const LATE: Duration = Duration::from_millis(1);
-/// The slices of [`OpenSample::worst`].
+/// Length of the slices of [`OpenSample::worst`].
 const SLICE: Duration = Duration::from_millis(100);
 
-/// One window of an open loop.
+/// The result of one window of an open loop.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct OpenSample {
-    /// The schedule.
+    /// The scheduled rate.
     pub(crate) per_second: f64,
     pub(crate) seconds: f64,
-    /// Requests whose time came within the window. Each of them was answered, wrong or unanswered.
+    /// Requests that were due within the window. Each of them was answered, wrong or unanswered.
     pub(crate) due: u64,
     pub(crate) answered: u64,
-    /// Answers that were wrong, or a connection that failed.
+    /// Requests with a wrong answer, or whose connection failed.
     pub(crate) wrong: u64,
     pub(crate) first_wrong: Option<String>,
-    /// Not sent, or not answered, ten seconds after the window. Percentiles do not know them.
+    /// Requests not sent, or not answered within ten seconds after the window. Percentiles do not contain them.
     pub(crate) unanswered: u64,
-    /// Left more than a millisecond after their time, since every connection was waiting or the client had no CPU. Their
-    /// latency counts from their time like that of all others.
+    /// Requests sent more than a millisecond after they were due, since all connections were busy or the client had no
+    /// CPU. Their latency counts from the due time, too.
     pub(crate) late: u64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) p999_us: f64,
     pub(crate) max_us: f64,
-    /// CPU time of the process under test, for one answer.
+    /// CPU time of the processes under test per answer, in microseconds.
     pub(crate) cpu_us: f64,
     pub(crate) worker_cpu_us: Option<f64>,
     pub(crate) client_cpu_us: f64,
-    /// Cores that were busy with neither of these.
+    /// Cores kept busy by other work than the processes under test, their workers and the client.
     pub(crate) other_cores: f64,
-    /// Microseconds by percentile.
+    /// Latency in microseconds by percentile.
     pub(crate) curve: Vec<(f64, f64)>,
-    /// The greatest latency in microseconds among those due in each tenth of a second: (seconds since the window began,
-    /// latency).
+    /// The largest latency in microseconds of the requests due in each tenth of a second: (seconds since the window
+    /// began, latency).
     pub(crate) worst: Vec<(f64, f64)>,
 }
 
 impl OpenSample {
-    /// What of it must not be: answers wrong or missing.
+    /// Describes answers that were wrong or missing; `None` if there were none.
     pub(crate) fn fault(&self) -> Option<String> {
         let wrong = self
             .first_wrong
@@ -64,7 +64,7 @@ impl OpenSample {
         }
     }
 
-    /// One line of progress.
+    /// Formats the sample as a line of progress.
     pub(crate) fn shown(&self) -> String {
         format!(
             "{:.0}/s for {:.1} s, p50 {:.0} us, p99 {:.0} us, worst {:.0} us, {} late, {} wrong, {} unanswered",
@@ -125,7 +125,7 @@ impl Tally {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Whether a request that was due then belongs to the window.
+    /// Returns true if a request due at this time belongs to the window.
     pub(super) fn counts(&self, due: Instant) -> bool {
         due >= self.start
     }
@@ -161,7 +161,7 @@ impl Tally {
         self.progress.notify_one();
     }
 
-    /// Waits until nothing that was due is under way.
+    /// Waits until all requests that were due have an outcome.
     pub(super) async fn all_answered(&self) {
         while {
             let counts = self.locked();

@@ -1,4 +1,5 @@
-//! A clock for schedules. Timers of the runtime are kept to a millisecond, which is longer than most answers take.
+//! A timer for schedules. The runtime's timers have a resolution of a millisecond, which is longer than most answers
+//! take.
 
 use std::io;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use rustix::time::{
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-/// More often costs the client more than it tells.
+/// Minimum period: more frequent ticks cost the client too much CPU time.
 const LEAST: Duration = Duration::from_micros(100);
 
-/// A timer of the kernel. It is read as a pipe is, some bytes for each tick.
+/// A timer of the kernel (timerfd). It is read like a pipe, eight bytes per read.
 pub(super) struct Ticks(Receiver);
 
 impl Ticks {
-    /// One for each period, or for each tenth of a millisecond where that is longer.
+    /// Ticks once per `period`, or every tenth of a millisecond if that is longer.
     pub(super) fn every(period: Duration) -> anyhow::Result<Self> {
         let period = period.max(LEAST);
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
@@ -36,9 +37,9 @@ impl Ticks {
         Ok(Self(timer))
     }
 
-    /// Ticks that were missed are one with the next.
+    /// Waits for the next tick; missed ticks are merged with it.
     pub(super) async fn next(&mut self) -> io::Result<()> {
-        // A tick has eight bytes. Room for more tells the runtime at once that there are none left.
+        // A tick has eight bytes. The buffer is larger, so that the runtime sees that all bytes were read.
         self.0.read(&mut [0; 16]).await.map(|_| ())
     }
 }

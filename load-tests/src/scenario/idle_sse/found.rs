@@ -1,4 +1,4 @@
-//! What was found, as tables, charts and verdicts.
+//! The results of idle streams as tables, charts and verdicts.
 
 use super::BEHIND_NGINX;
 use crate::chart::Chart;
@@ -6,20 +6,20 @@ use crate::report::budget;
 use crate::report::table::{figure, middle, sum};
 use crate::report::{Row, Section, Series, Table, median};
 
-/// Calls without a stream.
+/// Name of the row for calls before any stream was opened.
 pub(super) const BEFORE: &str = "none, before";
 pub(super) const AFTER: &str = "none, after";
 
-/// A row for each number of streams.
+/// Series with a row for each number of streams.
 pub(super) const STREAMS: &str = "streams";
-/// Calls beside them.
+/// Series of calls beside the streams.
 pub(super) const CALLS: &str = "calls";
 
 pub(super) fn behind_nginx() -> String {
     format!("{BEHIND_NGINX} behind nginx")
 }
 
-/// The largest number of streams is judged.
+/// Adds the results to the section. The row with the largest number of streams, `most`, is judged.
 pub(super) fn tell(section: &mut Section, most: usize) {
     let (streams, calls, most) = (section.of(STREAMS), section.of(CALLS), [most.to_string()]);
     let of = |name| streams.median(&most, name);
@@ -51,7 +51,7 @@ pub(super) fn tell(section: &mut Section, most: usize) {
     }
 }
 
-/// p99 of calls beside streams, in that without any.
+/// Ratio of the p99 of calls beside streams to that without streams.
 fn slower(calls: &Series, beside: &Row) -> Option<f64> {
     let without = [BEFORE, AFTER]
         .into_iter()

@@ -1,4 +1,5 @@
-//! The work itself: a repository of our own, a package of our own, and the tools that are called with them. No network.
+//! The work of the management tools: a generated repository, a generated package, and the tools called with them. It
+//! needs no network.
 
 use std::fs;
 use std::path::Path;
@@ -17,25 +18,26 @@ use crate::message::Envelope;
 use crate::servers::gateway::Setup;
 use crate::wire::exchange;
 
-/// The namespace that is worked on. The calls are of another: a namespace that gets a new worker has cold calls of its own.
+/// The namespace that the work changes. Calls go to another one, since a namespace with a new worker would have slow
+/// first calls.
 pub(super) const MANAGED: &str = "managed";
 
-/// The tools of one piece of work, in their order.
+/// The tools of one piece of work, in the order of their calls.
 pub(super) const STEPS: [&str; 3] = ["analyze_repo", "write_tool", "add_requirement"];
 
-/// Source files in the repository, and functions in each.
+/// Number of source files in the repository, and of functions in each.
 const FILES: usize = 400;
 const FUNCTIONS: usize = 30;
-/// Functions in the code that is checked.
+/// Number of functions in the code that is checked.
 const CHECKED: usize = 200;
-/// Versions of the package. A version that was installed before needs no work.
+/// Number of versions of the package. A version that is already installed needs no work.
 const VERSIONS: usize = 500;
 /// The nice value of the lowest priority.
 const LOWEST: i32 = 19;
-/// How long one tool may take.
+/// Time limit of one tool call.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Writes a wheel for each version without any build tool.
+/// Python script that writes a wheel for each version without a build tool.
 const WHEELS: &str = r#"
 import sys, zipfile
 folder, versions = sys.argv[1], int(sys.argv[2])
@@ -50,23 +52,23 @@ for version in range(versions):
         wheel.writestr(f"{info}/RECORD", "")
 "#;
 
-/// What the work is done with.
+/// The repository and the packages for the work.
 pub(super) struct Work {
     folder: TempDir,
 }
 
-/// Work on a gateway.
+/// The work, with the management tools of a running gateway.
 pub(super) struct Working {
     work: Work,
     manager: Envelope<'static>,
     done: usize,
 }
 
-/// How long each step of a piece of work took, in milliseconds.
+/// Duration of each step of a piece of work, in milliseconds.
 type Piece = [(&'static str, f64); 3];
 
 impl Work {
-    /// Makes repository and packages.
+    /// Makes the repository and the packages.
     ///
     /// # Errors
     ///
@@ -105,7 +107,7 @@ impl Work {
         Ok(Self { folder })
     }
 
-    /// What a gateway needs to do it.
+    /// Adds the settings that a gateway needs for the work.
     pub(super) fn setup(&self, setup: Setup) -> Setup {
         let wheels = self.path("wheels");
         setup
@@ -116,7 +118,7 @@ impl Work {
             .variable("UV_FIND_LINKS", &wheels)
     }
 
-    /// The work of a gateway whose management tools are there.
+    /// Binds the work to the management tools of a gateway.
     pub(super) fn on(self, manager: Envelope<'static>) -> Working {
         Working {
             work: self,
@@ -132,8 +134,8 @@ impl Work {
 }
 
 impl Working {
-    /// Works for that long, and to the end of the piece of work that it is at then, on a thread of its own: the thread that
-    /// sends the calls must neither write code of hundreds of functions nor read the analysis of a repository.
+    /// Repeats the work for the time `lasts`, and until the current piece is done, on a thread of its own: the thread
+    /// that sends the calls must neither write code of hundreds of functions nor parse the analysis of a repository.
     ///
     /// # Errors
     ///
@@ -141,7 +143,8 @@ impl Working {
     pub(super) async fn keep_on(mut self, lasts: Duration) -> anyhow::Result<(Self, Vec<Piece>)> {
         let (tell, done) = oneshot::channel();
         let work = move || {
-            // Programs that manage a gateway run elsewhere, as a rule, and take no core away from its calls.
+            // Programs that manage a gateway usually run on other machines, and take no core away from its
+            // calls.
             let _ = nice(LOWEST);
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let pieces = runtime.block_on(async {
@@ -157,7 +160,7 @@ impl Working {
         done.await.context("the work's thread")?
     }
 
-    /// One piece of work: how many milliseconds each step took.
+    /// Does one piece of work; returns the milliseconds of each step.
     ///
     /// # Errors
     ///
@@ -183,7 +186,7 @@ impl Working {
     }
 }
 
-/// Calls a management tool and gives its value.
+/// Calls a management tool and returns its value.
 async fn call(manager: Envelope<'_>, tool: &str, arguments: &Value) -> anyhow::Result<Value> {
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {"name": tool, "arguments": arguments}});
@@ -194,12 +197,12 @@ async fn call(manager: Envelope<'_>, tool: &str, arguments: &Value) -> anyhow::R
     if status != 200 || answer["result"]["isError"] != false {
         bail!("{tool} answered {status}: {body}");
     }
-    // Requests without a session are of 2025-03-26, which has no structured results.
+    // Requests without a session use 2025-03-26, which has no structured results.
     let text = answer["result"]["content"][0]["text"].as_str();
     serde_json::from_str(text.unwrap_or_default()).context("the tool's value")
 }
 
-/// A file of tools. Each number gives another.
+/// A file with tools. Its content differs for each number.
 fn code(number: usize, functions: usize) -> String {
     let mut code = String::from("import os\n\nfrom fastmcp.tools import tool\n");
     for function in 0..functions {

@@ -1,4 +1,4 @@
-//! What the waves did, as tables and charts.
+//! The results of the waves as tables and charts.
 
 use crate::chart::Chart;
 use crate::report::table::{middle, sum, times};
@@ -6,7 +6,7 @@ use crate::report::{Numbers, Section, Series, Table};
 
 use super::wave::Wave;
 
-/// A row for each way the streams of so many were lost.
+/// Makes the section; its series has a row for each number of streams and way of losing them.
 pub(super) fn section(waves: &[Wave]) -> Section {
     const WAVES: &str = "waves";
     let mut section = Section::default();

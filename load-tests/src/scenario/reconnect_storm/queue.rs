@@ -1,14 +1,14 @@
-//! Connections that found a listener's queue full. The kernel counts them for the whole machine.
+//! Counts connections that found the queue of a listening socket full. The kernel counts them for the whole machine.
 
 use std::fs;
 
-/// So far; nothing where the kernel does not say.
+/// The number so far; `None` if the kernel does not report it.
 pub(super) fn found_full() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/netstat").ok()?;
     value(&text, "ListenOverflows")
 }
 
-/// A line of names, then a line of values, both after `TcpExt:`.
+/// Parses a value: a line of names is followed by a line of values, and both begin with `TcpExt:`.
 fn value(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
     let (names, values) = (lines.next()?, lines.next()?);

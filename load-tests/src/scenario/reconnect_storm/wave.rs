@@ -1,4 +1,5 @@
-//! One wave: the streams are lost, everybody comes back, and what each has had is compared with what was published.
+//! One wave: the streams are lost, all clients return, and the events that each has received are compared with the
+//! published ones.
 
 use std::time::{Duration, Instant};
 
@@ -14,59 +15,62 @@ use crate::processes::CpuTimes;
 use crate::servers::gateway::Gateway;
 use crate::streams::{Crowd, Deliveries, Publisher, calls_beside};
 
-/// Tool calls on other connections: a quarter of what two cores can do at most, so that the calls are not what disturbs.
+/// Rate of tool calls per second on other connections: at most a quarter of the capacity of two cores, so that calls do
+/// not disturb the measurement.
 const CALLS_PER_SECOND: f64 = 1_000.0;
-/// Between two events, where the gateway keeps up.
+/// Time between two events, if the gateway keeps up.
 const PACE: Duration = Duration::from_millis(100);
-/// Events before the sockets are lost, for everybody to have an id to come back with.
+/// Number of events before the sockets are lost, so that each client has an id to return with.
 const BEFORE: usize = 2;
-/// Events after everybody is back.
+/// Number of events after all clients have returned.
 const AFTER: usize = 2;
-/// How long the last events may take to the last stream, and old sockets to be closed.
+/// Time limit for the last events to reach the last stream, and for old sockets to be closed.
 const LAST_LIMIT: Duration = Duration::from_secs(20);
-/// How a call is described that had no answer in time.
+/// Text in the description of a call that got no answer in time.
 const UNANSWERED: &str = "no answer within";
-/// Between two points of the line in the chart, in hundredths of the streams.
+/// Distance of two points of the recovery curve, in percent of the streams.
 const STEP: usize = 2;
 
-/// What becomes of the sockets.
+/// How the clients lose their sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {
-    /// Closed by the client before it comes back.
+    /// The client closes its socket before it returns.
     Closed,
-    /// The client comes back while the gateway still takes the old stream for read.
+    /// The client returns on a new socket while the gateway still considers the old stream open.
     LeftOpen,
 }
 
-/// What a wave did.
+/// The results of a wave.
 #[derive(Debug, Serialize)]
 pub(super) struct Wave {
     pub(super) streams: usize,
     pub(super) way: Way,
-    /// How long this program took to close the sockets, in milliseconds.
+    /// Time in which this program closed the sockets, in milliseconds.
     pub(super) closing_ms: f64,
-    /// From the first socket lost to half of the streams open again, and to the last.
+    /// Milliseconds from the first lost socket until half of the streams are open again, and until all are.
     pub(super) half_back_ms: f64,
     pub(super) all_back_ms: f64,
-    /// Attempts to come back that failed, and why the first one did.
+    /// Number of failed attempts to return, and the reason of the first.
     pub(super) turned_away: usize,
     pub(super) first_turned_away: Option<String>,
-    /// How often a connection found the gateway's queue full until all were back, where the kernel says.
+    /// Number of connections that found the gateway's queue full until all clients had returned; `None` if the kernel
+    /// does not report it.
     pub(super) queue_full: Option<u64>,
-    /// Events published from the first socket lost on.
+    /// Number of events published after the first socket was lost.
     pub(super) events: usize,
     pub(super) deliveries: Deliveries,
-    /// From the last event published to the last stream that had it.
+    /// Milliseconds from the publication of the last event until the last stream received it.
     pub(super) last_event_ms: f64,
-    /// Old streams the gateway had not ended in the end.
+    /// Number of old streams that the gateway had not ended at the end.
     pub(super) old_left: usize,
-    /// CPU time of the gateway until all were back, calls and events included.
+    /// CPU time of the gateway until all clients had returned, in milliseconds, including calls and events.
     pub(super) cpu_ms: f64,
-    /// Calls on other connections: before, and from the first socket lost on.
+    /// Calls on other connections: before the wave, and after the first socket was lost.
     pub(super) before: OpenSample,
     pub(super) meanwhile: OpenSample,
-    /// Points of the recovery curve: percent of the streams, and seconds from the first lost socket until that many are open again.
+    /// Points of the recovery curve: percent of the streams, and seconds from the first lost socket until that many are
+    /// open again.
     pub(super) back: Points,
 }
 
@@ -86,7 +90,7 @@ impl Wave {
         }
         crowd.each_has(publisher.last(), LAST_LIMIT).await;
         let (front, window) = ([gateway.id()], options.measured());
-        // Begun anew, so that nothing waits that was due in an earlier wave.
+        // Started anew, so that no request from an earlier wave is waiting.
         let calls = calls_beside(gateway, CALLS_PER_SECOND).await?;
         sleep(options.warm_up()).await;
         let before = calls.watch(window, &front, &[]).await?;
@@ -109,7 +113,7 @@ impl Wave {
         };
         let watched = calls.during(&front, &[], async {
             let (storm, ()) = tokio::join!(storm, sleep(window));
-            // Whatever came of it, nothing more is to be published.
+            // Publishing stops, whatever the outcome.
             let _ = over.send(true);
             storm
         });
@@ -158,7 +162,7 @@ impl Wave {
         })
     }
 
-    /// Of that for one stream, in microseconds, less what the calls meanwhile cost at the price they had before.
+    /// CPU time per stream in microseconds, without that of the calls, estimated from their cost before the wave.
     pub(super) fn cpu_us_a_stream(&self) -> f64 {
         let calls = self.before.cpu_us * self.meanwhile.answered as f64;
         (self.cpu_ms * 1e3 - calls).max(0.0) / self.streams as f64
@@ -168,7 +172,7 @@ impl Wave {
         self.way.name(self.streams)
     }
 
-    /// One line of progress.
+    /// Formats the wave as a line of progress.
     pub(super) fn shown(&self) -> String {
         let fault = self.deliveries.fault();
         format!(
@@ -183,10 +187,10 @@ impl Wave {
         )
     }
 
-    /// What was wrong, if anything was.
+    /// Describes wrong answers and events; `None` if there were none.
     pub(super) fn fault(&self) -> Option<String> {
         let old = (self.old_left > 0).then(|| format!("{} old streams not ended", self.old_left));
-        // That calls go unanswered in the crush is a finding, in the table. That one is answered wrongly must not be.
+        // Unanswered calls are a result, and shown in the table. Wrong answers are a fault.
         let wrong = self.meanwhile.first_wrong.as_ref();
         let wrong = wrong
             .filter(|first| !first.starts_with(UNANSWERED))
@@ -213,7 +217,7 @@ impl Way {
     }
 }
 
-/// Events, one after another, until it is over.
+/// Publishes events one after another until `over` changes.
 async fn publish(
     publisher: &mut Publisher,
     over: &mut watch::Receiver<bool>,
@@ -221,7 +225,7 @@ async fn publish(
     let mut pace = interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Either the next is due, or there is to be none.
+        // Two arms: the next event is due; publishing is over.
         tokio::select! {
             _ = pace.tick() => publisher.publish().await.map(drop)?,
             _ = over.changed() => return Ok(()),
@@ -229,7 +233,7 @@ async fn publish(
     }
 }
 
-/// When each hundredth of the streams was back, of times in their order.
+/// Points (percent of the streams, time at which that many were open again), from the sorted times `back`.
 fn curve(back: &[f64]) -> Points {
     let Some(last) = back.len().checked_sub(1) else {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! A load at full speed beside another, from a thread of its own.
+//! A load at full speed beside another load, on a thread of its own.
 //!
-//! On the thread of the good calls its answers would stand in line with theirs, and the client would measure itself.
+//! On the thread of the good calls, answers to the attack would delay theirs, and the client would measure itself.
 
 use std::net::SocketAddr;
 
@@ -29,20 +29,20 @@ impl Attack {
                 let outcome = runtime
                     .context("the attacker's runtime")
                     .and_then(|runtime| runtime.block_on(load::tolerant(load)));
-                // Nobody wants to know where the run was given up.
+                // An error means that the run was aborted.
                 let _ = tell.send(outcome);
             })
             .context("a thread for the attack")?;
         Ok(Self(told))
     }
 
-    /// When its time is over.
+    /// Waits until the time of the load is over; returns its outcome.
     pub(super) async fn end(self) -> Outcome {
         self.0.await.context("the attack's thread ended early")?
     }
 }
 
-/// Nothing but one kind of refusal on all connections.
+/// A load of one kind of refusal on all connections.
 pub(super) fn load(options: &Options, to: SocketAddr, gateway: u32, kind: Kind) -> Load {
     Load {
         target: Target::Http(to),

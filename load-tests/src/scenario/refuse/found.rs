@@ -1,4 +1,4 @@
-//! What was found out about refusals, as tables, charts and a verdict.
+//! The results of refusals as tables, charts and a verdict.
 
 use super::kind::{BARE_FILTER, RATE_LIMITED, UNAUTHORIZED};
 use super::{Beside, GOOD_PER_SECOND};
@@ -8,9 +8,9 @@ use crate::report::budget;
 use crate::report::table::{figure, middle, range, sum};
 use crate::report::{Row, Section, Series, Table};
 
-/// Refusals at full speed, a row for each kind.
+/// Series of refusals at full speed, with a row for each kind.
 pub(super) const REFUSALS: &str = "refusals";
-/// Good calls, a row for each that they stood beside.
+/// Series of good calls, with a row for each load beside them.
 pub(super) const GOOD: &str = "good calls";
 
 pub(super) fn tell(section: &mut Section) {

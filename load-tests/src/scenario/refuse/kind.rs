@@ -1,4 +1,4 @@
-//! The refusals that are asked for.
+//! The kinds of refusals that are measured.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,18 +9,18 @@ use crate::load::Faults;
 use crate::message::{Envelope, Expect, Request};
 use crate::servers::gateway::{NAMED_TOKEN, NAMESPACE, TOKEN, WRONG_TOKEN};
 
-/// A namespace that lets hardly anything in: `conf.yaml` has a limit for it.
+/// A namespace with a very low rate limit in `conf.yaml`.
 pub(super) const LIMITED_NAMESPACE: &str = "limited";
-/// As that limit says.
+/// The rate limit of [`LIMITED_NAMESPACE`].
 pub(super) const LIMITED_PER_SECOND: u64 = 1;
 
 /// One kind of refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) status: u16,
-    /// What is wrong with the request.
+    /// The fault of the request.
     what: &'static str,
-    /// The gateway's stable code for it, as it stands in the answer.
+    /// The gateway's stable code for the refusal, as it appears in the answer.
     code: &'static str,
     fault: Fault,
 }
@@ -51,14 +51,14 @@ pub(super) const RATE_LIMITED: Kind = kind(
     r#""code":"rate_limited""#,
     Fault::Limit,
 );
-/// By the HTTP library with nothing but a filter that gives the gateway's 401 to everybody.
+/// The gateway's 401 from the bare filter: the HTTP library with a filter that only gives this answer.
 pub(super) const BARE_FILTER: Kind = Kind {
     what: "of a bare filter",
     ..UNAUTHORIZED
 };
 
-/// In the order the gateway checks them, which is that of the table. Measured like that and the other way round in turns, the
-/// bare filter and the gateway's 401 always next to each other.
+/// In the order in which the gateway checks them, which is that of the table. They are measured in this order and in
+/// reverse by turns, the bare filter and the gateway's 401 always next to each other.
 #[rustfmt::skip]
 pub(super) const KINDS: [Kind; 6] = [
     kind(403, "wrong host", r#""code":"host_not_allowed""#, Fault::Host),
@@ -74,11 +74,11 @@ impl Kind {
         format!("{} {}", self.status, self.what)
     }
 
-    /// The ping that is refused.
+    /// A ping that is refused for this reason.
     pub(super) fn request(self, to: SocketAddr) -> Request {
         let envelope = Envelope::new(to, TOKEN, NAMESPACE);
         match self.fault {
-            // Whom it is for stands in its head; the connection decides where it goes.
+            // The `Host` names another address; the connection still leads to the gateway.
             Fault::Host => {
                 let elsewhere = Ipv4Addr::new(192, 0, 2, 1).into();
                 envelope.at(SocketAddr::new(elsewhere, to.port())).ping()
@@ -94,21 +94,21 @@ impl Kind {
         Expect::refusal(self.status, self.code)
     }
 
-    /// The series that counts it.
+    /// The metric series that counts the refusal.
     pub(super) fn counter(self) -> String {
         format!("tooldock_refusals_total{{reason={}}}", self.reason())
     }
 
-    /// The code, as it is in the gateway's metrics.
+    /// The code, as a label in the gateway's metrics.
     pub(super) fn reason(self) -> &'static str {
         self.code.rsplit(':').next().unwrap_or_default()
     }
 
-    /// Whether every answer was the refusal. A limit lets some in, and no more than it says.
+    /// Checks the answers that were no refusals: a rate limit admits some requests, but no more than it states.
     ///
     /// # Errors
     ///
-    /// What else was answered.
+    /// A message about other answers.
     pub(super) fn forgives(self, faults: &Faults, lasted: Duration) -> anyhow::Result<()> {
         let Some(first) = &faults.first else {
             return Ok(());
@@ -119,7 +119,7 @@ impl Kind {
                 faults.count
             );
         }
-        // The first at once; what was saved up; and the seconds begun at either end.
+        // The first request at once; the saved-up ones; and those of the seconds that began at either end.
         let admitted = (lasted.as_secs() + 3) * LIMITED_PER_SECOND;
         ensure!(
             first.starts_with("status 200") && faults.count <= admitted,

@@ -1,4 +1,4 @@
-//! Whether the bare filter gives the gateway's 401: were its answer another, the two could not be compared.
+//! Checks that the bare filter gives the gateway's 401: otherwise the two could not be compared.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,12 +11,14 @@ use crate::message::FIRST_ID;
 use crate::wire::{Connection, Target};
 
 const LIMIT: Duration = Duration::from_secs(10);
-/// Headers that are another in each answer.
+/// Headers whose values differ in each answer.
 const OWN: [&str; 2] = ["x-request-id", "date"];
 
+/// Compares the two 401 answers, bytes and order of the headers included.
+///
 /// # Errors
 ///
-/// One of them does not answer, or in what they differ, bytes and order of the headers included.
+/// When one of the servers does not answer, or a description of the difference.
 pub(super) async fn check(gateway: SocketAddr, bare: SocketAddr) -> anyhow::Result<()> {
     let gateway = refusal(gateway).await.context("the gateway")?;
     let bare = refusal(bare).await.context("the bare filter")?;
@@ -26,7 +28,7 @@ pub(super) async fn check(gateway: SocketAddr, bare: SocketAddr) -> anyhow::Resu
     }
 }
 
-/// Head and body as they came.
+/// Requests a refusal; returns head and body as received.
 async fn refusal(to: SocketAddr) -> anyhow::Result<String> {
     let asked = async {
         let mut connection = Connection::open(&Target::Http(to)).await?;
@@ -38,7 +40,7 @@ async fn refusal(to: SocketAddr) -> anyhow::Result<String> {
     timeout(LIMIT, asked).await.context("no answer in time")?
 }
 
-/// Without the values of those headers.
+/// The lines of an answer, without the values of the [`OWN`] headers.
 fn lines(answer: &str) -> Vec<&str> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
     let own = |name: &str| OWN.iter().any(|own| name.eq_ignore_ascii_case(own));

@@ -1,4 +1,4 @@
-//! 200 namespaces behind one gateway, one of which changes.
+//! A gateway with 200 namespaces, one of which changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,27 +18,27 @@ use crate::wire::{Connection, Target};
 
 /// The namespace whose code changes.
 pub(super) const CHANGING: &str = "changing";
-/// Folders of Python tools, the one that changes among them.
+/// Number of folders with Python tools, including the one that changes.
 const PYTHON: usize = 10;
 const STDIO: usize = 190;
 pub(super) const NAMESPACES: usize = PYTHON + STDIO;
-/// Namespaces of either kind that are called while another one changes, and connections to each.
+/// Number of namespaces of either kind that are called while another one changes, and of connections to each.
 const CALLED: usize = 3;
 const CONNECTIONS: usize = 6;
-/// Stdio servers that are started at once.
+/// Number of stdio servers that are started at a time.
 const STARTERS: usize = 8;
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 const VERSION_TOOL: &str = "version";
 
-/// The gateway with all of them.
+/// A gateway with all the namespaces.
 pub(super) struct Fleet {
     pub(super) gateway: Gateway,
     version: usize,
-    /// Every process below the gateway, and its arguments, before anything changed.
+    /// Every process below the gateway with its arguments, before any change.
     before: BTreeMap<u32, Vec<String>>,
 }
 
-/// What a reload answered.
+/// The gateway's report of a reload.
 #[derive(Debug, PartialEq)]
 pub(super) struct Report {
     pub(super) restarted: Vec<String>,
@@ -62,7 +62,7 @@ impl Report {
 }
 
 impl Fleet {
-    /// With every process up: a stdio server is started by its first call.
+    /// Starts the gateway and all its processes: the first call starts a stdio server.
     pub(super) async fn start(options: &Options) -> anyhow::Result<Self> {
         let echo = EchoProgram::find()?.command(Era::Legacy);
         let mut setup = Setup::new(Layout::Separate).code(CHANGING, code(0));
@@ -89,13 +89,13 @@ impl Fleet {
         STDIO
     }
 
-    /// How many processes there are below the gateway.
+    /// The number of processes below the gateway.
     pub(super) fn processes(&self) -> usize {
         self.before.len()
     }
 
-    /// Python processes that are called. To look at all processes takes so long that calls would be late, and those of
-    /// stdio servers take next to no time.
+    /// The Python processes that are called. Looking at all processes would take so long that calls would be late, and
+    /// stdio servers take next to no CPU time.
     pub(super) fn workers_called(&self) -> anyhow::Result<Vec<u32>> {
         let called = (1..=CALLED).map(python).chain([CHANGING.to_owned()]);
         called
@@ -103,16 +103,16 @@ impl Fleet {
             .collect()
     }
 
-    /// How many processes of stdio servers the gateway has ever started.
+    /// The number of processes that the gateway has ever started for stdio servers.
     pub(super) async fn servers_started(&self) -> anyhow::Result<f64> {
         let family = "tooldock_server_processes_started_total";
         self.gateway.metric_sum(family).await
     }
 
-    /// Calls of some Python tools and some stdio servers that do not change.
+    /// A load on some Python tools and some stdio servers that do not change.
     pub(super) async fn load_on_others(&self, per_second: f64) -> anyhow::Result<OpenLoad> {
         let mut requests = Vec::new();
-        // In turn, since requests are taken in this order.
+        // Alternating, since requests are sent in this order.
         for _ in 0..CONNECTIONS {
             for number in 1..=CALLED {
                 requests.push(python_call(&self.gateway, &python(number)));
@@ -125,7 +125,7 @@ impl Fleet {
         Ok(self.load(requests, per_second))
     }
 
-    /// Calls of the one that changes. Either version of its code is right.
+    /// A load on the namespace that changes. Answers of both versions of its code are right.
     pub(super) fn load_on_changing(&self, per_second: f64) -> OpenLoad {
         let requests = vec![python_call(&self.gateway, CHANGING); CONNECTIONS];
         self.load(requests, per_second)
@@ -140,7 +140,7 @@ impl Fleet {
         }
     }
 
-    /// A reload as it is, in milliseconds to its answer.
+    /// Reloads; returns the milliseconds until the answer, and the report.
     pub(super) async fn reload(&self) -> anyhow::Result<(f64, Report)> {
         let start = Instant::now();
         let answer = self.gateway.reload().await?;
@@ -148,8 +148,8 @@ impl Fleet {
         Ok((ms, Report::of(&answer)?))
     }
 
-    /// New code for one namespace, and a reload. Milliseconds to its answer; from there on it must be the new code that
-    /// is called.
+    /// Changes the code of one namespace and reloads; returns the milliseconds until the answer. From then on the new
+    /// code must answer.
     pub(super) async fn change(&mut self) -> anyhow::Result<f64> {
         self.version += 1;
         self.gateway.write_code(CHANGING, &code(self.version))?;
@@ -165,11 +165,11 @@ impl Fleet {
         Ok(ms)
     }
 
-    /// Whether every process but those of the namespace that changes is the one it was before.
+    /// Checks that every process outside the namespace that changes is still the same.
     ///
     /// # Errors
     ///
-    /// Names the first that is not.
+    /// When a process has ended or is new; names the first one.
     pub(super) fn is_otherwise_untouched(&self) -> anyhow::Result<()> {
         let now = below(&self.gateway);
         let ended = self
@@ -204,7 +204,7 @@ fn version(number: usize) -> String {
     format!("version {number} of the code")
 }
 
-/// The tools of the namespace that changes.
+/// The code of the namespace that changes, in one of its versions.
 fn code(number: usize) -> String {
     let version = version(number);
     format!(
@@ -214,7 +214,7 @@ fn code(number: usize) -> String {
     )
 }
 
-/// Every process below, and its arguments. One that has none is on its way out.
+/// Every process below the gateway with its arguments. A process without arguments is just ending.
 fn below(gateway: &Gateway) -> BTreeMap<u32, Vec<String>> {
     processes::descendants(gateway.id())
         .into_iter()
@@ -223,7 +223,7 @@ fn below(gateway: &Gateway) -> BTreeMap<u32, Vec<String>> {
         .collect()
 }
 
-/// Whether a worker, or the guard it has, is a namespace's.
+/// Returns true if the arguments are those of a namespace's worker or of the worker's guard.
 fn is_of(arguments: &[String], namespace: &str) -> bool {
     arguments
         .windows(2)
@@ -268,7 +268,7 @@ async fn call_all(envelope: Envelope<'static>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One call on a connection of its own, which must not fail.
+/// Sends one call on a connection of its own; an error is fatal.
 async fn answer(to: std::net::SocketAddr, mut request: Request) -> anyhow::Result<String> {
     let asked = async {
         let mut connection = Connection::open(&Target::Http(to)).await?;

@@ -1,4 +1,4 @@
-//! What was found out about reloads, as tables, charts and verdicts.
+//! The results of reloads as tables, charts and verdicts.
 
 use super::CALLS;
 use crate::chart::Chart;
@@ -7,20 +7,20 @@ use crate::report::budget;
 use crate::report::table::{figure, least, middle, most, sum, times};
 use crate::report::{Row, Section, Series, Table};
 
-/// What takes its time from the request to reload.
+/// Rows of [`TOOK`]: the measured time spans.
 pub(super) const TO_ANSWER: &str = "a new folder to the answer";
 pub(super) const TO_FIRST_CALL: &str = "a new folder to its first call";
 pub(super) const NOTHING_CHANGED: &str = "none of 200 changed";
 pub(super) const ONE_CHANGED: &str = "one of 200 changed, nobody calls";
 pub(super) const UNDER_LOAD: &str = "one of 200 changed, under load";
 
-/// Whether there is a reload while calls are watched.
+/// Labels of calls with and without a reload in their window.
 pub(super) const WITH: &str = "with";
 pub(super) const WITHOUT: &str = "without";
 
-/// Milliseconds of each of these.
+/// Series of milliseconds from the request to reload.
 pub(super) const TOOK: &str = "from POST /reload";
-/// A row for each whom they go to, with and without a reload.
+/// Series of calls, with a row for each target, with and without a reload.
 pub(super) const WATCHED: &str = "calls";
 
 pub(super) fn tell(section: &mut Section) {

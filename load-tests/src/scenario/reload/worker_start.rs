@@ -1,4 +1,4 @@
-//! From a new folder of tools to the first call: what a worker without dependencies takes to start.
+//! Time from a new folder of tools to the first call: the start of a worker without dependencies.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const STARTS_SUM: &str = "tooldock_worker_start_seconds_sum";
 const STARTS_COUNT: &str = "tooldock_worker_start_seconds_count";
 const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// A gateway with one namespace gets others: how long it takes from a new folder to tools that can be called.
+/// Adds namespaces to a gateway with one namespace, and measures the time until their tools can be called.
 pub(super) async fn measure(run: &mut Run<'_>, section: &mut Section) -> anyhow::Result<()> {
     let gateway = Gateway::with_tools(run.options, Layout::Separate).await?;
     let starts = if run.options.quick { 2 } else { STARTS };
@@ -48,7 +48,7 @@ pub(super) async fn measure(run: &mut Run<'_>, section: &mut Section) -> anyhow:
     Ok(())
 }
 
-/// Seconds and starts so far.
+/// The seconds of all worker starts so far, and their number.
 async fn started(gateway: &Gateway) -> anyhow::Result<(f64, f64)> {
     let value = async |series| {
         gateway
@@ -59,7 +59,7 @@ async fn started(gateway: &Gateway) -> anyhow::Result<(f64, f64)> {
     Ok((value(STARTS_SUM).await?, value(STARTS_COUNT).await?))
 }
 
-/// The reload has answered, so the tool must be there, not soon.
+/// Makes the first call. The reload has answered, so the tool must be available at once.
 async fn first_call(gateway: &Gateway, namespace: &str) -> anyhow::Result<()> {
     let request = gateway.envelope().of(namespace).call(ASYNC_TOOL);
     let target = Target::Http(gateway.address);

@@ -1,4 +1,4 @@
-//! What was found, as tables, a chart and a verdict.
+//! The results of remote servers as tables, a chart and a verdict.
 
 use super::{Case, Front, IDLE};
 use crate::chart::Chart;
@@ -6,9 +6,9 @@ use crate::report::budget;
 use crate::report::table::{figure, middle};
 use crate::report::{Row, Section, Series, Table};
 
-/// A row for each front and case.
+/// Series of calls, with a row for each front and case.
 pub(super) const LOADS: &str = "calls";
-/// A row for each front.
+/// Series of idle streams, with a row for each front.
 pub(super) const STREAMS: &str = "idle streams";
 
 pub(super) fn labels(front: Front, case: Case) -> [String; 2] {
@@ -53,7 +53,7 @@ pub(super) fn tell(section: &mut Section) {
     section.verdicts = vec![verdict];
 }
 
-/// CPU time of a row in that of nginx for the same call, each within its repetition.
+/// Ratio of a row's CPU time to that of nginx for the same call, within each repetition.
 fn to_nginx(loads: &Series, row: &Row) -> Option<f64> {
     let case = row.labels.get(1)?.clone();
     let nginx = loads.row(&[Front::Nginx.name().to_owned(), case])?;

@@ -1,4 +1,4 @@
-//! Clients that open sessions, and leave them or close them again. Every answer is checked.
+//! Clients that open sessions, and leave them open or close them again. Every answer is checked.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,28 +12,28 @@ use crate::message::{Envelope, Expect};
 use crate::session::{HELLO, READY};
 use crate::wire::{Answer, Connection, Target};
 
-/// What `initialize` must be answered with, beside the header.
+/// Texts that the answer to `initialize` must contain, beside the header.
 const HELLO_ANSWER: [&str; 2] = [r#""id":1"#, r#""protocolVersion":"2025-11-25""#];
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Clients at work, one request in flight on each connection.
+/// Running clients, each with one request in flight on its connection.
 pub(super) struct Clients {
     shared: Arc<Shared>,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
-/// What they did.
+/// The results of the clients.
 #[derive(Default)]
 pub(super) struct Done {
-    /// Those that were left open.
+    /// The sessions that were left open.
     pub(super) sessions: Vec<String>,
-    /// From `initialize` to its answer, where they were closed again.
+    /// Latency of `initialize` in microseconds, for sessions that were closed again.
     pub(super) latencies_us: Vec<f64>,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// Begun. With a number to open, no client begins another one beyond it.
+    /// Number of sessions begun. With a `count`, no client begins a session beyond it.
     begun: AtomicUsize,
     opened: AtomicUsize,
     over: AtomicBool,
@@ -47,7 +47,8 @@ impl Shared {
 }
 
 impl Clients {
-    /// With a number they open so many and leave them; without one they open and close until they are ended.
+    /// Starts clients. With a `count` they open that many sessions and leave them open; without one they open and close
+    /// sessions until they are ended.
     pub(super) async fn start(
         connections: usize,
         envelope: Envelope<'_>,
@@ -76,7 +77,7 @@ impl Clients {
         self.tasks.is_empty() || self.shared.over.load(Ordering::Relaxed)
     }
 
-    /// Lets them finish what they have begun.
+    /// Lets the clients finish the sessions that they have begun.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl Client {
     async fn drive(mut self, shared: Arc<Shared>, count: Option<usize>) -> anyhow::Result<()> {
         let outcome = self.work(&shared, count).await;
         if outcome.is_err() {
-            // One that fails ends all: whoever waits for the number would wait in vain.
+            // A failed client ends all, since the number would never be reached.
             shared.over.store(true, Ordering::Relaxed);
         }
         outcome
@@ -112,7 +113,7 @@ impl Client {
                 return Ok(());
             }
             if count.is_some_and(|count| begun >= count) {
-                // The last one there closes the door.
+                // The last opened session ends all clients.
                 if Some(shared.opened.load(Ordering::Relaxed)) == count {
                     shared.over.store(true, Ordering::Relaxed);
                 }
@@ -151,7 +152,7 @@ impl Client {
     }
 }
 
-/// The messages of one client; only the session differs from one to the next.
+/// The messages of one client; only the session id differs between them.
 struct Messages {
     hello: Vec<u8>,
     ready: [String; 2],
@@ -160,7 +161,7 @@ struct Messages {
 
 impl Messages {
     fn of(envelope: Envelope<'_>) -> Self {
-        // Put where the session stands, and cut there again.
+        // A placeholder for the session id, at which the message is then split.
         const SESSION: &str = "\u{1}";
         let with_session = envelope.in_session(Some(SESSION));
         let cut = |message: Vec<u8>| {
@@ -206,7 +207,7 @@ fn expect(answer: &Answer<'_>, status: u16, to: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One ping in a session, on a connection of its own.
+/// Sends one ping in a session, on a connection of its own.
 pub(super) async fn ping(envelope: Envelope<'_>, session: &str) -> anyhow::Result<()> {
     let ping = envelope.in_session(Some(session)).ping();
     Expect::PONG
@@ -214,7 +215,7 @@ pub(super) async fn ping(envelope: Envelope<'_>, session: &str) -> anyhow::Resul
         .await
 }
 
-/// So many of them, from the first to the last at even distances.
+/// `count` elements of `all` at even distances, beginning with the first.
 pub(super) fn spread<T: Clone>(all: &[T], count: usize) -> Vec<T> {
     let count = count.min(all.len());
     let places = (0..count).map(|at| at * all.len() / count);
@@ -224,7 +225,7 @@ pub(super) fn spread<T: Clone>(all: &[T], count: usize) -> Vec<T> {
 pub(super) fn percentile(values: &[f64], percentile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    // The least value that so many are not above.
+    // The smallest value such that at least `percentile` percent of the values do not exceed it.
     let rank = (sorted.len() as f64 * percentile / 100.0).ceil() as usize;
     sorted
         .get(rank.saturating_sub(1))

@@ -1,21 +1,21 @@
-//! What was found out about sessions, as tables and charts.
+//! The results of sessions as tables and charts.
 
 use super::{PINGED, PINGS_PER_SECOND};
 use crate::chart::Chart;
 use crate::report::table::{figure, middle, sum};
 use crate::report::{Row, Section, Series, Table};
 
-/// Sessions that are opened and left, a row for each namespace.
+/// Series of sessions that are opened and left open, with a row for each namespace.
 pub(super) const HELD: &str = "held sessions";
-/// What is seen of the gateway while they are opened.
+/// Series of readings while sessions are opened.
 pub(super) const OPENING: &str = "while they are opened";
-/// Sessions that do something, a row for how many others there are.
+/// Series of sessions in use, with a row for each number of other sessions.
 pub(super) const USED: &str = "used sessions";
 
-/// `alive` are the sessions there are in the end, as the gateway counts them.
+/// Adds the results to the section. `alive` is the number of sessions at the end, as the gateway counts them.
 pub(super) fn tell(section: &mut Section, alive: Option<f64>) {
     let (held, opening, used) = (section.of(HELD), section.of(OPENING), section.of(USED));
-    // With each that came first of its namespace.
+    // Each namespace has one more session, opened first.
     let expected: f64 = held.rows.iter().map(|row| row.sum("sessions") + 1.0).sum();
     let tables = vec![held_table(held), used_table(used)];
     let of = |number: &str| {
@@ -84,7 +84,7 @@ fn used_table(used: &Series) -> Table {
     ))
 }
 
-/// What a session has added to the gateway's memory.
+/// The memory that each session added to the gateway, in bytes.
 pub(super) fn bytes_each(held: &Row) -> Option<f64> {
     let grown_mib = held.median("after_mib")? - held.median("before_mib")?;
     Some(grown_mib * 1024.0 * 1024.0 / held.median("sessions")?)

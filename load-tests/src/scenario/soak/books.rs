@@ -1,8 +1,9 @@
-//! Which answers were right, which had an excuse, and which were wrong.
+//! Counts of right, excused and wrong answers.
 //!
-//! A right answer has the status, the id and the text that belong to its request. While a worker or server is down because
-//! it was killed, an error with the stable code `worker_unavailable` and the request's own id is as good: the client knows
-//! where it stands. Any other error then, that error at any other time, and no answer at all are wrong.
+//! A right answer has the status, the id and the text that belong to its request. While a worker or server is down
+//! because it was killed, an error with the stable code `worker_unavailable` and the request's own id is excused, since
+//! it tells the client the state. Any other error at that time, the same error at any other time, and no answer at all
+//! are wrong.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,19 +12,19 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 
-/// How long after a kill the calls of the killed may fail.
+/// Time after a kill during which calls of the killed process may fail.
 pub(super) const EXCUSED_FOR: Duration = Duration::from_secs(10);
-/// Descriptions of wrong answers that are kept.
+/// Maximum number of descriptions of wrong answers that are kept.
 const WRONG_MAX: usize = 20;
 const UNAVAILABLE: &str = "worker_unavailable";
 
-/// What became of one kind of traffic.
+/// Outcomes of one kind of traffic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Count {
     pub(super) right: u64,
     pub(super) excused: u64,
     pub(super) wrong: u64,
-    /// Requests whose client left, which have no answer.
+    /// Requests whose client left, so that there is no answer.
     pub(super) left: u64,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Count {
 pub(super) struct Kill {
     pub(super) namespace: &'static str,
     at: Instant,
-    /// Until a call that was sent after it had a right answer.
+    /// Milliseconds from the kill until a call sent after it had a right answer; `None` until then.
     pub(super) back_ms: Option<f64>,
 }
 
@@ -70,7 +71,7 @@ impl Books {
         }
     }
 
-    /// An answer of a namespace to a call that was sent then. `fault` is why it is not the right one, if it is not.
+    /// Counts an answer of a namespace to a call sent at `sent`. `fault` describes a wrong answer.
     pub(super) fn answer(
         &self,
         kind: &'static str,
@@ -123,7 +124,7 @@ impl Books {
 }
 
 impl Pages {
-    /// Whether a call that was under way then may have met a process that was down.
+    /// Returns true if a call in flight in this time may have met a killed process.
     fn is_excused(&self, namespace: &str, sent: Instant, answered: Instant) -> bool {
         self.kills.iter().any(|kill| {
             kill.namespace == namespace && sent <= kill.at + EXCUSED_FOR && answered >= kill.at
@@ -139,8 +140,8 @@ impl Pages {
     }
 }
 
-/// Whether it says, to this request, that its worker is not there. Revisions before structured content have the code at the
-/// beginning of the text.
+/// Returns true if the answer says, to this request, that its worker is unavailable. Protocol versions without
+/// structured content have the code at the beginning of the text.
 fn is_unavailable(body: &[u8], id: u64) -> bool {
     let Ok(answer) = serde_json::from_slice::<Value>(body) else {
         return false;

@@ -16,11 +16,12 @@ use crate::servers::gateway::{ASYNC_TOOL, NAMESPACE, SYNC_TOOL};
 use crate::session;
 use crate::wire::{Connection, Target};
 
-/// Between two requests of one client. Forty clients send some 1,500 a second, which leaves room on two cores.
+/// Pause between two requests of one client. Forty clients send some 1,500 requests per second, which does not saturate
+/// two cores.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long an answer may take, a restart of its worker included.
+/// Time limit of an answer, including a restart of its worker.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// How long a client that leaves stays, in turn. The slow tool takes 300 ms.
+/// Times after which a client leaves, used in turn. The slow tool takes 300 ms.
 const STAYS: [Duration; 4] = [
     Duration::ZERO,
     Duration::from_millis(5),
@@ -29,11 +30,11 @@ const STAYS: [Duration; 4] = [
 ];
 const BODY: usize = 16 * 1024;
 
-/// The code of a namespace whose tool takes its time.
+/// The code of a namespace with a slow tool.
 pub(super) const SLOW_CODE: &str = "import asyncio\nfrom fastmcp.tools import tool\n\n\n@tool\nasync def wait(text: str) -> str:\n    \
      \"\"\"Gives the text back after a while.\"\"\"\n    await asyncio.sleep(0.3)\n    return text\n";
 
-/// One kind of call.
+/// A kind of call.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     name: &'static str,
@@ -80,7 +81,7 @@ const fn kind(
     }
 }
 
-/// Every kind once, so that every worker and server runs.
+/// Makes a call of every kind, so that every worker and server runs.
 pub(super) async fn one_of_each(scene: &Scene) -> anyhow::Result<()> {
     for kind in KINDS {
         let mut client = Client::new(scene, kind).await?;
@@ -162,7 +163,7 @@ impl Client {
         }
     }
 
-    /// What was wrong with the answer, and then its body.
+    /// Sends a request; returns the description of a wrong answer, and its body.
     async fn ask(&mut self, id: u64) -> anyhow::Result<(Option<String>, Vec<u8>)> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
@@ -186,7 +187,7 @@ impl Client {
     }
 }
 
-/// Calls, and leaves before or in the middle of the answer.
+/// Makes calls, and leaves before the answer or in the middle of it.
 async fn leave(scene: Arc<Scene>, namespace: &'static str) {
     let (name, tool, length) = match namespace {
         SLOW => ("slow, client leaves", "wait", 0),
@@ -210,7 +211,7 @@ async fn begin(envelope: Envelope<'_>, bytes: &[u8], stay: Duration) -> anyhow::
         .await
         .context("connecting")?;
     stream.write_all(bytes).await.context("sending")?;
-    // Of a long answer some bytes, of a slow one none.
+    // Some bytes of a long answer; none of a slow one.
     let mut some = [0; 512];
     let read = timeout(stay, stream.read(&mut some)).await;
     if let Ok(Ok(read @ 1..)) = read {

@@ -1,4 +1,4 @@
-//! Kills workers and servers, one after another, as the kernel does it when memory runs out.
+//! Kills workers and servers one after another, as the kernel does when memory runs out.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::processes;
 use crate::servers::echo::{EchoProgram, Era};
 use crate::servers::gateway::{Gateway, NAMESPACE};
 
-/// Between two kills. Each of the three is killed every ninety seconds: a worker that does not stay up for a minute is brought
-/// back later each time, and that is not asked here.
+/// Time between two kills. Each of the three processes is killed every ninety seconds: a worker that does not run for a
+/// minute would be restarted later each time, and that is not measured here.
 const EVERY: Duration = Duration::from_secs(30);
-/// Nothing is killed so shortly before the end.
+/// Time before the end in which no process is killed.
 const LAST: Duration = Duration::from_secs(10);
 const NAME: &str = "kills";
 
@@ -36,7 +36,7 @@ pub(super) async fn kill(gateway: &Gateway, scene: &Scene, echo: &EchoProgram, l
             ECHO => server(gateway, echo, Era::Legacy),
             _ => server(gateway, echo, Era::Dual),
         };
-        // Noted first: whoever fails because of it must find it noted.
+        // Noted before the kill, so that calls that fail because of it are excused.
         scene.books().killed(namespace);
         if process.is_none_or(|process| !killed(process)) {
             scene

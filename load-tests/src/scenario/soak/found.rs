@@ -1,4 +1,4 @@
-//! What the soak found, as tables and a chart.
+//! The results of the soak as tables and a chart.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ pub(super) fn section(lasted: Duration, books: &Books, watch: &Watch) -> Section
     section
 }
 
-/// A number of all looks: (seconds, number).
+/// The points (seconds, number) of all readings.
 fn seen(looks: &Series, name: &str) -> Points {
     let looks = looks.rows.first();
     looks.map_or_else(Points::new, |looks| looks.points("seconds", name))
@@ -155,7 +155,7 @@ fn held(held: &Series, looks: &Series) -> Table {
 }
 
 fn chart(looks: &Series) -> Chart {
-    /// Points of a line.
+    /// Maximum number of points in a line.
     const POINTS: usize = 400;
     let lines = [
         ("gateway, its own", "own_kib"),

@@ -1,27 +1,27 @@
-//! Whether memory grows for good, told from a line of samples.
+//! Decides from a series of samples whether memory grows permanently.
 //!
-//! A process that has just started grows into what it needs; so the first quarter is not looked at. Of the rest:
+//! A process that has just started allocates what it needs, so the first quarter is ignored. For the rest:
 //!
-//! - the *slope* is that of the straight line with the least squares, in KiB a minute. Multiplied by a day it is stated, too,
-//!   and means little after minutes: a step of an allocator looks like a slope.
+//! - the *slope* is that of the least-squares line, in KiB per minute. It is also stated per day, which means little after
+//!   a few minutes: a step of an allocator looks like a slope.
 //! - growth *lasts* if the median of the last third is above that of the first third by more than [`SHARE`] and more than
 //!   [`LEAST_KIB`], and the last third is still above the second by a quarter of that. A step that was taken once and stays
 //!   fails the second condition, noise the first.
-//! - after less than [`LEAST_TIME`] nothing is said.
+//! - after less than [`LEAST_TIME`] no decision is made.
 
 use crate::report::median;
 
 const SHARE: f64 = 0.03;
 const LEAST_KIB: f64 = 1024.0;
-/// Seconds that are looked at.
+/// Minimum time for a decision, in seconds.
 const LEAST_TIME: f64 = 420.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Growth {
     pub(super) slope_kib_a_minute: f64,
-    /// Medians of the thirds.
+    /// Medians of the thirds, in KiB.
     pub(super) thirds_kib: [f64; 3],
-    /// Nothing where it was too short to say.
+    /// True if growth lasts; `None` if the time was too short to decide.
     pub(super) lasts: Option<bool>,
 }
 
@@ -30,7 +30,7 @@ impl Growth {
         self.slope_kib_a_minute * 60.0 * 24.0 / 1024.0
     }
 
-    /// Of samples (seconds, KiB) in order of time. Nothing if there are too few for a line.
+    /// Computes the growth from samples (seconds, KiB) in order of time; `None` if there are too few for a line.
     pub(super) fn of(samples: &[(f64, f64)]) -> Option<Self> {
         let seen = &samples[samples.len() / 4..];
         let third = seen.len() / 3;
@@ -55,7 +55,7 @@ impl Growth {
     }
 }
 
-/// Of the line with the least squares.
+/// The slope of the least-squares line.
 fn slope(samples: &[(f64, f64)]) -> Option<f64> {
     let count = samples.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| samples.iter().map(of).sum::<f64>() / count;

@@ -1,4 +1,4 @@
-//! Requests that have to be refused, each with its status and code.
+//! Requests that must be refused, each with its status and code.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A namespace whose code changes, with a reload each time. What it answers then must be the new code's.
+//! Changes the code of a namespace and reloads, again and again. After each reload, the new code must answer.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub(super) async fn change(gateway: &Gateway, scene: &Scene) {
     }
 }
 
-/// Looks now and then, so that the end is not waited for.
+/// Waits for the next change; checks often whether the run is over, so that the end is not delayed.
 async fn wait(scene: &Scene) -> bool {
     let next = Instant::now() + EVERY;
     while Instant::now() < next {

@@ -1,4 +1,4 @@
-//! What all clients of the soak share.
+//! State that all clients of the soak share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,15 +9,15 @@ use tokio::time::sleep;
 use super::books::Books;
 use crate::message::{Envelope, FIRST_ID};
 
-/// The stdio server of the revisions before 2026-07-28.
+/// Namespace of the stdio server for protocol versions before 2026-07-28.
 pub(super) const ECHO: &str = "echo";
-/// The one that speaks both.
+/// Namespace of the stdio server for both eras.
 pub(super) const DUAL: &str = "dual";
-/// Tools that take their time.
+/// Namespace with a slow tool.
 pub(super) const SLOW: &str = "slow";
 /// A namespace whose code changes.
 pub(super) const CHANGING: &str = "changing";
-/// A namespace that is left in peace, for streams.
+/// Namespace that is neither killed nor changed, for streams.
 pub(super) const NEWS: &str = "news";
 
 pub(super) struct Scene {
@@ -45,7 +45,7 @@ impl Scene {
         &self.books
     }
 
-    /// Unlike that of any other request of the soak.
+    /// A request id that no other request of the soak has.
     pub(super) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl Scene {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Waits so long, and says whether to go on.
+    /// Waits for `pause`; returns true if the run goes on.
     pub(super) async fn goes_on_after(&self, pause: Duration) -> bool {
         sleep(pause).await;
         !self.is_over()

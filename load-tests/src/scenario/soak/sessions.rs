@@ -16,7 +16,7 @@ use crate::wire::{Connection, Target, exchange};
 const PAUSE: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(20);
 const NAME: &str = "sessions";
-/// One of so many sessions is abandoned: it has to end by itself.
+/// One in this many sessions is abandoned, and has to expire.
 const ABANDONED: u64 = 10;
 
 pub(super) fn spawn(clients: &mut JoinSet<()>, scene: &Arc<Scene>) {
@@ -37,7 +37,8 @@ async fn come_and_go(scene: Arc<Scene>, namespace: &'static str) {
     }
 }
 
-/// Opens a session, uses it and closes it. The gateway answers all of it itself, whatever becomes of a worker.
+/// Opens a session, uses it and closes it. The gateway answers all of these requests itself, whatever happens to a
+/// worker.
 async fn visit(envelope: Envelope<'static>, id: u64, abandoned: bool) -> anyhow::Result<()> {
     let mut connection = Connection::open(&Target::Http(envelope.to)).await?;
     let session = session::open_on(envelope, &mut connection).await?;

@@ -1,4 +1,5 @@
-//! Streams that are dropped and resumed, again and again, while events are published: everything once and in order.
+//! Streams that are dropped and resumed repeatedly while events are published: each event must arrive once and in
+//! order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use anyhow::ensure;
 use super::scene::{NEWS, Scene};
 use crate::streams::{Crowd, Deliveries, Publisher};
 
-/// Streams at once. New sessions each time; the old ones are abandoned and have to end by themselves.
+/// Number of concurrent streams. Each round opens new sessions; the old ones are abandoned and have to expire.
 const STREAMS: usize = 30;
 const PAUSE: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(20);

@@ -1,5 +1,5 @@
-//! What the gateway holds, looked at once a second: memory, descriptors, threads, processes; and what of it is left when
-//! everybody has gone.
+//! Reads the gateway's resources once a second: memory, descriptors, threads, processes; and compares them before and
+//! after the run.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use crate::servers::gateway::Gateway;
 pub(super) const HELD: &str = "held";
 pub(super) const LOOKS: &str = "looks";
 const EACH: Duration = Duration::from_secs(1);
-/// Between two lines of progress.
+/// Number of readings between two lines of progress.
 const SAY: usize = 30;
-/// What the kernel counts of a process, which must be no more than before when everybody has gone.
+/// Resources that the kernel counts of the process; after the run they must not exceed their number before it.
 const OF_PROCESS: [(&str, &str); 2] = [("descriptors", "fd"), ("threads", "task")];
-/// Likewise, by the gateway's own count.
+/// The same for resources in the gateway's own metrics.
 const OF_GATEWAY: [(&str, &str); 4] = [
     ("connections", "tooldock_connections"),
     ("requests in flight", "tooldock_requests_in_flight"),
     ("sessions", "tooldock_sessions"),
     ("bytes kept for streams", "tooldock_stream_log_bytes"),
 ];
-/// Of these there must be as many as before.
+/// Number of processes, which must be equal before and after.
 const PROCESSES: &str = "processes";
 
 pub(super) struct Watch {
@@ -35,14 +35,14 @@ pub(super) struct Watch {
     before: Numbers,
     after: Numbers,
     looks: Vec<Numbers>,
-    /// How long it took to come back to what there was before, if it did.
+    /// Seconds until the gateway returned to its initial state; `None` if it did not.
     pub(super) rest_seconds: Option<f64>,
     pub(super) audit_dropped: f64,
 }
 
 impl Watch {
     pub(super) async fn start(gateway: &Gateway) -> anyhow::Result<Self> {
-        // The connections and sessions of whoever called before are gone by then.
+        // Connections and sessions of earlier calls are gone by then.
         sleep(EACH).await;
         let before = held(gateway).await?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Watch {
         })
     }
 
-    /// Looks until it is over. A gateway that has ended is wrong and ends it all.
+    /// Reads once a second until the run is over. If the gateway has ended, counts that as wrong and stops the run.
     pub(super) async fn each_second(
         &mut self,
         gateway: &Gateway,
@@ -67,7 +67,7 @@ impl Watch {
         let mut said = 0;
         while !scene.is_over() {
             each.tick().await;
-            // At once: of a long run that is broken off, this may be all there is.
+            // Printed at once: it may be the only output of a long run that is aborted.
             for wrong in scene.books().first_wrong().iter().skip(said) {
                 say(wrong);
                 said += 1;
@@ -97,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Waits until the gateway holds no more than before, with a limit.
+    /// Waits until the gateway holds no more than before the run, at most for `limit`.
     pub(super) async fn rest(&mut self, gateway: &Gateway, limit: Duration) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {
@@ -116,7 +116,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What the gateway held before and after, and every look.
+    /// Adds the resources before and after the run, and every reading, to the section.
     pub(super) fn tell(&self, section: &mut Section) {
         section.add(HELD, ["before"], self.before.clone());
         section.add(HELD, ["after"], self.after.clone());
@@ -125,7 +125,7 @@ impl Watch {
         }
     }
 
-    /// What there is more of than before, or, of processes, not as many.
+    /// Resources of which there are more than before, and processes if their number differs.
     pub(super) fn left(&self) -> Vec<String> {
         beyond(&self.after, &self.before)
     }
@@ -141,7 +141,7 @@ fn beyond(now: &Numbers, before: &Numbers) -> Vec<String> {
     left.collect()
 }
 
-/// A look, and the gateway's own count.
+/// Reads the resources of the process and those in the gateway's metrics.
 async fn held(gateway: &Gateway) -> anyhow::Result<Numbers> {
     let mut held = look(gateway.id())?;
     for (name, series) in OF_GATEWAY {
@@ -154,7 +154,7 @@ async fn held(gateway: &Gateway) -> anyhow::Result<Numbers> {
 fn look(process: u32) -> anyhow::Result<Numbers> {
     let memory = Memory::of(process)?;
     let children = processes::descendants(process);
-    // One that has just ended has no memory.
+    // A child that has just ended has no memory.
     let of_each = children.iter().filter_map(|child| Memory::of(*child).ok());
     let children_kib: u64 = of_each.map(|memory| memory.anonymous_kib).sum();
     let mut look = Numbers::one("own_kib", memory.anonymous_kib as f64)

@@ -93,7 +93,7 @@ pub(super) fn tell(section: &mut Section) {
     section.note("The CPU of Redis is not in `CPU us`, which is the gateway's.");
 }
 
-/// A number in that of sessions in memory, each within its repetition.
+/// Ratio of a number to that of sessions in memory, within each repetition.
 fn to_memory(series: &Series, row: &Row, number: &str) -> Option<f64> {
     row.ratio_to(series.row(&["memory"])?, number)
 }

@@ -1,4 +1,4 @@
-//! One client: the server by itself, then through what is in front of it, a connection after the other.
+//! One client: the server by itself, and then behind each front, on one connection after another.
 
 use anyhow::{Context, bail};
 use serde_json::json;
@@ -13,14 +13,15 @@ use crate::report::Numbers;
 use crate::servers::echo::{Echo, EchoProgram};
 use crate::wire::{Connection, Target};
 
-/// Of servers with several threads, one of which has the connection; others have one thread, and are slow.
+/// Number of connections. Servers with several threads assign a connection to one of them; peers have one thread, and
+/// are slow.
 const CONNECTIONS: u32 = 20;
 const CONNECTIONS_OF_PEERS: u32 = 10;
 const CALLS: u64 = 100;
-/// Of one connection, of the seconds of a measurement.
+/// Time of one connection, as a fraction of the seconds of a measurement.
 const SHARE: f64 = 0.15;
 
-/// How much, with these options.
+/// The number of connections and calls for these options.
 fn plan(options: &Options, running: &Running) -> Plan {
     let connections = match running {
         Running::Peer(_) => CONNECTIONS_OF_PEERS,
@@ -75,7 +76,7 @@ async fn direct(
     case: Case,
 ) -> anyhow::Result<Latencies> {
     match case.server {
-        // Each connection is a server of its own: there is one pair of pipes.
+        // Each connection is a server process of its own, which has a single pair of pipes.
         Server::Stdio(_) => {
             let open = async || {
                 let (server, pipes) = Echo::start(echo).await?;

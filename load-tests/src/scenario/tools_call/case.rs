@@ -1,4 +1,4 @@
-//! What is asked, by whom, of whom: one row of the tables.
+//! A case: the server, the kind of client and the length of the text, which make a row of the tables.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::servers::gateway::{ASYNC_TOOL, NAMESPACE, SYNC_TOOL};
 use crate::session;
 use crate::wire::Target;
 
-/// Clients at once before a stdio server and what is compared with it.
+/// Number of concurrent clients before a stdio server and the fronts compared with it.
 pub(super) const MANY: usize = 64;
-/// Where a body is a mebibyte: more would measure the memory of the machine.
+/// Number of concurrent clients with bodies of a mebibyte: more would measure the memory of the machine.
 const FEW: usize = 4;
 const FIRST_CALL_LIMIT: Duration = Duration::from_secs(10);
 /// The gateway's namespaces of the stdio echo server. `conf.yaml` has their limits.
 pub(super) const LEGACY: &str = "echo";
 pub(super) const DUAL: &str = "dual";
 
-/// Who does the work in the end.
+/// The server that executes the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Server {
-    /// Nobody: a `ping`, or `server/discover` where there is none, or what nginx says to all.
+    /// No server: a `ping`, or `server/discover` where there is no ping, or nginx's fixed answer.
     None,
-    /// The Python worker, in an `async def` or in a `def` on a thread.
+    /// The Python worker, with an `async def`, or with a `def` on a thread.
     Async,
     Sync,
     Stdio(Era),
@@ -34,20 +34,20 @@ pub(super) enum Server {
     App,
 }
 
-/// How a client speaks.
+/// The protocol of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
-    /// A session of 2025-11-25 for each.
+    /// Each client has a session of 2025-11-25.
     Session,
     /// Messages of 2025-11-25 and before, without a session.
     Sessionless,
     /// 2026-07-28, which has no sessions.
     Modern,
-    /// At the server's own pipes.
+    /// Lines on the server's own pipes.
     Pipes,
 }
 
-/// How long the text is that goes there and comes back.
+/// The length of the text that is sent and returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Text {
     Words,
@@ -85,7 +85,7 @@ impl Case {
         Self { text, ..self }
     }
 
-    /// Clients at once.
+    /// The number of concurrent clients.
     pub(super) fn clients(self, options: &Options) -> usize {
         match (self.server, self.text) {
             (_, Text::Mb1) => FEW,
@@ -122,8 +122,8 @@ impl Case {
         }
     }
 
-    /// One for each client; sessions are opened for those that have one. With a server that offers none, they do without.
-    /// `echo_tool` is what they call the tool of the echo server.
+    /// A request for each client, in a session of its own where the case has sessions and the server offers them.
+    /// `echo_tool` is the name of the echo server's tool.
     pub(super) async fn requests(
         self,
         envelope: Envelope<'_>,
@@ -149,7 +149,7 @@ impl Case {
         Ok(requests)
     }
 
-    /// Asks once: a server that starts with the first call is there after it.
+    /// Sends the request once, so that a server that starts with its first call is running afterwards.
     pub(super) async fn once(self, target: &Target, request: &Request) -> anyhow::Result<()> {
         let asked = self
             .expect()

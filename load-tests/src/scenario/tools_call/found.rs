@@ -1,4 +1,4 @@
-//! What was found, as tables, charts and verdicts.
+//! The results of tool calls as tables, charts and verdicts.
 
 use super::case::{Case, Client, Server, Text};
 use super::front::{GATEWAY, NGINX, STEALING};
@@ -9,9 +9,9 @@ use crate::report::table::{middle, range, sum};
 use crate::report::{Numbers, Row, Section, Series, Table};
 use crate::servers::echo::Era;
 
-/// In front of a server stands nothing.
+/// Name of the front of a server without one.
 pub(super) const NOTHING: &str = "nothing";
-/// What `--peer` has to call it. It comes with no package index.
+/// Name that `--peer` must give to agentgateway, by which its row is found. No package index offers agentgateway.
 const AGENTGATEWAY: &str = "agentgateway";
 
 const STDIO: Case = Case::new(Server::Stdio(Era::Legacy), Client::Session);
@@ -19,14 +19,14 @@ const ASYNC: Case = Case::new(Server::Async, Client::Session);
 const APP: Case = Case::new(Server::App, Client::Sessionless);
 const PIPES: Case = Case::new(STDIO.server, Client::Pipes);
 
-/// From many clients, a row for each front and case.
+/// Series of loads from many clients, with a row for each front and case.
 pub(super) const LOADS: &str = "many clients";
-/// With one client.
+/// Series of loads from one client.
 pub(super) const ALONE: &str = "one client";
-/// A gateway without tools.
+/// Series of a gateway without tools.
 const IDLE: &str = "idle";
 
-/// One case of one front.
+/// The labels of one case of one front.
 pub(super) fn labels(front: &str, case: Case) -> [String; 4] {
     let server = match (case.server, case.client) {
         (Server::None, _) if front == NGINX => "none: `return 200`".to_owned(),
@@ -58,7 +58,7 @@ pub(super) fn idle(section: &mut Section, memory: Memory) {
 
 pub(super) fn tell(section: &mut Section) {
     let (loads, alone) = (section.of(LOADS), section.of(ALONE));
-    // Connections that are closed after an answer cost new ones.
+    // Connections that were closed after an answer are reported, since they cost new ones.
     let closed = loads.rows.iter().filter(|row| row.sum("closed") > 0.0);
     let closed = closed.map(|row| {
         let (row, closed) = (row.labels.join(", "), row.sum("closed"));
@@ -174,7 +174,7 @@ fn charts(loads: &Series, alone: &Series) -> Vec<Chart> {
     ]
 }
 
-/// The gateway is judged by its default layout.
+/// Judges the gateway in its default layout.
 fn verdicts(section: &Section) -> Vec<Verdict> {
     let loads = section.of(LOADS);
     let ours =
@@ -182,7 +182,7 @@ fn verdicts(section: &Section) -> Vec<Verdict> {
     let ratio = |server, client| ours(server, client, "cpu_n");
     let worker = |server| ours(server, Client::Session, "worker_cpu_us");
     let alone = |case, name| section.of(ALONE).median(&labels(GATEWAY, case), name);
-    // Of the stdio server's calls, in that of another row.
+    // Ratio of the stdio server's calls to another row.
     let to = |front, case: Case, text, name| {
         let ours = loads.row(&labels(GATEWAY, STDIO.with(text)))?;
         ours.ratio_to(loads.row(&labels(front, case.with(text)))?, name)
@@ -202,7 +202,7 @@ fn verdicts(section: &Section) -> Vec<Verdict> {
         budget::ADDED_P99.verdict(alone(ASYNC, "added_p99_us")),
         budget::ADDED_STDIO_P50.verdict(alone(STDIO, "added_p50_us")),
         budget::ADDED_STDIO_P99.verdict(alone(STDIO, "added_p99_us")),
-        // The same bytes through nginx.
+        // Compared with the same bytes through nginx.
         budget::BODY_16_KIB.verdict(to(NGINX, APP, Text::Kb16, "cpu_us")),
         budget::BODY_1_MIB.verdict(to(NGINX, APP, Text::Mb1, "cpu_us")),
         budget::IDLE_MEMORY.verdict(idle.map(|kib| kib * 1024.0 / 1e6)),

@@ -1,4 +1,4 @@
-//! What stands in front of a server: the gateway in both layouts, nginx, peers; and which cases each is measured in.
+//! The fronts of a server: the gateway in both layouts, nginx and peers; and the cases in which each is measured.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(super) const NGINX: &str = "nginx";
 
 const STDIO: Server = Server::Stdio(Era::Legacy);
 
-/// Of the gateway as it is by default.
+/// Cases of the gateway with its defaults.
 const ALL: [Case; 15] = [
     Case::new(Server::None, Client::Session),
     Case::new(Server::None, Client::Sessionless),
@@ -39,7 +39,7 @@ const ALL: [Case; 15] = [
     Case::new(STDIO, Client::Session).with(Text::Kb16),
     Case::new(STDIO, Client::Session).with(Text::Mb1),
 ];
-/// Of the gateway with `work_stealing: true`.
+/// Cases of the gateway with `work_stealing: true`.
 const MAIN: [Case; 5] = [
     Case::new(Server::None, Client::Session),
     Case::new(Server::None, Client::Sessionless),
@@ -54,7 +54,7 @@ const OF_NGINX: [Case; 3] = [
 ];
 const OF_PEERS: [Case; 1] = [Case::new(STDIO, Client::Session)];
 
-/// Something that can be started.
+/// A program that can be started in front of a server.
 pub(super) enum Front {
     Gateway(Layout),
     Nginx(PathBuf),
@@ -62,7 +62,7 @@ pub(super) enum Front {
 }
 
 impl Front {
-    /// All there are, in the order of the tables, and what is missing.
+    /// All fronts in the order of the tables, and the reasons for missing ones.
     pub(super) fn find(options: &Options) -> anyhow::Result<(Vec<Self>, Vec<String>)> {
         let (mut fronts, mut missing) = (Vec::new(), Vec::new());
         match nginx::program() {
@@ -92,7 +92,7 @@ impl Front {
         }
     }
 
-    /// Its version and how it is used, where the name does not say.
+    /// The front's version and settings, if the name does not tell.
     pub(super) fn description(&self) -> Option<String> {
         match self {
             Self::Gateway(Layout::Separate) => Some(format!(
@@ -108,12 +108,12 @@ impl Front {
         }
     }
 
-    /// Whether what goes wrong with it is a failure of the run, and not a finding.
+    /// Returns true if an error of the front is a failure of the run, and not a result.
     pub(super) fn must_be_right(&self) -> bool {
         !matches!(self, Self::Peer(_))
     }
 
-    /// Under load from many clients.
+    /// The cases with many clients.
     pub(super) fn cases(&self) -> &'static [Case] {
         match self {
             Self::Gateway(Layout::Separate) => &ALL,
@@ -123,7 +123,7 @@ impl Front {
         }
     }
 
-    /// With one client.
+    /// The cases with one client.
     pub(super) fn cases_alone(&self) -> &'static [Case] {
         const GATEWAY: [Case; 2] = [
             Case::new(Server::Async, Client::Session),
@@ -136,13 +136,13 @@ impl Front {
         }
     }
 
-    /// What a modern client asks once, where it is not known whether such clients are understood.
+    /// A request of a modern client that is tried once, where it is unknown whether the front supports such clients.
     pub(super) fn case_to_try(&self) -> Option<Case> {
         let modern = Case::new(Server::None, Client::Modern);
         matches!(self, Self::Peer(_)).then_some(modern)
     }
 
-    /// Its start, sessions for its clients, and its end, about.
+    /// Approximate time for its start, the sessions of its clients, and its end.
     pub(super) fn start_takes(&self) -> Duration {
         Duration::from_millis(match self {
             Self::Gateway(_) => 2000,
@@ -185,9 +185,9 @@ pub(super) enum Running {
     Peer(peers::Running),
 }
 
-/// The processes of a case.
+/// The processes of a case, for CPU time.
 pub(super) struct Processes {
-    /// What is in front, with all it started but the servers; the first one lasts.
+    /// The front with all processes it started, except the servers; the first one must run to the end.
     pub(super) front: Vec<u32>,
     pub(super) servers: Vec<u32>,
 }
@@ -214,7 +214,7 @@ impl Running {
         }
     }
 
-    /// What clients call the tool of the echo server.
+    /// The name under which the front offers the echo server's tool.
     pub(super) fn echo_tool(&self) -> &'static str {
         match self {
             Self::Peer(peer) => peer.echo_tool,
@@ -229,7 +229,8 @@ impl Running {
         };
         Ok(match self {
             Self::Gateway(gateway) => {
-                // What else it started idles: a worker has a guard, and so has a stdio server.
+                // The other processes that it started are idle: a worker has a guard, and so has a stdio
+                // server.
                 let servers = match case.server {
                     Server::None | Server::App => Vec::new(),
                     Server::Async | Server::Sync => vec![gateway.worker(NAMESPACE)?.0],
@@ -258,7 +259,7 @@ impl Running {
         })
     }
 
-    /// The worker's own socket.
+    /// The path of the worker's own socket.
     pub(super) fn worker_socket(&self) -> anyhow::Result<PathBuf> {
         match self {
             Self::Gateway(gateway) => Ok(gateway.worker(NAMESPACE)?.1),

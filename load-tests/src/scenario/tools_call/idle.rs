@@ -1,4 +1,4 @@
-//! The memory of a gateway that has nothing to do.
+//! The memory of an idle gateway.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::processes::Memory;
 use crate::servers::gateway::Gateway;
 
-/// Between its start and the look at it: what is freed late counts as freed.
+/// Time between its start and the reading, so that memory that is freed late counts as freed.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
 pub(super) async fn memory(options: &Options) -> anyhow::Result<Memory> {

@@ -1,4 +1,4 @@
-//! What a gateway is started with: namespaces, the layout of its threads, and its configuration file.
+//! The setup of a gateway: namespaces, the layout of its threads, and its configuration file.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::{ANNOUNCING_TOOL, ASYNC_TOOL, SYNC_TOOL};
 use crate::servers::free_address;
 use crate::servers::redis::Redis;
 
-/// What differs from the gateway's defaults, with reasons.
+/// The configuration that differs from the gateway's defaults, with reasons.
 const OVERRIDES: &str = include_str!("../../../conf.yaml");
 
 /// The session key of replicas that listen on loopback for seconds: no secret.
@@ -25,23 +25,23 @@ pub(crate) enum Layout {
     Stealing,
 }
 
-/// What a gateway serves, and where it is configured otherwise than `conf.yaml` says.
+/// The namespaces of a gateway, and its configuration in addition to `conf.yaml`.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     layout: Layout,
-    /// Namespaces with a folder, and the code in it. Without code there is no worker.
+    /// Namespaces with a folder, and the code in it. A namespace without code has no worker.
     pub(super) folders: Vec<(String, String)>,
     /// Namespaces of stdio servers, and their command lines.
     stdio: Vec<(String, Vec<String>)>,
     config: Vec<String>,
-    /// Where the management tools are served.
+    /// The address of the management tools; `None` without them.
     manager: Option<SocketAddr>,
     /// Environment variables of the gateway.
     pub(super) variables: Vec<(String, String)>,
 }
 
 impl Setup {
-    /// Nothing to serve yet.
+    /// A setup without namespaces.
     pub(crate) fn new(layout: Layout) -> Self {
         Self {
             layout,
@@ -53,41 +53,41 @@ impl Setup {
         }
     }
 
-    /// A namespace of Python echo tools.
+    /// Adds a namespace of Python echo tools.
     pub(crate) fn python(self, namespace: &str) -> Self {
         self.code(namespace, tools())
     }
 
-    /// A namespace of Python tools of one's own.
+    /// Adds a namespace of Python tools with its code.
     pub(crate) fn code(mut self, namespace: &str, code: String) -> Self {
         self.folders.push((namespace.to_owned(), code));
         self
     }
 
-    /// A namespace without a tool, so without a worker.
+    /// Adds a namespace without tools, so without a worker.
     pub(crate) fn empty(self, namespace: &str) -> Self {
         self.code(namespace, String::new())
     }
 
-    /// A namespace whose server is started by this command line.
+    /// Adds a namespace whose stdio server is started by a command line.
     pub(crate) fn stdio(mut self, namespace: &str, command: Vec<String>) -> Self {
         self.stdio.push((namespace.to_owned(), command));
         self
     }
 
-    /// The management tools on a listener of their own.
+    /// Serves the management tools on a listener of their own.
     pub(crate) fn manager(mut self, address: SocketAddr) -> Self {
         self.manager = Some(address);
         self
     }
 
-    /// An environment variable of the gateway.
+    /// Sets an environment variable of the gateway.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A replica of that name, with sessions in a Redis.
+    /// Makes the gateway a replica with sessions in a Redis.
     pub(crate) fn replica(self, name: &str, redis: &Redis) -> anyhow::Result<Self> {
         let keys = json!({
             "sessions": {"store": redis.url()},
@@ -97,20 +97,20 @@ impl Setup {
         Ok(setup.variable("SESSION_KEY", SESSION_KEY))
     }
 
-    /// A process of that name, with sessions in a data directory that others may share.
+    /// Makes the gateway a process with sessions in a data directory that several processes may share.
     pub(crate) fn process(self, name: &str) -> Self {
         self.config("sessions: { store: disk }")
             .variable("REPLICA_ID", name)
             .variable("SESSION_KEY", SESSION_KEY)
     }
 
-    /// Keys laid over those of `conf.yaml`: maps are merged, everything else is replaced.
+    /// Adds keys over those of `conf.yaml`: maps are merged, everything else is replaced.
     pub(crate) fn config(mut self, yaml: &str) -> Self {
         self.config.push(yaml.to_owned());
         self
     }
 
-    /// The gateway's configuration file.
+    /// Builds the gateway's configuration file.
     pub(super) fn configuration(
         &self,
         core: SocketAddr,
@@ -142,7 +142,7 @@ impl Setup {
     }
 }
 
-/// Lays keys over a configuration, as the gateway itself does with its files.
+/// Merges keys into a configuration, as the gateway does with its own files.
 fn merge(config: &mut Value, over: Value) {
     match (config, over) {
         (Value::Mapping(config), Value::Mapping(over)) => {
@@ -159,13 +159,13 @@ fn merge(config: &mut Value, over: Value) {
     }
 }
 
-/// A stdio server as an operator writes it; everything but its command line is at its default.
+/// The configuration of a stdio server: its command line, and the defaults for other keys.
 fn server(command: &[String]) -> Option<serde_json::Value> {
     let (program, arguments) = command.split_first()?;
     Some(json!({"command": program, "args": arguments}))
 }
 
-/// How many threads the gateway has in its configuration, and nginx worker processes.
+/// The number of the gateway's threads in its configuration, and of nginx's worker processes.
 pub(crate) fn threads() -> anyhow::Result<usize> {
     let overrides: Value = serde_yaml::from_str(OVERRIDES).context("load-tests/conf.yaml")?;
     let threads = overrides
