@@ -22,7 +22,11 @@ impl JsonSchema for Namespace {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,62}$" })
+        json_schema!({
+            "type": "string",
+            "pattern": "^[a-z0-9][a-z0-9_-]{0,62}$",
+            "description": "Name of a namespace.",
+        })
     }
 }
 
@@ -108,7 +112,6 @@ impl JsonSchema for Package {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InNamespace {
-    /// The namespace's name, as list_namespaces shows it.
     pub(super) namespace: Namespace,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -46,4 +46,40 @@ fn every_tool_tells_its_next_step_and_takes_nothing_it_does_not_know() {
             tool.name
         );
     }
+}
+
+#[test]
+fn the_definitions_of_all_tools_take_at_most_24_kib_of_an_agents_context() {
+    let namespace = Management::namespace_within(Duration::from_secs(600));
+    let definitions: Vec<_> = namespace
+        .tools
+        .iter()
+        .map(|tool| {
+            json!({
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": tool.input_schema,
+                "outputSchema": tool.output_schema,
+                "annotations": tool.annotations,
+            })
+        })
+        .collect();
+    let size = json!({ "tools": definitions }).to_string().len();
+    assert!(size <= 24 * 1024, "{size} bytes");
+}
+
+#[test]
+fn a_member_that_may_be_left_out_is_declared_by_its_type_alone() {
+    let namespace = Management::namespace_within(Duration::from_secs(600));
+    let create = namespace
+        .tools
+        .iter()
+        .find(|it| &*it.name == "token_create");
+    let input = create.expect("a tool").input_schema.get();
+    let input: Value = serde_json::from_str(input).expect("JSON");
+    let expires = &input["properties"]["expires"];
+    assert_eq!(expires["type"], "string", "{expires}");
+    assert_eq!(expires["default"], Value::Null, "{expires}");
+    assert_eq!(input["properties"]["limits"]["items"]["type"], "string");
+    assert_eq!(input["required"], json!(["name", "scopes"]));
 }

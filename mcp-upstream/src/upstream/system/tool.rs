@@ -16,7 +16,7 @@ use schemars::generate::SchemaSettings;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::keys::KeyMaker;
@@ -95,6 +95,18 @@ impl Hints {
         self.idempotent = false;
         self
     }
+
+    /// The hints as MCP writes them. `destructiveHint` and `idempotentHint` have a meaning for tools that change something alone.
+    fn annotations(self) -> Value {
+        let mut annotations = Map::new();
+        annotations.insert("readOnlyHint".to_owned(), self.read_only.into());
+        if !self.read_only {
+            annotations.insert("destructiveHint".to_owned(), self.destructive.into());
+            annotations.insert("idempotentHint".to_owned(), self.idempotent.into());
+        }
+        annotations.insert("openWorldHint".to_owned(), self.open_world.into());
+        Value::Object(annotations)
+    }
 }
 
 /// Time limit of a tool.
@@ -158,12 +170,7 @@ impl ManagementToolEntry {
     /// Makes the table entry of a tool.
     pub(super) fn of<T: ManagementTool>() -> Self {
         let hints = T::HINTS;
-        let annotations = json!({
-            "readOnlyHint": hints.read_only,
-            "destructiveHint": hints.destructive,
-            "idempotentHint": hints.idempotent,
-            "openWorldHint": hints.open_world,
-        });
+        let annotations = hints.annotations();
         let declaration = Tool {
             name: T::NAME.into(),
             title: None,
@@ -252,9 +259,40 @@ fn raw(value: &Value) -> Arc<RawValue> {
         .into()
 }
 
-/// The schema of a tool's arguments: an object without references, which clients that generate forms cannot read.
+/// The schema of a tool's arguments: an object without references, which clients that generate forms cannot read. Members that
+/// may be left out are not also declared to be `null`, which is read like a member that is left out.
 fn input_schema<T: JsonSchema>() -> Value {
-    schema::<T>(SchemaSettings::draft2020_12())
+    let mut schema = schema::<T>(SchemaSettings::draft2020_12());
+    for property in properties(&mut schema) {
+        let Some(members) = property.as_object_mut() else {
+            continue;
+        };
+        if members.get("default").is_some_and(is_empty) {
+            members.remove("default");
+        }
+        if let Some(Value::Array(types)) = members.get_mut("type") {
+            types.retain(|it| it != "null");
+            if let [only] = &types[..] {
+                let only = only.clone();
+                members.insert("type".to_owned(), only);
+            }
+        }
+        if let Some(text) = members.get_mut("description") {
+            *text = text.as_str().unwrap_or_default().replace('\n', " ").into();
+        }
+    }
+    schema
+}
+
+/// Returns true for a default that says nothing.
+fn is_empty(default: &Value) -> bool {
+    default.is_null() || default.as_array().is_some_and(Vec::is_empty)
+}
+
+/// The schemas of an object's members.
+fn properties(schema: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let members = schema["properties"].as_object_mut();
+    members.into_iter().flat_map(|members| members.values_mut())
 }
 
 fn schema<T: JsonSchema>(mut settings: SchemaSettings) -> Value {
@@ -290,16 +328,14 @@ fn remove_number_formats(schema: &mut Value) {
     }
 }
 
-/// The schema of `structuredContent`. A list is wrapped in an object, as the value is. Members that are left out when
-/// empty are not required.
+/// The schema of `structuredContent`: an object and the names of its members, since an agent that manages has the definitions of
+/// all tools in its context, and sees a result itself. A list is wrapped in an object, as the value is.
 fn output_schema<T: JsonSchema>() -> Value {
     let schema = schema::<T>(SchemaSettings::draft2020_12().for_serialize());
-    match schema["type"] == "object" {
-        true => schema,
-        false => json!({
-            "type": "object",
-            "properties": { "result": schema },
-            "required": ["result"],
-        }),
-    }
+    let names = match schema["properties"].as_object() {
+        Some(members) if schema["type"] == "object" => members.keys().cloned().collect(),
+        _ => vec!["result".to_owned()],
+    };
+    let members: Map<_, _> = names.into_iter().map(|name| (name, json!({}))).collect();
+    json!({ "type": "object", "properties": members })
 }

@@ -18,14 +18,13 @@ use super::super::tool::{Hints, ManagementTool, Progress, invalid, written};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct ExplainParameters {
-    /// The id of an API key, as token_list shows it, or the name of a principal, as logs show it. Leave everything out for
-    /// the list of the principals there are.
+    /// Id of an API key (token_list) or name of a principal (logs).
     #[serde(rename = "as", default)]
     principal: Option<String>,
-    /// The namespace's name, _system for the management tools.
+    /// _system for the management tools.
     #[serde(default)]
     namespace: Option<ServedNamespace>,
-    /// A tool of the namespace. Leave it out for all of them.
+    /// Leave it out for all tools.
     #[serde(default)]
     tool: Option<String>,
 }
@@ -45,10 +44,10 @@ pub(in super::super) struct Explain;
 
 impl ManagementTool for Explain {
     const NAME: &'static str = "explain";
-    const DESCRIPTION: &'static str = "Say what a key or principal may do in a namespace, and which rule allows or refuses it: \
-        whether the credential counts, its namespaces and scopes, the namespace's principals, tools_allow and tools_deny, \
-        and the operator's. Without arguments: list the principals there are. Nothing is called. After calling: the first rule \
-        with allows: false is what to change, for a scope with token_create and token_revoke.";
+    const DESCRIPTION: &'static str = "Say what a key or principal may do in a namespace, and which rule allows or refuses it: credential, \
+        scopes, principals, tools_allow, tools_deny, the operator's. Without arguments: list the principals. \
+        Nothing is called. After calling: the first rule with allows: false is what to change, for a scope \
+        with token_create and token_revoke.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsRights];
     type Parameters = ExplainParameters;

@@ -21,9 +21,8 @@ pub(crate) const CALL_AGAIN: &str = ". Mend the code and call write_tool again";
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct FileOf {
-    /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
-    /// The file's name, as list_tools shows it, for example issues.py.
+    /// As list_tools shows it, such as issues.py.
     filename: File,
 }
 
@@ -31,10 +30,8 @@ pub(in super::super) struct FileOf {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct VersionOf {
-    /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
-    /// The file's name, as list_tools shows it, for example issues.py or _helpers.py; or the path of an earlier version, as
-    /// previous_version shows it, for example .history/issues.py.3.
+    /// Such as issues.py or _helpers.py; of an earlier version .history/issues.py.3.
     filename: FileVersion,
 }
 
@@ -50,10 +47,9 @@ pub(in super::super) struct ToolFileSource {
 
 impl ManagementTool for GetToolSource {
     const NAME: &'static str = "get_tool_source";
-    const DESCRIPTION: &'static str = "Read the Python code of a tool file, of a helper module (_name.py), or of an earlier \
-        version by the path that previous_version shows. To change a tool: call this, edit the code, and give the whole new \
-        code to write_tool(namespace, filename, code). To go back: read the earlier version and give its code to write_tool \
-        under the file's own name.";
+    const DESCRIPTION: &'static str = "Read the code of a tool file, a helper module (_name.py), or an earlier version (the path in \
+        previous_version). After calling: to change a tool, edit the code and give all of it to write_tool; \
+        to go back, give the earlier code to write_tool under the file's own name.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsCode];
     type Parameters = VersionOf;
@@ -92,9 +88,8 @@ pub(in super::super) struct DeletedTool {
 
 impl ManagementTool for DeleteTool {
     const NAME: &'static str = "delete_tool";
-    const DESCRIPTION: &'static str = "Remove a tool file with all tools in it. Ask the user first. The code is kept as \
-        an earlier version; previous_version in the result says where. After calling: reload_core, until then the core \
-        goes on serving its tools.";
+    const DESCRIPTION: &'static str = "Remove a tool file with all its tools; previous_version in the result says where its code is kept. \
+        Ask the user first. After calling: reload_core; until then its tools are served.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesTools];
     type Parameters = FileOf;
@@ -133,9 +128,9 @@ pub(in super::super) struct DeclaredTool {
 
 impl ManagementTool for ListTools {
     const NAME: &'static str = "list_tools";
-    const DESCRIPTION: &'static str = "List the tools that the files of a namespace declare: name, description, file. \
-        Read from the files as they are now, which the core may not serve before reload_core. A file that is no valid \
-        Python or has more than 1 MiB is left out, and so is a tool that the core cannot serve. After calling: get_tool_source(namespace, filename) to read one, test_tool to try one.";
+    const DESCRIPTION: &'static str = "List the tools that the files of a namespace declare now; the core serves changes after reload_core. \
+        Files with invalid Python or more than 1 MiB, and tools that cannot be served, are left out. After \
+        calling: get_tool_source or test_tool.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = InNamespace;
@@ -191,12 +186,10 @@ pub(in super::super) struct GenerateTool;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Code {
-    /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
-    /// The file's name, such as issues.py: a letter, then ASCII letters, digits or '_', and .py at the end. A module of
-    /// helpers without tools has one '_' before that, such as _helpers.py.
+    /// Such as issues.py: a letter, then ASCII letters, digits or '_', then .py; a helper module has one '_' before.
     filename: String,
-    /// The whole Python code of the file, at most 1 MiB.
+    /// The whole code of the file, at most 1 MiB.
     code: String,
 }
 
@@ -238,14 +231,14 @@ impl WriteReport {
 
 impl ManagementTool for WriteTool {
     const NAME: &'static str = "write_tool";
-    const DESCRIPTION: &'static str = "Write a Python file with tools into a namespace, in place of a file of that name. \
-        The code is checked first and never run here: valid syntax, at least one function with @tool (from \
-        fastmcp.tools import tool), type hints on all parameters, a docstring on each tool. If written is false: mend \
-        what details says and call again. If there are issues: mend them too, those functions will not be served. \
-        Code that several files share goes into a helper module, filename _name.py, which needs no @tool and is imported as \
-        `from _name import …`. Secrets are read as environment variables, never written into the code. The \
-        code before is kept; get_tool_source reads it by the path in previous_version. After calling: add_requirement(namespace, package) for each \
-        package that the code imports, then reload_core, then test_tool(namespace, tool_name, input).";
+    const DESCRIPTION: &'static str = "Write a Python file with tools into a namespace, in place of a file of that name. The code is \
+        checked, not run: valid syntax, at least one function with @tool (from fastmcp.tools import tool), \
+        type hints on all parameters, a docstring on each tool. If written is false, mend what details says \
+        and call again; functions in issues are not served until mended. Code that files share goes into a \
+        helper module, filename _name.py, without @tool, imported as `from _name import …`. Secrets are read \
+        as environment variables, never written into the code. get_tool_source reads the code before by \
+        previous_version. After calling: add_requirement(namespace, package) for each package that the code \
+        imports, then reload_core, then test_tool.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;
@@ -262,9 +255,8 @@ impl ManagementTool for WriteTool {
 
 impl ManagementTool for GenerateTool {
     const NAME: &'static str = "generate_tool";
-    const DESCRIPTION: &'static str = "The same as write_tool, for code that you generated from a repository after \
-        analyze_repo and read_repo_file. Same parameters, checks and result. After calling: add_requirement for each \
-        package that the code imports, then reload_core, then test_tool.";
+    const DESCRIPTION: &'static str = "The same as write_tool, for code made from a repository after analyze_repo. After calling: \
+        add_requirement for each package that the code imports, then reload_core, then test_tool.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;

@@ -38,10 +38,9 @@ pub(in super::super) struct NamespaceSummary {
 
 impl ManagementTool for ListNamespaces {
     const NAME: &'static str = "list_namespaces";
-    const DESCRIPTION: &'static str = "List all namespaces: name, number of tools, whether there is a requirements.txt, \
-        and whether the secrets it declares are set (ok, missing, placeholders, no_secrets_needed; unreadable where its tooldock.yaml is, which the user has to mend as \
-        `problem` says). After calling: list_tools(namespace) to see the tools of one; check_secrets(namespace) where the \
-        status is missing or placeholders; create_namespace(name) to make a new one.";
+    const DESCRIPTION: &'static str = "List namespaces: number of tools, requirements.txt, and the declared secrets (ok, missing, \
+        placeholders, no_secrets_needed; unreadable: the user has to mend tooldock.yaml as `problem` says). \
+        After calling: list_tools(namespace), check_secrets where secrets are missing, or create_namespace.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = Nothing;
@@ -120,7 +119,6 @@ async fn status(
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NamespaceParameter {
-    /// The namespace's name: 1 to 63 lowercase letters, digits, '-' or '_', beginning with a letter or digit.
     name: Namespace,
 }
 
@@ -136,10 +134,8 @@ pub(in super::super) struct CreatedNamespace {
 
 impl ManagementTool for CreateNamespace {
     const NAME: &'static str = "create_namespace";
-    const DESCRIPTION: &'static str = "Make a new, empty namespace: a folder for tool files with an environment of \
-        packages and secrets of its own. Fails if the namespace exists. After calling: write_tool(namespace, filename, \
-        code) to put tools into it, add_requirement(namespace, package) for each package that the code imports, then \
-        reload_core.";
+    const DESCRIPTION: &'static str = "Make a new, empty namespace: a folder for tool files with packages and secrets of its own. After \
+        calling: write_tool, add_requirement for each package that the code imports, then reload_core.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::CreatesNamespaces];
     type Parameters = NamespaceParameter;
@@ -177,9 +173,9 @@ pub(in super::super) struct DeletedNamespace {
 
 impl ManagementTool for DeleteNamespace {
     const NAME: &'static str = "delete_namespace";
-    const DESCRIPTION: &'static str = "Remove a namespace with all its tool files, their earlier versions and its \
-        packages. This cannot be undone: ask the user first. Its secrets stay until remove_secret. After calling: \
-        reload_core, until then the core goes on serving its tools.";
+    const DESCRIPTION: &'static str = "Remove a namespace with its tool files, their earlier versions and packages; its secrets stay until \
+        remove_secret. Cannot be undone: ask the user first. After calling: reload_core; until then its \
+        tools are served.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesNamespaces];
     type Parameters = NamespaceParameter;

@@ -46,10 +46,9 @@ impl InstallReport {
 
 impl ManagementTool for InstallRequirements {
     const NAME: &'static str = "install_requirements";
-    const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt into its own environment. \
-        The environment is built beside the one in use, so tools keep working meanwhile. If installed is false: read \
-        details, correct the package with add_requirement, and call again. After calling: reload_core, so that the tools \
-        run with the new packages.";
+    const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt; tools keep working meanwhile. If installed \
+        is false: read details, correct the package with add_requirement, call again. After calling: \
+        reload_core.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
     // Packages run code of their own while they are installed.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
@@ -86,9 +85,8 @@ pub(in super::super) struct AddRequirement;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Addition {
-    /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
-    /// The package with optional versions, for example httpx, httpx>=0.28.0 or beautifulsoup4==4.12.0.
+    /// Such as httpx, httpx>=0.28.0 or beautifulsoup4==4.12.0.
     package: Package,
 }
 
@@ -106,10 +104,9 @@ pub(in super::super) struct AddedPackage {
 
 impl ManagementTool for AddRequirement {
     const NAME: &'static str = "add_requirement";
-    const DESCRIPTION: &'static str = "Add one Python package to a namespace's requirements.txt, or change its version \
-        there, and install it at once. If added is false, the package could not be installed and requirements.txt is as \
-        before: read details, correct name or version, and call again. After calling: add_requirement for the next \
-        package, or reload_core when all are there.";
+    const DESCRIPTION: &'static str = "Add a Python package to a namespace's requirements.txt, or change its version there, and install it. \
+        If added is false, nothing was changed: read details, correct name or version, call again. After \
+        calling: the next package, or reload_core when all are there.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
     // Packages run code of their own while they are installed.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
@@ -152,8 +149,8 @@ pub(in super::super) struct Requirements {
 
 impl ManagementTool for ListRequirements {
     const NAME: &'static str = "list_requirements";
-    const DESCRIPTION: &'static str = "List the packages in a namespace's requirements.txt; an empty list if there is no \
-        such file. After calling: add_requirement(namespace, package) for a package that is missing.";
+    const DESCRIPTION: &'static str = "List the packages in a namespace's requirements.txt. After calling: add_requirement(namespace, \
+        package) for a missing package.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = InNamespace;
@@ -179,15 +176,15 @@ pub(in super::super) struct InstallPipPackages;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Packages {
-    /// The packages, for example tree-sitter. At most 50.
+    /// Such as tree-sitter. At most 50.
     packages: Vec<Package>,
 }
 
 impl ManagementTool for InstallPipPackages {
     const NAME: &'static str = "install_pip_packages";
-    const DESCRIPTION: &'static str = "Install Python packages into the manager's own environment, for analysing code. \
-        Tools do not see them: for the packages of a namespace use add_requirement. If installed is false: read details, \
-        correct the names, and call again.";
+    const DESCRIPTION: &'static str = "Install Python packages into the manager's own environment, for analysing code; tools do not see \
+        them, use add_requirement for theirs. If installed is false: read details, correct the names, call \
+        again.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
     // Packages run code of their own while they are installed.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];

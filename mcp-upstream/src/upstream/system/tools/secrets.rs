@@ -58,13 +58,13 @@ impl JsonSchema for SecretKey {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct SecretParameters {
-    /// The secret's name, which is that of the environment variable tools read, for example GITHUB_TOKEN. Never a value.
+    /// The environment variable that tools read, such as GITHUB_TOKEN. Never a value.
     key: SecretKey,
-    /// The namespace that alone gets the secret; leave it out for a secret of all namespaces.
+    /// Gets the secret alone; leave it out for all namespaces.
     #[serde(default)]
     namespace: Option<Namespace>,
-    /// The principal whose personal value it is, for servers that list the key under `personal`: the name of a token, or
-    /// key:NAME for an API key. Not together with namespace.
+    /// Whose personal value it is, for servers with the key under `personal`: a token's name, or key:NAME for an API key. Not
+    /// with namespace.
     #[serde(default)]
     principal: Option<PrincipalParameter>,
 }
@@ -133,10 +133,11 @@ pub(in super::super) struct PreparedSecret {
 
 impl ManagementTool for PrepareSecret {
     const NAME: &'static str = "prepare_secret";
-    const DESCRIPTION: &'static str = "Ask for a secret: makes a placeholder that a person fills in. Never ask the user \
-        for the value and never pass a value to any tool. 1. Call this with the key. 2. Show `instructions` to the user: \
-        the user runs that command in a terminal and types the value there (without docker: `command`). 3. After calling: when the user says it is done, reload_core, then check_secrets(namespace). A \
-        secret that is set already stays set.";
+    const DESCRIPTION: &'static str = "Ask for a secret: makes a placeholder that a person fills in. Never ask the user for the value, \
+        never pass a value to any tool. 1. Call this with the key. 2. Show `instructions` to the user, who \
+        runs that command in a terminal and types the value there (without docker: `command`). 3. After \
+        calling: when the user says it is done, reload_core, then check_secrets(namespace). A secret that is \
+        set stays set.";
     const HINTS: Hints = Hints::ADDS;
     const EFFECTS: &'static [Effect] = &[Effect::AsksForSecrets];
     type Parameters = SecretParameters;
@@ -175,7 +176,7 @@ pub(in super::super) struct ListSecrets;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Of {
-    /// The namespace whose secrets are listed, with those that its tooldock.yaml declares; absent: all secrets.
+    /// Leave it out for all secrets.
     #[serde(default)]
     namespace: Option<Namespace>,
 }
@@ -191,10 +192,9 @@ pub(in super::super) struct ListedSecret {
 
 impl ManagementTool for ListSecrets {
     const NAME: &'static str = "list_secrets";
-    const DESCRIPTION: &'static str = "List secrets by key, scope and status, never values. With a namespace: its own \
-        secrets and those it declares; status missing means that nobody asked for the secret yet. \
-        After calling: prepare_secret for what is missing; for a placeholder, remind the user to run the command that \
-        prepare_secret gave.";
+    const DESCRIPTION: &'static str = "List secrets by key, scope and status, never values; of a namespace, its own and those it declares \
+        (missing: nobody asked for it yet). After calling: prepare_secret for what is missing; for a \
+        placeholder, remind the user of the command that prepare_secret gave.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = Of;
@@ -261,10 +261,9 @@ pub(in super::super) struct RemovedSecret {
 
 impl ManagementTool for RemoveSecret {
     const NAME: &'static str = "remove_secret";
-    const DESCRIPTION: &'static str = "Remove a secret: its name and its encrypted value. This cannot be undone: ask the \
-        user first. The core is told to reload, so tools lose the value within moments; a later reload_core does no harm. \
-        If not_reloaded is in the result, tools may still have the value: do what it says. After calling: \
-        check_secrets(namespace) to see who needs it.";
+    const DESCRIPTION: &'static str = "Remove a secret's name and value. Cannot be undone: ask the user first. The core reloads by itself; \
+        with not_reloaded in the result tools may still have the value: do what it says. After calling: \
+        check_secrets(namespace).";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RemovesSecrets];
     type Parameters = SecretParameters;
@@ -339,9 +338,10 @@ pub(in super::super) struct SecretsReport {
 
 impl ManagementTool for CheckSecrets {
     const NAME: &'static str = "check_secrets";
-    const DESCRIPTION: &'static str = "Check the secrets that a namespace declares under `secrets:` in its tooldock.yaml, or that \
-        prepare_secret asked for in it. A key to which `env:` there gives a value counts as satisfied. After calling: for each key in missing call prepare_secret; for each in placeholders remind the user to run the \
-        command that prepare_secret gave; when all are satisfied, reload_core and test_tool.";
+    const DESCRIPTION: &'static str = "Check the secrets that a namespace's tooldock.yaml declares under `secrets:` or prepare_secret asked \
+        for; a key that `env:` there sets is satisfied. After calling: prepare_secret for each in missing; \
+        for each in placeholders remind the user of the command that prepare_secret gave; when all are \
+        satisfied, reload_core and test_tool.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = InNamespace;

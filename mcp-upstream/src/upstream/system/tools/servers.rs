@@ -30,9 +30,9 @@ pub(in super::super) struct ListedServer {
 
 impl ManagementTool for ListServers {
     const NAME: &'static str = "list_servers";
-    const DESCRIPTION: &'static str = "List the servers that others wrote and that were added here, with the keys of each, \
-        credentials masked. Servers of the operator's own configuration are not among them; list_namespaces shows them, too. \
-        After calling: add_server for a new one, remove_server for one that is not needed, read_output for what one printed.";
+    const DESCRIPTION: &'static str = "List the servers that add_server added, with the keys of each, credentials masked; list_namespaces \
+        shows those of the operator, too. After calling: add_server, remove_server, or \
+        read_output(namespace) for what one printed.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsConfiguration];
     type Parameters = Nothing;
@@ -66,11 +66,11 @@ pub(in super::super) struct AddServer;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NewServer {
-    /// The server's name, which becomes its namespace: 1 to 63 lowercase letters, digits, '-' or '_'.
+    /// Becomes the namespace.
     name: Namespace,
-    /// The keys of its entry. A package of npm or PyPI: {"source": "registry", "name": "mcp-server-time", "package_type":
-    /// "pypi", "args": []}. A command: {"command": "npx", "args": ["-y", "PACKAGE"]}. Variables: "env": {"API_KEY": "${API_KEY}"},
-    /// where ${API_KEY} stands for a secret of this namespace.
+    /// A package: {"source": "registry", "name": "mcp-server-time", "package_type": "pypi", "args": []}. A command: {"command":
+    /// "npx", "args": ["-y", "PACKAGE"]}. Variables: "env": {"API_KEY": "${API_KEY}"}, where ${API_KEY} is a secret of this
+    /// namespace.
     config: Map<String, Value>,
 }
 
@@ -82,12 +82,11 @@ pub(in super::super) struct AddedServer {
 
 impl ManagementTool for AddServer {
     const NAME: &'static str = "add_server";
-    const DESCRIPTION: &'static str = "Add an MCP server that others wrote: a package of npm or PyPI, or a command, which runs \
-        as the gateway's user over standard input and output. Its name becomes a namespace. Never put a value of a secret \
-        into the entry: write ${NAME} as the value of a variable in `env`, never in `args`, and call prepare_secret(key, \
-        namespace). search_registry finds servers by a word. \
-        After calling: reload_core, which installs and starts the server; then list_namespaces, test_tool, and read_output \
-        where it does not start.";
+    const DESCRIPTION: &'static str = "Add an MCP server that others wrote, as a namespace: an npm or PyPI package or a command, run as the \
+        gateway's user over standard input and output. Never put a value of a secret into the entry: write \
+        ${NAME} as the value of a variable in `env`, never in `args`, and call prepare_secret(key, \
+        namespace). search_registry finds servers. After calling: reload_core, which installs and starts it; \
+        then list_namespaces, test_tool, and read_output where it does not start.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Short;
@@ -135,7 +134,7 @@ pub(in super::super) struct RemoveServer;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct NamedServer {
-    /// The server's name, as list_servers shows it.
+    /// As list_servers shows it.
     name: Namespace,
 }
 
@@ -147,8 +146,8 @@ pub(in super::super) struct RemovedServer {
 
 impl ManagementTool for RemoveServer {
     const NAME: &'static str = "remove_server";
-    const DESCRIPTION: &'static str = "Remove a server that add_server added, with its entry; its secrets stay until \
-        remove_secret. Ask the user first. After calling: reload_core, until then the core goes on serving its tools.";
+    const DESCRIPTION: &'static str = "Remove a server that add_server added; its secrets stay until remove_secret. Ask the user first. \
+        After calling: reload_core; until then its tools are served.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = NamedServer;

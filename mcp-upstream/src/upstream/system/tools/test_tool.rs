@@ -22,15 +22,14 @@ pub(in super::super) struct TestTool;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Trial {
-    /// The namespace's name, as list_namespaces shows it.
     namespace: Namespace,
-    /// The tool's name, as list_tools shows it.
+    /// As list_tools shows it.
     tool_name: String,
-    /// The arguments of the tool, an object.
+    /// Arguments of the tool.
     #[serde(deserialize_with = "object_or_null")]
     #[schemars(with = "Map<String, Value>")]
     input: Map<String, Value>,
-    /// The toolset that toolman_activate of the namespace answered with, for a tool that it turned on.
+    /// Toolset that toolman_activate answered with, for a tool that it turned on.
     #[serde(default)]
     toolset: Option<String>,
 }
@@ -58,11 +57,11 @@ pub(in super::super) struct TrialReport {
 
 impl ManagementTool for TestTool {
     const NAME: &'static str = "test_tool";
-    const DESCRIPTION: &'static str = "Run a tool once in the core, with the namespace's packages and secrets, and show \
-        its result or its error with the traceback. The tool really runs: it may change things elsewhere. Call \
-        reload_core first if the tool is new or changed. If success is false: a KeyError of a variable means a secret is \
-        missing, see check_secrets; a dependency_error means a package is missing, see add_requirement; else mend the \
-        code with write_tool.";
+    const DESCRIPTION: &'static str = "Run a tool once in the core, with the namespace's packages and secrets, and show its result, or its \
+        error with the traceback. It really runs and may change things elsewhere. Call reload_core first if \
+        it is new or changed. If success is false: a KeyError of a variable is a missing secret \
+        (check_secrets), dependency_error a missing package (add_requirement); else mend the code with \
+        write_tool.";
     const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
     // The tool can run any tool of any namespace, with that namespace's secrets.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];

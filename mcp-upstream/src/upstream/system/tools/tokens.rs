@@ -158,23 +158,21 @@ impl KeyTools {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct WantedToken {
-    /// The holder of the key, such as ci or alice-laptop: letters, digits, '-', '_', '.' and '@'. Logs and limits name its
-    /// requests key:NAME.
+    /// Holder, such as ci or alice-laptop: letters, digits, '-', '_', '.' and '@'. Logs say key:NAME.
     name: String,
-    /// Scopes whose tools the key may list and call: admin (every tool), write, read, or names that the operator configured.
+    /// admin (every tool), write, read, or names that the operator configured.
     scopes: Vec<String>,
-    /// Namespaces that the key opens: names and patterns as dev-*. Leave it out for those of the credential that you call
-    /// with, which makes keys for its own namespaces alone, or for all with the operator's token. Only the name _system opens
-    /// the management tools.
+    /// Names, and patterns such as dev-*. Leave it out for those of the credential that calls, or for all with the operator's
+    /// token. Only the name _system opens the management tools.
     #[serde(default)]
     namespaces: Option<Vec<String>>,
-    /// Networks that the key counts from, as 10.0.0.0/8. Leave it out for all.
+    /// Such as 10.0.0.0/8. Leave it out for all.
     #[serde(default)]
     networks: Vec<String>,
-    /// Time for which the key counts, such as 90d or 12h. Leave it out for a key that counts until it is revoked.
+    /// Such as 90d or 12h. Leave it out for no end.
     #[serde(default)]
     expires: Option<String>,
-    /// Limits per second: RATE/BURST for requests, or RATE/BURST:tool_call for calls of tools.
+    /// Per second: RATE/BURST for requests, RATE/BURST:tool_call for calls.
     #[serde(default)]
     limits: Vec<String>,
 }
@@ -309,12 +307,11 @@ pub(in super::super) struct TokenCreate;
 
 impl ManagementTool for TokenCreate {
     const NAME: &'static str = "token_create";
-    const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` in \
-        the result is the key: it is shown this once and kept nowhere, so give it to the user at once and do not repeat it. \
-        Ask for as little as the user needs: a scope, the namespaces, an end. Unless the operator's token calls, the new key opens no more \
-        than the credential that calls, and ends with it. If notes is in the result, the key opens no tool: tell the user, and do \
-        what it says. After calling: token_list shows the key by \
-        its id, token_revoke takes it back.";
+    const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` is the key, \
+        shown this once and kept nowhere: give it to the user at once and do not repeat it. Ask for as \
+        little as the user needs. Unless the operator's token calls, the key opens no more than the \
+        credential that calls, and ends with it. With notes in the result the key opens no tool: tell the \
+        user, and do what it says. After calling: token_list shows its id, token_revoke takes it back.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = WantedToken;
@@ -342,8 +339,8 @@ pub(in super::super) struct TokenList;
 
 impl ManagementTool for TokenList {
     const NAME: &'static str = "token_list";
-    const DESCRIPTION: &'static str = "List the API keys, newest first: what each opens, whether it counts, and when it was \
-        used last. The keys themselves are kept nowhere. After calling: token_revoke(id) takes a key back.";
+    const DESCRIPTION: &'static str = "List the API keys, newest first: what each opens, whether it counts, when it was used last; never \
+        the keys themselves. After calling: token_revoke(id) takes a key back.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = Nothing;
@@ -363,8 +360,8 @@ pub(in super::super) struct TokenRevoke;
 
 impl ManagementTool for TokenRevoke {
     const NAME: &'static str = "token_revoke";
-    const DESCRIPTION: &'static str = "Revoke an API key by its id, with all keys that it made: they are refused from now on and \
-        their streams end. This cannot be undone: ask the user first. After calling: token_list shows the key as revoked.";
+    const DESCRIPTION: &'static str = "Revoke an API key with all keys that it made: they are refused from now on, their streams end. \
+        Cannot be undone: ask the user first. After calling: token_list shows it as revoked.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = RevokeParameters;
