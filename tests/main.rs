@@ -69,6 +69,7 @@ mod sdk;
 mod secrets;
 mod secrets_in_failures;
 mod secrets_store;
+mod service_manager;
 mod sessions;
 mod shutdown;
 mod signals;

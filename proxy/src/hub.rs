@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::replicas::{BEAT_EVERY, Replicas};
@@ -24,6 +24,7 @@ use crate::metrics::EdgeMetrics;
 use crate::reconfigure::Reconfigure;
 use crate::relay::RelayServer;
 use crate::replicas::ReplicaLink;
+use crate::service_manager::{ServiceManager, Unfinished};
 use crate::signals::Signals;
 use crate::upgrade::{Offer, Predecessor, Successor};
 
@@ -54,6 +55,8 @@ pub(crate) struct Hub {
     pub(crate) metrics: Arc<EdgeMetrics>,
     pub(crate) reconfigure: Reconfigure,
     pub(crate) signals: Signals,
+    /// The service manager that started this process.
+    pub(crate) service_manager: ServiceManager,
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     pub(crate) access_log: Option<AccessLogGuard>,
@@ -82,8 +85,8 @@ pub(crate) struct Succession {
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
-    /// Eight things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the look
-    /// for expired keys; a successor that is ready; a signal to stop.
+    /// Nine things wake it: the first scan is done; a SIGHUP; a SIGUSR1; the sweep of expired sessions; lost keys; the look for
+    /// expired keys; the watchdog of the service manager; a successor that is ready; a signal to stop.
     /// The timers of streams run beside it until the end.
     pub(crate) async fn run(mut self) {
         let mut stop = self.signals.stop_requested();
@@ -93,11 +96,9 @@ impl Hub {
         let mut stopped = std::pin::pin!(stopped);
         let mut reload_requests = self.signals.reload_requests();
         let mut reopen_requests = self.signals.reopen_requests();
-        let mut sweep = tokio::time::interval(SWEEP_EVERY);
-        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sweep = interval(SWEEP_EVERY);
         let mut lost_keys = self.reconfigure.keys.losses();
-        let mut expired_keys = tokio::time::interval(EXPIRED_KEYS_EVERY);
-        expired_keys.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut expired_keys = interval(EXPIRED_KEYS_EVERY);
         let first_scan = first_scan(
             self.serves_namespaces.then(|| Arc::clone(&self.reloader)),
             Arc::clone(&self.health),
@@ -108,9 +109,11 @@ impl Hub {
                 offer: self.succession.offer.clone(),
             },
             self.announcement.take(),
+            self.service_manager.starting(),
         );
         let mut first_scan = std::pin::pin!(first_scan);
         let mut scanned = false;
+        let mut watchdog = self.service_manager.sign_of_life_every().map(interval);
         let mut successor = None;
         let streams = self.service.clone();
         tokio::spawn(async move { streams.run_streams().await });
@@ -121,13 +124,17 @@ impl Hub {
                     if changed.is_err() {
                         break;
                     }
+                    let unfinished = self.service_manager.reloading();
                     let outcome = self.reconfigure.apply();
                     let reloader = Arc::clone(&self.reloader);
                     // A reload has one result: the worst of configuration, certificates and namespaces.
                     reloader.note(outcome);
                     // Not awaited here: a reload may install packages for minutes, and a stop must not wait for it.
                     if self.serves_namespaces {
-                        tokio::spawn(async move { report(reloader.reload().await) });
+                        tokio::spawn(async move {
+                            report(reloader.reload().await);
+                            drop(unfinished);
+                        });
                     }
                 }
                 Ok(()) = reopen_requests.changed() => {
@@ -137,7 +144,11 @@ impl Hub {
                         log.reopen();
                     }
                 }
-                _ = sweep.tick() => self.service.evict_expired().await,
+                _ = sweep.tick() => {
+                    self.service_manager.extend();
+                    self.service.evict_expired().await;
+                }
+                () = tick(watchdog.as_mut()) => self.service_manager.alive(),
                 Ok(()) = lost_keys.changed() => {
                     end_lost_principals(&self.service, &self.reconfigure.keys).await;
                 }
@@ -160,6 +171,7 @@ impl Hub {
     async fn drain(self, successor: Option<Successor>) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
+        self.service_manager.stopping(self.grace);
         // A reload that installs packages must not delay the stop.
         self.reloader.close();
         // Streams that are opened from now on end at once.
@@ -226,6 +238,21 @@ impl Hub {
     }
 }
 
+/// An interval whose ticks are late rather than many after a pause.
+fn interval(every: Duration) -> Interval {
+    let mut interval = tokio::time::interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// Waits for the next tick; for ever without an interval.
+async fn tick(interval: Option<&mut Interval>) {
+    match interval {
+        Some(interval) => drop(interval.tick().await),
+        None => std::future::pending().await,
+    }
+}
+
 /// Ends sessions and suspended calls of principals whose keys are no longer valid.
 async fn end_lost_principals(service: &Service, keys: &KeyStore) {
     let principals = keys.tables().snapshot().principals(SystemTime::now());
@@ -259,12 +286,14 @@ async fn first_scan(
     replicas: Arc<Replicas>,
     arrival: Arrival,
     announcement: Option<String>,
+    start: Unfinished,
 ) {
     if let Some(reloader) = reloader {
         report(reloader.reload().await);
     }
     health.set_ready();
     arrival.complete(&replicas).await;
+    drop(start);
     if let Some(text) = announcement {
         println!("{text}");
     }

@@ -35,6 +35,7 @@ mod rules;
 mod scratch;
 mod secrets_cli;
 mod serve;
+mod service_manager;
 mod session_key;
 mod session_store;
 mod signals;

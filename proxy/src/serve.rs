@@ -61,6 +61,7 @@ use crate::replicas::{ClientTls, ForwardMetrics, ReplicaLink, peers, reach};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::rules::Rules;
+use crate::service_manager::ServiceManager;
 use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
@@ -207,6 +208,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
         health: Arc::clone(&parts.health),
         metrics: Arc::clone(&parts.metrics),
         signals: signals.clone(),
+        service_manager: ServiceManager::of_environment(),
         grace: effective.config.replicas.grace,
         audit: parts.audit,
         access_log: access_log_guard,

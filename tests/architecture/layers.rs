@@ -147,6 +147,7 @@ const PROXY: &[&str] = &[
     "management",
     "reconfigure",
     "signals",
+    "service_manager",
     "relay",
     "hub",
     "serve",
