@@ -93,7 +93,7 @@ pub enum DataDirError {
     Newer {
         /// Path of the `version` file.
         path: PathBuf,
-        /// The format number in the file.
+        /// Format number of the data directory, as read from its `version` file.
         found: u64,
     },
     /// The `version` file does not hold a number.

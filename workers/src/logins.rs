@@ -25,7 +25,7 @@ pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
 struct UrlWord {
     /// Byte at which the word ends.
     end: usize,
-    /// Byte of the word's last `@`.
+    /// Position of the word's last `@`, in bytes from the beginning of the text.
     last_at: Option<usize>,
 }
 

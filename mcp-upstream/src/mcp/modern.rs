@@ -98,7 +98,7 @@ pub(super) async fn answer(
     })
 }
 
-/// The version in a request's header, if no era has it.
+/// The protocol version in a request's header, if the gateway does not know it: neither 2026-07-28 nor a legacy version.
 fn unknown(head: &McpHead) -> Option<&str> {
     let version = head.version.as_deref().map(str::trim)?;
     (version != VERSION && version.parse::<ProtocolVersion>().is_err()).then_some(version)

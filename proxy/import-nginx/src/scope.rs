@@ -56,7 +56,7 @@ impl<'a> Level<'a> {
 #[derive(Clone)]
 pub(crate) struct Scope<'a> {
     pub(crate) levels: Vec<Rc<Level<'a>>>,
-    /// The block whose conditions apply in all its locations.
+    /// The nginx `server` block around the directive: its `if` and `rewrite` directives apply to every location in it.
     pub(crate) server: Option<Rc<Level<'a>>>,
 }
 

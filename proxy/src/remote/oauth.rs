@@ -93,7 +93,8 @@ impl ClientAuths {
     }
 }
 
-/// The namespace of the server; and, where a person has to authorize the gateway, the authorizer.
+/// Key of an access token: the namespace of the remote server and, if a person authorized the gateway, the principal (or the
+/// operator) who did.
 type TokenKey = (NamespaceName, Option<Authorizer>);
 
 /// The token of a server, or of a principal at a server.

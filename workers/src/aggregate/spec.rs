@@ -66,8 +66,8 @@ pub struct Member {
 /// Kind of a member.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MemberKind {
-    /// A program, `sh -c COMMAND` in `command` and `args`. Its `restart` is the member's; the default is `on-failure` in a
-    /// gateway and `never` on stdio.
+    /// A program, run by a shell: `command` is `sh`, `args` are `-c` and the command from the file. `restart` is as the file
+    /// sets it for this member; otherwise `on-failure` if a gateway serves the aggregate, `never` if it is served on stdio.
     Stdio(Box<StdioServerConfig>),
     /// A server that is reached over HTTP.
     Remote(Box<RemoteServerConfig>),

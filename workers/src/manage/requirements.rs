@@ -278,7 +278,7 @@ fn lines(text: &str) -> Vec<String> {
     // A line that ends with a backslash continues in the next one.
     let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
-    // An option may hold the credentials of an index, and so may a URL.
+    // Leaves out lines that are options, and redacts URLs in the others: both may hold the credentials of a package index.
     let asks = |line: &&str| line.starts_with(|c: char| c.is_ascii_alphanumeric());
     let bare = |line: &str| {
         let words = line.split(" #").next().unwrap_or(line).split_whitespace();

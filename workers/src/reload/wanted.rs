@@ -136,8 +136,9 @@ impl DesiredNamespace {
 
     /// Returns true if `current` is in the wanted state already, with the right worker.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
-        // A namespace with a failed update is as wanted again once the change was taken back; the issue must go. Names,
-        // secrets and files that are no sources are outside of the content, and their issues are published all the same.
+        // After a failed update, the running namespace has the wanted content again once its files are changed back, but must be
+        // published anew so that the issue of the failed update disappears. Issues about name collisions, missing secrets and
+        // files that are not read as tools are compared too: the content hash does not cover their causes.
         let told = [
             COLLISION,
             MISSING_SECRET,

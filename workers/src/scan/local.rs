@@ -96,7 +96,8 @@ impl LocalFiles {
         !self.places.is_empty()
     }
 
-    /// The folders that an installer may build packages in.
+    /// Paths of the local packages that requirements name, installed or editable: an installer builds them in their own
+    /// folders and may leave files there. Folders given by `--find-links` are not among them.
     pub(crate) fn built_in(&self) -> impl Iterator<Item = &Path> {
         let built = self.places.iter().filter(|(_, how)| **how != Use::Links);
         built.map(|(path, _)| path.as_path())

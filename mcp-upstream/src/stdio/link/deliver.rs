@@ -59,8 +59,8 @@ impl Lanes {
         }))
     }
 
-    /// Records that the link is read in this runtime from now on. Responses to calls that began before still arrive by their
-    /// lanes.
+    /// Records the runtime in which the link is read from now on. Responses to earlier calls still go through the queue of their
+    /// caller's runtime.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
     }

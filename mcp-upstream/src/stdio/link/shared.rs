@@ -213,7 +213,8 @@ impl LinkCore {
         let appended = {
             let mut outbox = pipe.outbox();
             let appended = outbox.append(size, write);
-            // A turn to write is taken only by a caller that writes.
+            // Takes the turn only for a caller that will write: it moves the pipe out of the outbox, and nothing else can be
+            // written until the pipe is back.
             appended.map(|start| (start, at_once.then(|| outbox.own_turn()).flatten()))
         };
         match appended {

@@ -142,7 +142,8 @@ impl ReadingContext<'_> {
         Ok(capabilities.to_owned())
     }
 
-    /// All entries of a list, except entries without a name or without space.
+    /// Entries of a member's list, up to [`ENTRIES_MAX`]. Left out are entries without a name or with a name that is too long,
+    /// definitions that no client could use, and all entries after the member's offer has reached its maximum size.
     async fn list(
         &self,
         method: &str,

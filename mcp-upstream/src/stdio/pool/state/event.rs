@@ -165,7 +165,7 @@ pub(in crate::stdio) enum LeaseRefusal {
     Dead,
     /// The session's state is lost with the former process.
     StateLost,
-    /// The process did not start, or could not be opened.
+    /// The process did not start, or the MCP handshake with it failed.
     Failed(CallError),
     /// The session that the process was for has ended.
     SessionClosed,
