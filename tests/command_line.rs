@@ -625,3 +625,94 @@ fn a_session_key_that_replicas_would_not_share_is_warned_of_by_check_and_ends_se
         );
     }
 }
+
+#[test]
+fn check_lists_all_faults_of_a_file_with_line_column_and_nearest_key() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("tooldock.yaml");
+    let text = r#"
+listeners:
+  - { name: a, adress: "127.0.0.1:1", address: "127.0.0.1:8000" }
+  - { name: b, address: 5 }
+  - { name: c, address: "127.0.0.1:8001", profile: manager, auth: none }
+admission:
+  cidrs: { allow: [10.0.0.0/99] }
+namespaces:
+  defaults: { max_concurrency: 0, timeout: soon }
+upstreams:
+  stdio:
+    files: { comand: npx, command: npx, env: 5 }
+  remote:
+    X!: { backends: ["http://127.0.0.1:1/mcp"] }
+    billing: { backends: ["ftp://x"], mode: sideways }
+sesions: { store: disk }
+"#;
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let output = tooldock(&["check", "-c", file], &TOKENS);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for (key, reason, line) in [
+        ("listeners[0].adress", "did you mean `address`?", 3),
+        ("listeners[1].address", "write IP:PORT", 4),
+        ("listeners[2].auth", "management tools", 5),
+        ("admission.cidrs.allow[0]", "10.0.0.0/99", 7),
+        ("namespaces.defaults.max_concurrency", "between 1 and", 9),
+        ("namespaces.defaults.timeout", "expected a duration", 9),
+        (
+            "upstreams.stdio.files.comand",
+            "did you mean `command`?",
+            12,
+        ),
+        ("upstreams.stdio.files.env", "", 12),
+        ("upstreams.remote.X!", "invalid namespace name", 14),
+        ("upstreams.remote.billing.backends[0]", "", 15),
+        ("upstreams.remote.billing.mode", "", 15),
+        ("sesions", "did you mean `sessions`?", 16),
+    ] {
+        let place = format!(" at line {line} column ");
+        let is_it = |told: &&str| {
+            told.starts_with(&format!("tooldock: {file}: {key}")) && told.contains(&place)
+        };
+        let told: Vec<_> = said.lines().filter(is_it).collect();
+        assert_eq!(told.len(), 1, "{key}: {said}");
+        assert!(told[0].contains(reason), "{told:?}");
+    }
+    assert_eq!(said.lines().count(), 12, "{said}");
+    // A start names the first.
+    let started = stderr(&tooldock(&["serve", "-c", file], &TOKENS));
+    assert_eq!(started.lines().count(), 1, "{started}");
+    assert!(started.contains(" at line "), "{started}");
+}
+
+#[test]
+fn check_names_duplicate_keys_and_tabs_with_their_lines() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("tooldock.yaml");
+    let said = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = tooldock(&["check", "-c", file.to_str().unwrap()], &TOKENS);
+        assert_eq!(output.status.code(), Some(2));
+        stderr(&output)
+    };
+    let twice = said("threads: 1\nnamespaces:\n  defaults: {}\n  defaults: {}\nthreads: 2\n");
+    let expected = "duplicate key namespaces.defaults at line 4 column 3: it stands at line 3 column 3 already; \
+                    duplicate key threads at line 5 column 1: it stands at line 1 column 1 already";
+    assert!(twice.contains(expected), "{twice}");
+    let tab = said("namespaces:\n  defaults:\n\ttimeout: 5s\n");
+    assert!(tab.contains("a tab indents line 3, use spaces"), "{tab}");
+}
+
+#[test]
+fn a_strict_check_refuses_warnings() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("tooldock.yaml");
+    let text = "listeners: [{ name: a, address: \"0.0.0.0:8000\" }]\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let lenient = tooldock(&["check", "-c", file], &TOKENS);
+    assert_eq!(lenient.status.code(), Some(0), "{}", stderr(&lenient));
+    let strict = tooldock(&["check", "--strict", "-c", file], &TOKENS);
+    assert_eq!(strict.status.code(), Some(2));
+    assert!(stderr(&strict).contains("--strict"), "{}", stderr(&strict));
+}

@@ -95,6 +95,12 @@ pub(crate) fn report(effective: &Effective, servers: &ServerCheck) -> Result<Str
     Ok(report)
 }
 
+/// The number of warnings in a report: of the `whole` configuration, or about what `check PATH` names.
+pub(crate) fn warnings(effective: &Effective, checked: &ServerCheck, whole: bool) -> usize {
+    let of_configuration = if whole { effective.warnings.len() } else { 0 };
+    of_configuration + checked.findings.iter().filter(|it| !it.is_error).count()
+}
+
 /// The output of `check PATH`.
 pub(crate) fn report_on(path: &Path, checked: &ServerCheck) -> String {
     let mut report = String::new();

@@ -70,6 +70,9 @@ pub(crate) struct CheckArgs {
     /// How findings are printed: `github` prints annotations of GitHub Actions alone, a line each
     #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
     pub(crate) format: CheckFormat,
+    /// Let warnings fail the check, too (status 2), as a pipeline wants it
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 /// The output of `tooldock check`.

@@ -21,12 +21,14 @@ pub(crate) mod dev_tokens;
 mod document;
 mod environment;
 mod error;
+mod faults;
 mod keys;
 mod listener;
 mod live;
 mod log_pattern;
 mod observability;
 mod off;
+mod positions;
 mod process;
 mod profile;
 mod relay;
@@ -64,6 +66,7 @@ use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;
 use self::environment::{SaidBy, port_variable_of};
 pub(crate) use self::error::ConfigError;
+pub(crate) use self::faults::{LeftOut, all as load_or_all_faults};
 pub(crate) use self::keys::KeysConfig;
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
 pub(crate) use self::log_pattern::{LogField, LogPattern};
@@ -228,6 +231,18 @@ pub(crate) struct LoadOptions {
     pub(crate) environment: Environment,
     /// Tokens for processes that have none configured. Made once, so that a reload keeps them.
     pub(crate) generated: GeneratedTokens,
+    /// Keys of the file that are passed over. Empty but for a check that looks for further faults.
+    pub(crate) left_out: LeftOut,
+}
+
+impl LoadOptions {
+    /// The configuration file: the file named on the command line, or the default file if it exists.
+    fn source(&self) -> Option<PathBuf> {
+        match &self.file {
+            Some(file) => Some(file.clone()),
+            None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),
+        }
+    }
 }
 
 /// The configuration in force, checked.
@@ -465,6 +480,7 @@ pub(crate) fn load_for_command(
             None => environment,
         },
         generated: GeneratedTokens::new().map_err(|error| error.to_string())?,
+        left_out: LeftOut::default(),
     };
     let mut effective = load(&options).map_err(|error| error.to_string())?;
     if let Some(problem) = effective.data_file_problem() {
@@ -502,11 +518,8 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
         role: options.environment.role(options.role)?,
         ..options.clone()
     };
-    let source = match &options.file {
-        Some(file) => Some(file.clone()),
-        None => Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists()),
-    };
-    let (config, tree) = document::read_file(source.as_deref())?;
+    let source = options.source();
+    let (config, tree) = document::read_file(source.as_deref(), &options.left_out)?;
     // The data directory decides which second file is read, so the data directory is determined first.
     let configured = options
         .environment

@@ -58,7 +58,9 @@ use tooldock_workers::keys::KeyStore;
 
 use crate::check::Target;
 use crate::cli::{CheckArgs, CheckFormat, Cli, Command, Role, ServeArgs};
-use crate::config::{ConfigError, Effective, Environment, GeneratedTokens, LoadOptions, Purpose};
+use crate::config::{
+    self, ConfigError, Effective, Environment, GeneratedTokens, LeftOut, LoadOptions, Purpose,
+};
 
 /// Exit code of bad usage or configuration.
 const EXIT_USAGE: u8 = 2;
@@ -104,17 +106,21 @@ fn serve(arguments: ServeArgs) -> ExitCode {
     if let Some(option) = arguments.unsupported() {
         return refuse(format_args!("{option}: not supported by this version"));
     }
-    let options = |generated| LoadOptions {
+    let options = LoadOptions {
         file: arguments.config,
         role: arguments.role,
         dev: arguments.dev,
         purpose: Purpose::Serve,
         environment: Environment::of_process(),
-        generated,
+        generated: match GeneratedTokens::new() {
+            Ok(generated) => generated,
+            Err(error) => return refuse(error),
+        },
+        left_out: LeftOut::default(),
     };
-    let effective = match load(options) {
+    let effective = match load(&options) {
         Ok(effective) => effective,
-        Err(error) => return refuse(error),
+        Err(error) => return refuse(error.located(&options)),
     };
     match run(effective, arguments.upgrade) {
         Ok(()) => ExitCode::SUCCESS,
@@ -139,17 +145,21 @@ fn check(arguments: CheckArgs) -> ExitCode {
         Some(Target::DataDir(data)) => Environment::of_process().with_data_dir(data),
         _ => Environment::of_process(),
     };
-    let options = |generated| LoadOptions {
+    let options = LoadOptions {
         file: arguments.config,
         role: Role::All,
         dev: false,
         purpose: Purpose::Check,
         environment,
-        generated,
+        generated: match GeneratedTokens::new() {
+            Ok(generated) => generated,
+            Err(error) => return refuse(error),
+        },
+        left_out: LeftOut::default(),
     };
-    let effective = match load(options) {
+    let effective = match config::load_or_all_faults(&options, load) {
         Ok(effective) => effective,
-        Err(error) => return refuse(error),
+        Err(faults) => return refuse_all(faults),
     };
     let checked = match &target {
         Some(target) => check::part(&effective, target),
@@ -175,13 +185,19 @@ fn check(arguments: CheckArgs) -> ExitCode {
         Some(Err(error)) => refuse(error),
         _ => printed,
     };
+    let printed = match check::warnings(&effective, &checked, whole) {
+        count if arguments.strict && count > 0 => {
+            refuse(format_args!("{count} warnings, which --strict refuses"))
+        }
+        _ => printed,
+    };
     // The gateway would start without these servers: all of them are reported at once.
     check::errors(&checked).fold(printed, |_, error| refuse(error))
 }
 
 /// Loads the configuration and reads every certificate it names.
-fn load(options: impl FnOnce(GeneratedTokens) -> LoadOptions) -> Result<Effective, ConfigError> {
-    let effective = config::load(&options(GeneratedTokens::new()?))?;
+fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
+    let effective = config::load(options)?;
     access_log::check(
         &effective.config.observability.access_log,
         &effective.data_dir,
@@ -196,6 +212,13 @@ fn print(text: &str) -> ExitCode {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }
+}
+
+fn refuse_all(reasons: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
+    for reason in reasons {
+        refuse(reason);
+    }
+    ExitCode::from(EXIT_USAGE)
 }
 
 fn refuse(reason: impl std::fmt::Display) -> ExitCode {

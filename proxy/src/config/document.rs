@@ -16,6 +16,8 @@ use tooldock_workers::external::StdioServersConfig;
 use tooldock_workers::regular_file;
 use tooldock_workers::yaml::{self, Value};
 
+use super::faults::LeftOut;
+use super::positions::{Position, Positions};
 use super::{Config, ConfigError};
 
 /// Maximum size of a configuration file, in bytes. Configurations are written by hand; a larger file is some other
@@ -40,9 +42,13 @@ struct DataFileUpstreams {
 }
 
 /// Reads the configuration file, if there is one: all keys, and the tree of the keys that the file sets.
-pub(super) fn read_file(file: Option<&Path>) -> Result<(Config, Value), ConfigError> {
+/// Keys that are left out are as if the file did not set them.
+pub(super) fn read_file(
+    file: Option<&Path>,
+    left_out: &LeftOut,
+) -> Result<(Config, Value), ConfigError> {
     match file {
-        Some(file) => parse(file, &read(file)?),
+        Some(file) => parse(file, &read(file)?, left_out),
         None => Ok((Config::default(), Value::Null)),
     }
 }
@@ -52,7 +58,8 @@ pub(super) fn parse_text(text: &str) -> Result<Config, ConfigError> {
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(file_error(Path::new("configuration"), "larger than 1 MiB"));
     }
-    parse(Path::new("configuration"), text).map(|(config, _)| config)
+    let file = Path::new("configuration");
+    parse(file, text, &LeftOut::default()).map(|(config, _)| config)
 }
 
 /// The path of `$DATA/config.yaml`.
@@ -73,7 +80,8 @@ pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, Co
         Err(error) if is_absence(&error) => return Ok(None),
         Err(error) => return Err(file_error(&file, error)),
     };
-    let (_, over): (DataFile, Value) = parse(&file, &text_of(&file, open)?)?;
+    let text = text_of(&file, open)?;
+    let (_, over): (DataFile, Value) = parse(&file, &text, &LeftOut::default())?;
     Ok(Some(DataFileTree(over)))
 }
 
@@ -115,11 +123,12 @@ fn text_of(file: &Path, open: File) -> Result<String, ConfigError> {
 fn parse<T: DeserializeOwned + Default>(
     file: &Path,
     text: &str,
+    left_out: &LeftOut,
 ) -> Result<(T, Value), ConfigError> {
     if !yaml::readable_in_time(text.as_bytes()) {
         return Err(file_error(file, yaml::UNREADABLE));
     }
-    let tree = yaml::from_str(text).map_err(|error| file_error(file, error))?;
+    let mut tree = yaml::from_str(text).map_err(|error| syntax_error(file, text, &error))?;
     if let Some(tag) = tag_in(&tree) {
         return Err(file_error(
             file,
@@ -129,9 +138,60 @@ fn parse<T: DeserializeOwned + Default>(
     if matches!(tree, Value::Null) {
         return Ok((T::default(), tree));
     }
-    let typed = serde_path_to_error::deserialize(yaml::Deserializer::from_str(text))
-        .map_err(|error| ConfigError::in_file(file, error))?;
+    let typed = match left_out.is_empty() {
+        true => serde_path_to_error::deserialize(yaml::Deserializer::from_str(text)),
+        false => {
+            leave_out(&mut tree, "", left_out);
+            serde_path_to_error::deserialize(tree.clone())
+        }
+    };
+    let typed = typed.map_err(|error| ConfigError::in_file(file, error))?;
     Ok((typed, tree))
+}
+
+/// The line and column of a key in a file, or of the nearest key around it. `None` if the file cannot be read.
+pub(super) fn position(file: &Path, key: &str) -> Option<Position> {
+    Positions::of(&read(file).ok()?).nearest(key)
+}
+
+/// The error for a text that is no YAML.
+fn syntax_error(file: &Path, text: &str, error: &yaml::Error) -> ConfigError {
+    if let Some(duplicates) = Positions::of(text).duplicates() {
+        return file_error(file, duplicates);
+    }
+    let indented_by_tab = |line: &str| line.trim_start_matches(' ').starts_with('\t');
+    match text.lines().position(indented_by_tab) {
+        Some(index) => file_error(
+            file,
+            format!("{error}: a tab indents line {}, use spaces", index + 1),
+        ),
+        None => file_error(file, error),
+    }
+}
+
+/// Removes the keys that are left out from a tree, whose path is `path`. The reader limits nesting to 128, so recursion is bounded.
+fn leave_out(tree: &mut Value, path: &str, left_out: &LeftOut) {
+    match tree {
+        Value::Mapping(entries) => entries.retain(|key, value| {
+            let key = key.as_str().unwrap_or_default();
+            let path = match path {
+                "" => key.to_owned(),
+                parent => format!("{parent}.{key}"),
+            };
+            leave_out(value, &path, left_out);
+            !left_out.has(&path)
+        }),
+        Value::Sequence(values) => {
+            let mut index = 0;
+            values.retain_mut(|value| {
+                let path = format!("{path}[{index}]");
+                index += 1;
+                leave_out(value, &path, left_out);
+                !left_out.has(&path)
+            });
+        }
+        _ => {}
+    }
 }
 
 /// The first tag of a key or a value in the tree. The reader limits nesting to 128, so recursion is bounded.
@@ -200,20 +260,20 @@ mod tests {
     #[test]
     fn a_file_of_comments_is_the_default() {
         let (config, _): (Config, Value) =
-            parse(Path::new("x.yaml"), "# nothing\n").expect("empty");
+            parse(Path::new("x.yaml"), "# nothing\n", &LeftOut::default()).expect("empty");
         assert_eq!(config, Config::default());
     }
 
     #[test]
     fn deep_nesting_is_refused_without_a_panic() {
         let text = format!("a: {}", "[".repeat(2_000));
-        assert!(parse::<Config>(Path::new("x.yaml"), &text).is_err());
+        assert!(parse::<Config>(Path::new("x.yaml"), &text, &LeftOut::default()).is_err());
     }
 
     #[test]
     fn brackets_that_would_keep_the_reader_busy_are_not_read() {
         let text = format!("a: {}", "[".repeat(100_000));
-        let error = parse::<Config>(Path::new("x.yaml"), &text)
+        let error = parse::<Config>(Path::new("x.yaml"), &text, &LeftOut::default())
             .expect_err("refused")
             .to_string();
         assert!(error.contains("too many brackets"), "{error}");
@@ -244,7 +304,7 @@ mod tests {
     fn a_huge_file_is_refused() {
         let file = tempfile::NamedTempFile::new().expect("file");
         std::fs::write(file.path(), "#".repeat(FILE_BYTES_MAX as usize + 1)).expect("write");
-        let error = read_file(Some(file.path())).expect_err("too large");
+        let error = read_file(Some(file.path()), &LeftOut::default()).expect_err("too large");
         assert!(error.to_string().ends_with("larger than 1 MiB"), "{error}");
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use tooldock_workers::yaml;
 
+use super::{LoadOptions, document};
+
 /// The reason in every refusal of a feature that this version lacks.
 pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
 
@@ -72,6 +74,47 @@ impl ConfigError {
         }
     }
 
+    /// The path of the key that the error is about, if it is about one.
+    pub(super) fn path(&self) -> Option<&str> {
+        match self {
+            Self::FileKey { key, .. } | Self::Key { key, .. } => Some(key),
+            Self::File { .. } | Self::Variable { .. } | Self::Randomness(_) => None,
+        }
+    }
+
+    /// The same fault of the key `path`.
+    pub(super) fn at(mut self, path: &str) -> Self {
+        if let Self::FileKey { key, .. } | Self::Key { key, .. } = &mut self {
+            path.clone_into(key);
+        }
+        self
+    }
+
+    /// Adds the line and column of the key, if a file sets it.
+    pub(crate) fn located(self, options: &LoadOptions) -> Self {
+        const PLACE: &str = " at line ";
+        let (file, key, reason) = match self {
+            Self::FileKey { file, key, reason } => (Some(file), key, reason),
+            Self::Key { key, reason } => (None, key, reason),
+            other => return other,
+        };
+        let is_of_file = file.is_some();
+        let source = file.or_else(|| options.source());
+        let position = match &source {
+            Some(file) if !reason.contains(PLACE) => document::position(file, &key),
+            _ => None,
+        };
+        match (source, position) {
+            (Some(file), Some(position)) => Self::FileKey {
+                file,
+                key,
+                reason: format!("{reason} at {position}"),
+            },
+            (Some(file), None) if is_of_file => Self::FileKey { file, key, reason },
+            _ => Self::Key { key, reason },
+        }
+    }
+
     /// Makes an error about a value in `file` that does not pass the checks of the whole configuration.
     pub(super) fn of_file(file: &Path, error: Self) -> Self {
         match error {
@@ -116,7 +159,7 @@ fn plain_reason(key: &str, message: &str) -> String {
         .iter()
         .find_map(|path| message.strip_prefix(path)?.strip_prefix(": "))
         .unwrap_or(&message);
-    message
+    with_nearest(&message)
         .replacen("invalid value: string ", "invalid value ", 1)
         .replacen(
             "expected parsable string",
@@ -129,3 +172,26 @@ fn plain_reason(key: &str, message: &str) -> String {
             1,
         )
 }
+
+/// Adds the nearest key to an error about a key that does not exist: "unknown field `adress`, expected one of `address`, …".
+fn with_nearest(message: &str) -> String {
+    let Some((field, rest)) = message
+        .strip_prefix("unknown field `")
+        .and_then(|rest| rest.split_once('`'))
+    else {
+        return message.to_owned();
+    };
+    // Every second part stands between quotes.
+    let known = rest.split('`').skip(1).step_by(2);
+    let distances = known.map(|known| (strsim::damerau_levenshtein(known, field), known));
+    match distances.min() {
+        Some((distance, known)) if distance <= DISTANCE_MAX.min(field.chars().count() / 2) => {
+            let rest = rest.replacen(", expected", " Expected", 1);
+            format!("unknown field `{field}`: did you mean `{known}`?{rest}")
+        }
+        _ => message.to_owned(),
+    }
+}
+
+/// Maximum number of wrong characters in a mistyped key.
+const DISTANCE_MAX: usize = 3;

@@ -1,0 +1,133 @@
+//! All faults of a configuration file, for `tooldock check`.
+//!
+//! Loading ends with the first fault. So the faulty key is left out of the file, in memory, and the rest is loaded again, until
+//! nothing is wrong or the fault is in no key of the file.
+
+use super::{ConfigError, LoadOptions};
+
+/// Maximum number of faults in one report.
+const FAULTS_MAX: usize = 100;
+
+/// Keys of the configuration file that loading passes over, by their paths in the file, as `listeners[0].name`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut(Vec<String>);
+
+impl LeftOut {
+    /// Returns true if every key counts.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns true if the key with this path is passed over.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|it| it == path)
+    }
+
+    /// Returns true if something within the key with this path is passed over, or the key itself.
+    fn touches(&self, path: &str) -> bool {
+        let within = |it: &String| {
+            it.strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        self.0.iter().any(within)
+    }
+
+    /// The path in the file of a key whose path in what was left is `path`: entries of a list that were passed over are not
+    /// counted there.
+    fn in_file(&self, path: &str) -> String {
+        let mut original = String::with_capacity(path.len());
+        let mut rest = path;
+        while let Some(at) = rest.find('[') {
+            original.push_str(&rest[..at]);
+            let Some((index, further)) = rest[at + 1..].split_once(']') else {
+                break;
+            };
+            let Ok(index) = index.parse() else {
+                original.push('[');
+                rest = &rest[at + 1..];
+                continue;
+            };
+            let mut left = (0..).filter(|it: &usize| !self.has(&format!("{original}[{it}]")));
+            let counted = left.nth(index).unwrap_or(index);
+            original.push_str(&format!("[{counted}]"));
+            rest = further;
+        }
+        original.push_str(rest);
+        original
+    }
+}
+
+/// Loads a configuration, or finds all that is wrong with it. `load` loads it without the keys that are left out.
+///
+/// # Errors
+///
+/// The faults, in the order in which they were found: first keys that do not exist and values of the wrong form, then values that
+/// do not fit each other.
+pub(crate) fn all<T>(
+    options: &LoadOptions,
+    load: impl Fn(&LoadOptions) -> Result<T, ConfigError>,
+) -> Result<T, Vec<ConfigError>> {
+    let mut options = options.clone();
+    let mut faults = Vec::new();
+    loop {
+        let error = match load(&options) {
+            Ok(loaded) if faults.is_empty() => return Ok(loaded),
+            Ok(_) => return Err(faults),
+            Err(error) => error,
+        };
+        let Some(key) = error.path().map(|path| options.left_out.in_file(path)) else {
+            // A fault of a file may come from what was left out; a variable's does not.
+            if faults.is_empty() || matches!(error, ConfigError::Variable { .. }) {
+                faults.push(error);
+            }
+            return Err(faults);
+        };
+        // A value that was left out may be what is missing now.
+        if !options.left_out.touches(&key) {
+            faults.push(error.at(&key).located(&options));
+        }
+        let is_known = options.left_out.has(&key);
+        options.left_out.0.push(key);
+        if is_known || faults.len() == FAULTS_MAX {
+            return Err(faults);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left_out(paths: &[&str]) -> LeftOut {
+        LeftOut(paths.iter().map(|&it| it.to_owned()).collect())
+    }
+
+    #[test]
+    fn entries_of_lists_keep_the_numbers_that_they_have_in_the_file() {
+        let left = left_out(&["a[0]", "a[2]", "b[1].c[0]"]);
+        for (path, in_file) in [
+            ("a[0].x", "a[1].x"),
+            ("a[1]", "a[3]"),
+            ("b[1].c[0]", "b[1].c[1]"),
+            ("b[0].c[0]", "b[0].c[0]"),
+            ("d", "d"),
+        ] {
+            assert_eq!(left.in_file(path), in_file);
+        }
+    }
+
+    #[test]
+    fn a_key_is_touched_by_what_stands_within_it_alone() {
+        let left = left_out(&["a.b[0].c"]);
+        for (path, touched) in [
+            ("a", true),
+            ("a.b", true),
+            ("a.b[0].c", true),
+            ("a.b[0].cd", false),
+            ("a.b[0].c.d", false),
+            ("ab", false),
+        ] {
+            assert_eq!(left.touches(path), touched, "{path}");
+        }
+    }
+}
