@@ -119,6 +119,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
     let _ = write!(
         text,
         "\n\
+         {page}\
          ToolDock serves {url}\n\
          Tools live in   {tools}\n\
          Bearer token    {bearer}{kept}\n\
@@ -137,6 +138,7 @@ pub(crate) fn announce(effective: &Effective) -> String {
          Configuration of Claude Code (.mcp.json) and Cursor (mcp.json); docs/clients.md has others:\n\
          {client}\n\
          \n",
+        page = page(effective),
         tools = effective.data_dir.join("tools").display(),
         kept = match generated.bearer {
             true => format!(
@@ -147,6 +149,19 @@ pub(crate) fn announce(effective: &Effective) -> String {
         },
     );
     text
+}
+
+/// The line with the address of the web UI, if there is one.
+fn page(effective: &Effective) -> String {
+    let mut listeners = effective.served_listeners().map(|(_, listener)| listener);
+    match listeners.find(|listener| listener.profile == ProfileName::V1Web) {
+        Some(listener) => format!(
+            "Open            {}/ in a browser: user {}, password: the bearer token\n",
+            listener.url(),
+            effective.web.user
+        ),
+        None => String::new(),
+    }
 }
 
 /// A token as it is printed: itself if it was made for this run, else the name of its variable.
@@ -212,6 +227,36 @@ mod tests {
             client["mcpServers"]["tooldock-shared"]["url"],
             "http://127.0.0.1:4711/mcp"
         );
+    }
+
+    #[test]
+    fn the_web_ui_is_on_and_its_address_comes_first_unless_the_file_lists_listeners() {
+        let (_dir, file) = write("");
+        let effective = served_dev(&file, &[("WEB_PORT", "4712")]).expect("valid");
+        let first = "Open            http://127.0.0.1:4712/ in a browser: user admin, password: the bearer token";
+        let text = announce(&effective);
+        assert_eq!(text.trim_start().lines().next(), Some(first), "{text}");
+
+        let (_dir, file) = write("listeners: [{ name: a, address: \"127.0.0.1:4713\" }]");
+        let effective = served_dev(&file, &[]).expect("valid");
+        assert!(!announce(&effective).contains("in a browser"));
+    }
+
+    #[test]
+    fn a_port_that_another_program_has_does_not_end_a_trial_run_and_a_reload_keeps_the_port() {
+        let usual = ProfileName::V1Web.usual_port();
+        // Another test or program may have the port already.
+        let _taken = std::net::TcpListener::bind(("127.0.0.1", usual));
+        let (_dir, file) = write("");
+        let effective = served_dev(&file, &[]).expect("valid");
+        let port = |effective: &Effective| {
+            let mut listeners = effective.config.listeners.iter();
+            let web = listeners.find(|it| it.profile == ProfileName::V1Web);
+            web.expect("a listener").address.port()
+        };
+        assert_ne!(port(&effective), Some(usual));
+        let reloaded = effective.reload().expect("valid");
+        assert_eq!(port(&reloaded), port(&effective));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use tooldock_workers::yaml::Value;
 use super::document::{self, DataFileTree};
 use super::environment::blame;
 use super::{
-    Config, ConfigError, Effective, LoadOptions, Purpose, Settings, live, unsupported, validate,
+    Config, ConfigError, Effective, LoadOptions, Purpose, Role, Settings, live, unsupported,
+    validate, web,
 };
 
 /// `$DATA/config.yaml` of a loaded configuration.
@@ -144,6 +145,9 @@ impl Layers<'_> {
             };
             let ignored = ignored.iter().chain(&kept).chain(&unfit);
             in_vain.extend(ignored.map(|it| format!("{}: {it}", file.display())));
+        }
+        if options.dev && options.role == Role::All && self.tree.get("listeners").is_none() {
+            config.listeners.push(web::trial_listener(self.before));
         }
         let mut settings = Settings::new(config, options.role);
         settings.warnings = in_vain;

@@ -1,5 +1,9 @@
 //! Settings of the web UI that only variables set: the user name of browsers, and the data directory's path on the
-//! host.
+//! host. And the web UI's listener of a trial run.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use super::{Effective, ListenerConfig, ProfileName};
 
 /// The settings of the web UI that have no key in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,4 +21,21 @@ impl Default for WebSettings {
             host_data_dir: "./tooldock_data".to_owned(),
         }
     }
+}
+
+/// The listener of the web UI that a trial run has beside the default listeners. On another port than the usual one if a program
+/// has that, since nothing in a trial run should need a choice of ports; a reload keeps the port of the running process.
+pub(super) fn trial_listener(before: Option<&Effective>) -> ListenerConfig {
+    let profile = ProfileName::V1Web;
+    let is_web = |it: &&ListenerConfig| it.profile == profile;
+    if let Some(running) = before.and_then(|it| it.config.listeners.iter().find(is_web)) {
+        return running.clone();
+    }
+    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, profile.usual_port()));
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let free = [usual, any].into_iter().find_map(|address| {
+        let bound = TcpListener::bind(address).ok()?;
+        bound.local_addr().ok()
+    });
+    ListenerConfig::new("web", free.unwrap_or(usual).into(), profile)
 }
