@@ -24,7 +24,7 @@ const ADD: &str = r#"
 from fastmcp.tools import tool
 
 @tool
-def add(a: int, b: int) -> int:
+def add(b: int, a: int) -> int:
     """Adds."""
     return a + b
 "#;
@@ -456,6 +456,10 @@ async fn a_namespace_is_made_written_called_rolled_back_and_found_in_the_log() {
     );
     let tool = web.get("/api/namespaces/team1/tool?name=add").await.1;
     assert_eq!(tool["inputSchema"]["properties"]["a"]["type"], "integer");
+    let written = web.request("GET", "/api/namespaces/team1/tool?name=add");
+    let written = sent(written).await.text().await.expect("a text");
+    let place = |name: &str| written.find(&format!("\"{name}\":{{")).expect(name);
+    assert!(place("b") < place("a"), "the author's order: {written}");
     assert_eq!(
         code(&web.get("/api/namespaces/team1/tool?name=no").await),
         (404, "tool_not_found")

@@ -1,7 +1,10 @@
 //! `/api/namespaces`: the served namespaces, the condition of each, and its tools.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_workers::issue::Issue;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
@@ -167,7 +170,7 @@ pub(super) async fn tools(
             || tool.name().to_lowercase().contains(&wanted)
             || tool.description().to_lowercase().contains(&wanted)
     });
-    let tools = tools.map(|tool| told(tool, false));
+    let tools = tools.map(|tool| json!(ToolDescription::without_schemas(tool)));
     request.page(
         "tools",
         tools.collect(),
@@ -191,7 +194,7 @@ pub(super) async fn tool(
         Err(failed) => return Ok(error::rest_call(&failed, caller)),
     };
     match View::of(caller, &namespace).tool(&list, wanted) {
-        Some(tool) => json_of(&told(tool, true)),
+        Some(tool) => json_of(&ToolDescription::of(tool)),
         None => Err(WebFailure::not_found(
             "tool_not_found",
             format!("The namespace {} has no tool of that name", namespace.name),
@@ -199,25 +202,42 @@ pub(super) async fn tool(
     }
 }
 
-/// A tool as the API shows it; absent values have no key.
-fn told(tool: &ToolEntry, schemas: bool) -> Value {
-    let mut told = json!({
-        "name": tool.name(),
-        "description": tool.description(),
-        "filename": tool.filename(),
-    });
-    if let Some(title) = tool.title() {
-        told["title"] = title.into();
-    }
-    let raw = [
-        ("annotations", tool.annotations()),
-        ("inputSchema", tool.input_schema().filter(|_| schemas)),
-        ("outputSchema", tool.output_schema().filter(|_| schemas)),
-    ];
-    for (key, value) in raw {
-        if let Some(value) = value.and_then(|it| serde_json::from_str::<Value>(it.get()).ok()) {
-            told[key] = value;
+/// A tool as the API shows it; absent values have no key. Schemas are written as they were declared, since forms show arguments
+/// in the author's order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolDescription<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<Cow<'a, str>>,
+    description: Cow<'a, str>,
+    filename: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_schema: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a RawValue>,
+}
+
+impl<'a> ToolDescription<'a> {
+    fn of(tool: &'a ToolEntry) -> Self {
+        Self {
+            name: tool.name(),
+            title: tool.title(),
+            description: tool.description(),
+            filename: tool.filename(),
+            annotations: tool.annotations(),
+            input_schema: tool.input_schema(),
+            output_schema: tool.output_schema(),
         }
     }
-    told
+
+    fn without_schemas(tool: &'a ToolEntry) -> Self {
+        Self {
+            input_schema: None,
+            output_schema: None,
+            ..Self::of(tool)
+        }
+    }
 }
