@@ -679,6 +679,11 @@ sesions: { store: disk }
         assert!(told[0].contains(reason), "{told:?}");
     }
     assert_eq!(said.lines().count(), 12, "{said}");
+    let annotated = tooldock(&["check", "--format", "github", "-c", file], &TOKENS);
+    let annotated = String::from_utf8(annotated.stdout).unwrap();
+    assert_eq!(annotated.lines().count(), 12, "{annotated}");
+    let first = format!("::error file={file},line=3::");
+    assert!(annotated.contains(&first), "{annotated}");
     // A start names the first.
     let started = stderr(&tooldock(&["serve", "-c", file], &TOKENS));
     assert_eq!(started.lines().count(), 1, "{started}");

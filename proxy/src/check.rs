@@ -17,7 +17,7 @@ use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secr
 use tooldock_workers::servers::{self, Finding, ServerCheck};
 use tooldock_workers::yaml::{self, Value};
 
-use crate::config::{Config, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
+use crate::config::{Config, ConfigError, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
 use crate::descriptors::Connections;
 use crate::session_store;
 
@@ -237,31 +237,43 @@ fn folder_in<'a>(folder: &'a Path, name: &str) -> Option<&'a Path> {
 
 /// Findings as annotations of GitHub Actions, a line each.
 pub(crate) fn annotations(checked: &ServerCheck) -> String {
+    let each = checked.findings.iter().map(|finding| {
+        let (file, line) = match finding.place.rsplit_once(':') {
+            Some((file, line)) if line.parse::<u32>().is_ok() => (file, Some(line)),
+            _ => (&*finding.place, None),
+        };
+        let kind = match finding.is_error {
+            true => "error",
+            false => "warning",
+        };
+        annotation(kind, Path::new(file), line, &finding.message)
+    });
+    each.collect()
+}
+
+/// The faults of a configuration as annotations of GitHub Actions. A fault of no file is none.
+pub(crate) fn fault_annotations(faults: &[ConfigError]) -> String {
+    let each = faults.iter().filter_map(|fault| {
+        let message = fault.to_string();
+        let place = message.rsplit_once(" at line ").map(|(_, place)| place);
+        let line = place.and_then(|place| place.split(' ').next());
+        Some(annotation("error", fault.file()?, line, &message))
+    });
+    each.collect()
+}
+
+/// An annotation of GitHub Actions: a line with a path relative to the working directory.
+fn annotation(kind: &str, file: &Path, line: Option<&str>, message: &str) -> String {
     let escaped = |text: &str| {
         let text = text.replace('%', "%25");
         text.replace('\r', "%0D").replace('\n', "%0A")
     };
     let property = |text: &str| escaped(text).replace(':', "%3A").replace(',', "%2C");
     let here = std::env::current_dir().unwrap_or_default();
-    let mut lines = String::new();
-    for finding in &checked.findings {
-        let kind = match finding.is_error {
-            true => "error",
-            false => "warning",
-        };
-        let (file, line) = match finding.place.rsplit_once(':') {
-            Some((file, line)) if line.parse::<u32>().is_ok() => (file, Some(line)),
-            _ => (&*finding.place, None),
-        };
-        let path = Path::new(file);
-        let path = path.strip_prefix(&here).unwrap_or(path);
-        let file = property(&path.display().to_string());
-        let line = line.map(|line| format!(",line={line}"));
-        let line = line.unwrap_or_default();
-        let message = escaped(&finding.message);
-        let _ = writeln!(lines, "::{kind} file={file}{line}::{message}");
-    }
-    lines
+    let file = file.strip_prefix(&here).unwrap_or(file);
+    let file = property(&file.display().to_string());
+    let line = line.map(|line| format!(",line={line}")).unwrap_or_default();
+    format!("::{kind} file={file}{line}::{}\n", escaped(message))
 }
 
 /// Checks the external servers of the configuration and of the data directory.

@@ -59,7 +59,7 @@ use tooldock_workers::keys::KeyStore;
 use crate::check::Target;
 use crate::cli::{CheckArgs, CheckFormat, Cli, Command, Role, ServeArgs};
 use crate::config::{
-    self, ConfigError, Effective, Environment, GeneratedTokens, LeftOut, LoadOptions, Purpose,
+    ConfigError, Effective, Environment, GeneratedTokens, LeftOut, LoadOptions, Purpose,
 };
 
 /// Exit code of bad usage or configuration.
@@ -159,7 +159,12 @@ fn check(arguments: CheckArgs) -> ExitCode {
     };
     let effective = match config::load_or_all_faults(&options, load) {
         Ok(effective) => effective,
-        Err(faults) => return refuse_all(faults),
+        Err(faults) => {
+            if arguments.format == CheckFormat::Github {
+                print(&check::fault_annotations(&faults));
+            }
+            return refuse_all(faults);
+        }
     };
     let checked = match &target {
         Some(target) => check::part(&effective, target),

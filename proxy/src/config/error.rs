@@ -82,6 +82,14 @@ impl ConfigError {
         }
     }
 
+    /// The file that the error is about, if it is about one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File { file, .. } | Self::FileKey { file, .. } => Some(file),
+            Self::Key { .. } | Self::Variable { .. } | Self::Randomness(_) => None,
+        }
+    }
+
     /// The same fault of the key `path`.
     pub(super) fn at(mut self, path: &str) -> Self {
         if let Self::FileKey { key, .. } | Self::Key { key, .. } = &mut self {

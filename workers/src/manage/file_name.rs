@@ -40,9 +40,6 @@ pub struct ToolFileVersion {
 pub struct InvalidToolFileVersion;
 
 impl ToolFileName {
-    /// The regular expression that all names match, for the schemas of management tools.
-    pub const PATTERN: &str = "^_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py$";
-
     /// Maximum number of characters of a name without its ending, and without the `_` of a helper module.
     const STEM_MAX: usize = 64;
 
@@ -55,11 +52,6 @@ impl ToolFileName {
     pub fn is_helper(&self) -> bool {
         self.0.starts_with('_')
     }
-}
-
-impl ToolFileVersion {
-    /// The regular expression for the text of a version: a file name, or a path in `.history`.
-    pub const PATTERN: &str = "^(_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py|\\.history/_?[A-Za-z][A-Za-z0-9_]{0,63}\\.py\\.[0-9]{1,19})$";
 }
 
 impl FromStr for ToolFileVersion {

@@ -1,112 +1,40 @@
-//! Names in the parameters of management tools, read as the types that check them, so that no tool sees an unchecked name.
+//! Names in the parameters of management tools, read as the types that check them, so that no tool sees an unchecked name. The
+//! schemas say `string` alone: the error about a wrong name says which characters it may have.
 
-use std::borrow::Cow;
-
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tooldock_workers::manage::{PackageSpec, ToolFileName, ToolFileVersion};
 use tooldock_workers::names::NamespaceName;
 
 /// A namespace's name.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub(super) struct Namespace(pub(super) NamespaceName);
-
-impl JsonSchema for Namespace {
-    fn schema_name() -> Cow<'static, str> {
-        "Namespace".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "string",
-            "pattern": "^[a-z0-9][a-z0-9_-]{0,62}$",
-            "description": "Name of a namespace.",
-        })
-    }
-}
+#[schemars(description = "Namespace.")]
+pub(super) struct Namespace(#[schemars(with = "String")] pub(super) NamespaceName);
 
 /// The name of a namespace in a question about it: may also be `_system`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub(super) struct ServedNamespace(
-    #[serde(deserialize_with = "tooldock_workers::explain::served_name")] pub(super) NamespaceName,
+    #[serde(deserialize_with = "tooldock_workers::explain::served_name")]
+    #[schemars(with = "String")]
+    pub(super) NamespaceName,
 );
 
-impl JsonSchema for ServedNamespace {
-    fn schema_name() -> Cow<'static, str> {
-        "ServedNamespace".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^([a-z0-9][a-z0-9_-]{0,62}|_system)$" })
-    }
-}
-
 /// The name of a tool file or of a helper module.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub(super) struct File(pub(super) ToolFileName);
-
-impl JsonSchema for File {
-    fn schema_name() -> Cow<'static, str> {
-        "File".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": ToolFileName::PATTERN })
-    }
-}
+pub(super) struct File(#[schemars(with = "String")] pub(super) ToolFileName);
 
 /// A tool file as it is now, or an earlier version of it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub(super) struct FileVersion(pub(super) ToolFileVersion);
-
-impl JsonSchema for FileVersion {
-    fn schema_name() -> Cow<'static, str> {
-        "FileVersion".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": ToolFileVersion::PATTERN })
-    }
-}
+pub(super) struct FileVersion(#[schemars(with = "String")] pub(super) ToolFileVersion);
 
 /// A requirement of a package.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub(super) struct Package(pub(super) PackageSpec);
-
-impl JsonSchema for Package {
-    fn schema_name() -> Cow<'static, str> {
-        "Package".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "minLength": 1, "maxLength": 256 })
-    }
-}
+pub(super) struct Package(#[schemars(with = "String")] pub(super) PackageSpec);
 
 /// The namespace as the only parameter.
 #[derive(Debug, Deserialize, JsonSchema)]

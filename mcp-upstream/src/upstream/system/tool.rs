@@ -96,16 +96,22 @@ impl Hints {
         self
     }
 
-    /// The hints as MCP writes them. `destructiveHint` and `idempotentHint` have a meaning for tools that change something alone.
+    /// The hints as MCP writes them, without those that have their default in MCP.
     fn annotations(self) -> Value {
-        let mut annotations = Map::new();
-        annotations.insert("readOnlyHint".to_owned(), self.read_only.into());
-        if !self.read_only {
-            annotations.insert("destructiveHint".to_owned(), self.destructive.into());
-            annotations.insert("idempotentHint".to_owned(), self.idempotent.into());
-        }
-        annotations.insert("openWorldHint".to_owned(), self.open_world.into());
-        Value::Object(annotations)
+        let hints = [
+            ("destructiveHint", self.destructive, true),
+            ("idempotentHint", self.idempotent, false),
+            ("openWorldHint", self.open_world, true),
+        ];
+        let told = hints
+            .into_iter()
+            .filter(|(_, hint, default)| hint != default);
+        let told = told.map(|(name, hint, _)| (name, hint));
+        let all = std::iter::once(("readOnlyHint", self.read_only)).chain(told);
+        Value::Object(
+            all.map(|(name, hint)| (name.to_owned(), hint.into()))
+                .collect(),
+        )
     }
 }
 

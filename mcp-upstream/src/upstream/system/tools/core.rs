@@ -59,10 +59,9 @@ impl ReloadResult {
 
 impl ManagementTool for ReloadCore {
     const NAME: &'static str = "reload_core";
-    const DESCRIPTION: &'static str = "Make the core serve what is on disk now: needed after create_namespace, delete_namespace, \
-        write_tool, delete_tool, add_requirement, install_requirements, add_server and remove_server. Only \
-        changed workers restart; calls in flight finish. Mend what `failed` and `issues` in the result name. \
-        After calling: test_tool, or list_namespaces.";
+    const DESCRIPTION: &'static str = "Make the core serve what is on disk now: needed after each tool that changes namespaces, files, \
+        packages or servers. Only changed workers restart; calls in flight finish. Mend what `failed` and \
+        `issues` in the result name. After calling: test_tool, or list_namespaces.";
     const HINTS: Hints = Hints::ADDS;
     const EFFECTS: &'static [Effect] = &[Effect::Reloads];
     const TIME: Time = Time::Long;
@@ -102,10 +101,9 @@ pub(in super::super) struct HealthReport {
 
 impl ManagementTool for Health {
     const NAME: &'static str = "health";
-    const DESCRIPTION: &'static str = "Show how the server is: uptime, whether the core can be reached, the Python version of tools, how \
-        many namespaces and tools are served. Call this first when something does not work. If \
-        core_reachable is false, files can be changed, but reload_core and test_tool wait for the core: ask \
-        the operator to start it.";
+    const DESCRIPTION: &'static str = "Show uptime, whether the core can be reached, the Python version of tools, namespaces and tools \
+        served. Call this first when something does not work. If core_reachable is false, files can be \
+        changed, but reload_core and test_tool wait: ask the operator to start the core.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsState];
     type Parameters = Nothing;
@@ -171,9 +169,8 @@ pub struct ServerFacts {
 
 impl ManagementTool for ServerConfig {
     const NAME: &'static str = "server_config";
-    const DESCRIPTION: &'static str = "Show the configuration of this server without secrets: ports, data directory, log level, allowed \
-        origins, session time. The operator changes it in the configuration file or the environment. After \
-        calling: health.";
+    const DESCRIPTION: &'static str = "Show the configuration of this server without secrets: ports, data directory, log level, origins, \
+        session time. Only the operator changes it. After calling: health.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsConfiguration];
     type Parameters = Nothing;

@@ -44,10 +44,9 @@ pub(in super::super) struct Explain;
 
 impl ManagementTool for Explain {
     const NAME: &'static str = "explain";
-    const DESCRIPTION: &'static str = "Say what a key or principal may do in a namespace, and which rule allows or refuses it: credential, \
-        scopes, principals, tools_allow, tools_deny, the operator's. Without arguments: list the principals. \
-        Nothing is called. After calling: the first rule with allows: false is what to change, for a scope \
-        with token_create and token_revoke.";
+    const DESCRIPTION: &'static str = "Say what a key or principal may do in a namespace, and which rule allows or refuses it. Without \
+        arguments: list the principals. Nothing is called. After calling: the first rule with allows: false \
+        is what to change, for a scope with token_create and token_revoke.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsRights];
     type Parameters = ExplainParameters;

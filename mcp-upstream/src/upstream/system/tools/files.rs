@@ -187,7 +187,7 @@ pub(in super::super) struct GenerateTool;
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Code {
     namespace: Namespace,
-    /// Such as issues.py: a letter, then ASCII letters, digits or '_', then .py; a helper module has one '_' before.
+    /// Such as issues.py, or _helpers.py for a helper module.
     filename: String,
     /// The whole code of the file, at most 1 MiB.
     code: String,
@@ -236,9 +236,9 @@ impl ManagementTool for WriteTool {
         type hints on all parameters, a docstring on each tool. If written is false, mend what details says \
         and call again; functions in issues are not served until mended. Code that files share goes into a \
         helper module, filename _name.py, without @tool, imported as `from _name import …`. Secrets are read \
-        as environment variables, never written into the code. get_tool_source reads the code before by \
-        previous_version. After calling: add_requirement(namespace, package) for each package that the code \
-        imports, then reload_core, then test_tool.";
+        as environment variables, never written into the code. previous_version names the code before. After \
+        calling: add_requirement(namespace, package) for each package that the code imports, then \
+        reload_core, then test_tool.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;
@@ -255,8 +255,8 @@ impl ManagementTool for WriteTool {
 
 impl ManagementTool for GenerateTool {
     const NAME: &'static str = "generate_tool";
-    const DESCRIPTION: &'static str = "The same as write_tool, for code made from a repository after analyze_repo. After calling: \
-        add_requirement for each package that the code imports, then reload_core, then test_tool.";
+    const DESCRIPTION: &'static str = "The same as write_tool, for code made from a repository. After calling: add_requirement, \
+        reload_core, test_tool.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;

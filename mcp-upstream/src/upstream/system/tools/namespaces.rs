@@ -173,9 +173,8 @@ pub(in super::super) struct DeletedNamespace {
 
 impl ManagementTool for DeleteNamespace {
     const NAME: &'static str = "delete_namespace";
-    const DESCRIPTION: &'static str = "Remove a namespace with its tool files, their earlier versions and packages; its secrets stay until \
-        remove_secret. Cannot be undone: ask the user first. After calling: reload_core; until then its \
-        tools are served.";
+    const DESCRIPTION: &'static str = "Remove a namespace with its files, their earlier versions and packages; its secrets stay. Cannot be \
+        undone: ask the user first. After calling: reload_core; until then its tools are served.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesNamespaces];
     type Parameters = NamespaceParameter;

@@ -138,9 +138,9 @@ pub(in super::super) struct PackageFor {
 impl ManagementTool for InstallFromRegistry {
     const NAME: &'static str = "install_from_registry";
     const DESCRIPTION: &'static str = "Download the source of an npm or PyPI package and say what is in it, as analyze_repo does; nothing \
-        is installed, run or written. After calling: read_repo_file, create_namespace if it does not exist, \
-        add_requirement for each package your code imports, write_tool with each tool in Python, \
-        reload_core, test_tool, check_secrets.";
+        is installed, run or written. After calling: read_repo_file, create_namespace, add_requirement for \
+        each package your code imports, write_tool with each tool in Python, reload_core, test_tool, \
+        check_secrets.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
     const EFFECTS: &'static [Effect] = &[Effect::FetchesSources];
     const TIME: Time = Time::Long;

@@ -3,11 +3,10 @@
 //! These tools use `SecretNames`, which has no method that takes or returns a value: operators type values into `tooldock
 //! secrets set`, and no tool sees them.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::timeout;
@@ -29,7 +28,7 @@ use super::core::ReloadResult;
 const RELOAD_WAIT: Duration = Duration::from_secs(20);
 
 /// A secret's name, checked.
-#[derive(Debug)]
+#[derive(Debug, JsonSchema)]
 struct SecretKey(String);
 
 impl<'de> Deserialize<'de> for SecretKey {
@@ -37,20 +36,6 @@ impl<'de> Deserialize<'de> for SecretKey {
         let key = String::deserialize(deserializer)?;
         check_key(&key).map_err(D::Error::custom)?;
         Ok(Self(key))
-    }
-}
-
-impl JsonSchema for SecretKey {
-    fn schema_name() -> Cow<'static, str> {
-        "Key".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,255}$" })
     }
 }
 
@@ -63,34 +48,19 @@ pub(in super::super) struct SecretParameters {
     /// Gets the secret alone; leave it out for all namespaces.
     #[serde(default)]
     namespace: Option<Namespace>,
-    /// Whose personal value it is, for servers with the key under `personal`: a token's name, or key:NAME for an API key. Not
-    /// with namespace.
+    /// Whose personal value it is: a token's name, or key:NAME. Not with namespace.
     #[serde(default)]
     principal: Option<PrincipalParameter>,
 }
 
 /// A principal's name, checked.
-#[derive(Debug)]
-struct PrincipalParameter(PrincipalName);
+#[derive(Debug, JsonSchema)]
+struct PrincipalParameter(#[schemars(with = "String")] PrincipalName);
 
 impl<'de> Deserialize<'de> for PrincipalParameter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         name.parse().map(Self).map_err(D::Error::custom)
-    }
-}
-
-impl JsonSchema for PrincipalParameter {
-    fn schema_name() -> Cow<'static, str> {
-        "Principal".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "minLength": 1, "maxLength": PRINCIPAL_NAME_MAX })
     }
 }
 
@@ -135,9 +105,8 @@ impl ManagementTool for PrepareSecret {
     const NAME: &'static str = "prepare_secret";
     const DESCRIPTION: &'static str = "Ask for a secret: makes a placeholder that a person fills in. Never ask the user for the value, \
         never pass a value to any tool. 1. Call this with the key. 2. Show `instructions` to the user, who \
-        runs that command in a terminal and types the value there (without docker: `command`). 3. After \
-        calling: when the user says it is done, reload_core, then check_secrets(namespace). A secret that is \
-        set stays set.";
+        types the value in a terminal (without docker: `command`). 3. After calling: when the user says it \
+        is done, reload_core, then check_secrets(namespace). A secret that is set stays set.";
     const HINTS: Hints = Hints::ADDS;
     const EFFECTS: &'static [Effect] = &[Effect::AsksForSecrets];
     type Parameters = SecretParameters;
@@ -193,8 +162,8 @@ pub(in super::super) struct ListedSecret {
 impl ManagementTool for ListSecrets {
     const NAME: &'static str = "list_secrets";
     const DESCRIPTION: &'static str = "List secrets by key, scope and status, never values; of a namespace, its own and those it declares \
-        (missing: nobody asked for it yet). After calling: prepare_secret for what is missing; for a \
-        placeholder, remind the user of the command that prepare_secret gave.";
+        (missing: not asked for yet). After calling: prepare_secret for what is missing; for a placeholder, \
+        remind the user of its command.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = Of;
@@ -340,8 +309,8 @@ impl ManagementTool for CheckSecrets {
     const NAME: &'static str = "check_secrets";
     const DESCRIPTION: &'static str = "Check the secrets that a namespace's tooldock.yaml declares under `secrets:` or prepare_secret asked \
         for; a key that `env:` there sets is satisfied. After calling: prepare_secret for each in missing; \
-        for each in placeholders remind the user of the command that prepare_secret gave; when all are \
-        satisfied, reload_core and test_tool.";
+        remind the user of its command for each in placeholders; when all are satisfied, reload_core and \
+        test_tool.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsSecretNames];
     type Parameters = InNamespace;

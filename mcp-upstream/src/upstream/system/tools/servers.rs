@@ -30,9 +30,8 @@ pub(in super::super) struct ListedServer {
 
 impl ManagementTool for ListServers {
     const NAME: &'static str = "list_servers";
-    const DESCRIPTION: &'static str = "List the servers that add_server added, with the keys of each, credentials masked; list_namespaces \
-        shows those of the operator, too. After calling: add_server, remove_server, or \
-        read_output(namespace) for what one printed.";
+    const DESCRIPTION: &'static str = "List the servers that add_server added, credentials masked; list_namespaces shows the operator's, \
+        too. After calling: add_server, remove_server, or read_output(namespace) for what one printed.";
     const HINTS: Hints = Hints::READS;
     const EFFECTS: &'static [Effect] = &[Effect::ReadsConfiguration];
     type Parameters = Nothing;
@@ -83,10 +82,10 @@ pub(in super::super) struct AddedServer {
 impl ManagementTool for AddServer {
     const NAME: &'static str = "add_server";
     const DESCRIPTION: &'static str = "Add an MCP server that others wrote, as a namespace: an npm or PyPI package or a command, run as the \
-        gateway's user over standard input and output. Never put a value of a secret into the entry: write \
-        ${NAME} as the value of a variable in `env`, never in `args`, and call prepare_secret(key, \
-        namespace). search_registry finds servers. After calling: reload_core, which installs and starts it; \
-        then list_namespaces, test_tool, and read_output where it does not start.";
+        gateway's user. Never put a value of a secret into the entry: write ${NAME} as the value of a \
+        variable in `env`, never in `args`, and call prepare_secret(key, namespace). search_registry finds \
+        servers. After calling: reload_core, which installs and starts it; then list_namespaces, test_tool, \
+        and read_output where it does not start.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     const TIME: Time = Time::Short;

@@ -57,11 +57,10 @@ pub(in super::super) struct TrialReport {
 
 impl ManagementTool for TestTool {
     const NAME: &'static str = "test_tool";
-    const DESCRIPTION: &'static str = "Run a tool once in the core, with the namespace's packages and secrets, and show its result, or its \
-        error with the traceback. It really runs and may change things elsewhere. Call reload_core first if \
-        it is new or changed. If success is false: a KeyError of a variable is a missing secret \
-        (check_secrets), dependency_error a missing package (add_requirement); else mend the code with \
-        write_tool.";
+    const DESCRIPTION: &'static str = "Run a tool once, with the namespace's packages and secrets, and show its result or its traceback. It \
+        really runs and may change things elsewhere. Call reload_core first if it is new or changed. If \
+        success is false: a KeyError of a variable is a missing secret (check_secrets), dependency_error a \
+        missing package (add_requirement); else mend the code with write_tool.";
     const HINTS: Hints = Hints::REPLACES.each_time().elsewhere();
     // The tool can run any tool of any namespace, with that namespace's secrets.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];

@@ -4,13 +4,12 @@
 //! `token_create` makes keys with all scopes of its caller, so of the built-in scopes only `admin` has these tools. The store
 //! limits each key to the rights of its maker ([`KeyMaker`]).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use humantime_serde::re::humantime::{format_rfc3339_seconds, parse_duration};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tooldock_workers::effect::Effect;
@@ -162,8 +161,8 @@ pub(in super::super) struct WantedToken {
     name: String,
     /// admin (every tool), write, read, or names that the operator configured.
     scopes: Vec<String>,
-    /// Names, and patterns such as dev-*. Leave it out for those of the credential that calls, or for all with the operator's
-    /// token. Only the name _system opens the management tools.
+    /// Names, and patterns such as dev-*; without it, those of the credential that calls. Only the name _system opens the
+    /// management tools.
     #[serde(default)]
     namespaces: Option<Vec<String>>,
     /// Such as 10.0.0.0/8. Leave it out for all.
@@ -269,28 +268,14 @@ pub(in super::super) struct KeyList {
 }
 
 /// A key's id, checked.
-#[derive(Debug)]
-struct Id(KeyId);
+#[derive(Debug, JsonSchema)]
+struct Id(#[schemars(with = "String")] KeyId);
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // The text may be the key itself in place of its id, so the error does not repeat it.
         let text = String::deserialize(deserializer)?;
         text.parse().map(Self).map_err(D::Error::custom)
-    }
-}
-
-impl JsonSchema for Id {
-    fn schema_name() -> Cow<'static, str> {
-        "Id".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[a-z0-9]{12}$" })
     }
 }
 
@@ -307,11 +292,11 @@ pub(in super::super) struct TokenCreate;
 
 impl ManagementTool for TokenCreate {
     const NAME: &'static str = "token_create";
-    const DESCRIPTION: &'static str = "Make an API key that opens only the tools of its scopes, in its namespaces. `token` is the key, \
-        shown this once and kept nowhere: give it to the user at once and do not repeat it. Ask for as \
-        little as the user needs. Unless the operator's token calls, the key opens no more than the \
-        credential that calls, and ends with it. With notes in the result the key opens no tool: tell the \
-        user, and do what it says. After calling: token_list shows its id, token_revoke takes it back.";
+    const DESCRIPTION: &'static str = "Make an API key for the tools of its scopes, in its namespaces. `token` is the key, shown this once: \
+        give it to the user at once and do not repeat it. Ask for as little as the user needs. Unless the \
+        operator's token calls, the key opens no more than the credential that calls, and ends with it. With \
+        notes in the result the key opens no tool: tell the user, and do what it says. After calling: \
+        token_list shows its id, token_revoke takes it back.";
     const HINTS: Hints = Hints::ADDS.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::HandlesKeys];
     type Parameters = WantedToken;
