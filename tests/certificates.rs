@@ -176,6 +176,55 @@ async fn a_store_that_cannot_be_read_makes_a_reload_unsuccessful() {
 }
 
 #[tokio::test]
+async fn a_file_of_servers_that_cannot_be_used_is_a_problem_at_a_reload_and_at_a_start() {
+    let mut gateway = Gateway::empty().start().await;
+    let file = gateway.data_dir().join("external/config.yaml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    async fn state(gateway: &Gateway) -> (Option<f64>, Value) {
+        let text = gateway.metrics_text().await;
+        let ready = format!("http://{}/ready", gateway.metrics);
+        let ready = gateway.client.get(ready).send().await.unwrap();
+        let ready: Value = ready.json().await.unwrap();
+        let successful = metric(&text, "tooldock_config_last_reload_successful ");
+        (successful, ready["problem"].clone())
+    }
+    for damaged in ["servers: [", "servers:\n\tx: {}\n"] {
+        fs::write(&file, damaged).unwrap();
+        hang_up(&gateway).await;
+        let (successful, problem) = state(&gateway).await;
+        assert_eq!(successful, Some(0.0), "{damaged}");
+        assert_eq!(
+            problem["subject"], "external/config.yaml",
+            "{damaged}: {problem}"
+        );
+    }
+    gateway.kill();
+    gateway.started_again().await;
+    let (successful, problem) = state(&gateway).await;
+    assert_eq!(successful, Some(0.0));
+    let message = problem["message"].as_str().unwrap_or_default();
+    assert!(message.contains("no server of it is served"), "{problem}");
+    fs::remove_file(&file).unwrap();
+    hang_up(&gateway).await;
+    assert_eq!(state(&gateway).await, (Some(1.0), Value::Null));
+}
+
+#[tokio::test]
+async fn an_emptied_configuration_is_not_taken() {
+    let gateway = Gateway::empty().start().await;
+    fs::write(gateway.data.path().join("tooldock.test.yaml"), "").unwrap();
+    hang_up(&gateway).await;
+    let text = gateway.metrics_text().await;
+    let successful = metric(&text, "tooldock_config_last_reload_successful ");
+    assert_eq!(successful, Some(0.0));
+    assert!(
+        gateway.log().contains("is empty, and was not before"),
+        "{}",
+        gateway.log()
+    );
+}
+
+#[tokio::test]
 async fn the_build_and_the_process_are_in_the_metrics() {
     let gateway = Gateway::empty().start().await;
     let text = gateway.metrics_text().await;

@@ -55,6 +55,7 @@ use tooldock_workers::repositories::BuilderConfig;
 use tooldock_workers::scope::ScopeTable;
 use tooldock_workers::secret::Secret;
 use tooldock_workers::servers::ServersConfig;
+use tooldock_workers::yaml::Value;
 
 pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};
 
@@ -282,6 +283,8 @@ pub(crate) struct Effective {
     data_file: DataFile,
     said_by: SaidBy,
     options: LoadOptions,
+    /// True if the configuration file sets a key.
+    sets_keys: bool,
 }
 
 impl Effective {
@@ -520,6 +523,18 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
     };
     let source = options.source();
     let (config, tree) = document::read_file(source.as_deref(), &options.left_out)?;
+    let sets_keys = tree != Value::Null;
+    if let (Some(file), false) = (&source, sets_keys)
+        && before.is_some_and(|it| it.sets_keys)
+    {
+        let reason =
+            "is empty, and was not before: it may have been cut short. {} stands for the defaults"
+                .to_owned();
+        return Err(ConfigError::File {
+            file: file.clone(),
+            reason,
+        });
+    }
     // The data directory decides which second file is read, so the data directory is determined first.
     let configured = options
         .environment
@@ -562,6 +577,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
         data_file,
         said_by: settings.said_by,
         options: options.clone(),
+        sets_keys,
     })
 }
 

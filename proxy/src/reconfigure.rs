@@ -16,6 +16,7 @@ use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_workers::answers::AnswerBudget;
+use tooldock_workers::external::check_servers_file;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
 use tooldock_workers::secrets::{SecretSource as _, SecretStore};
@@ -131,7 +132,7 @@ impl Reconfigure {
         certificates
     }
 
-    /// Returns true if the stores of secrets and of API keys can be read. If they cannot, the gateway goes on with the
+    /// Returns true if the stores of secrets and of API keys, and the file of external servers, can be read. If they cannot, the gateway goes on with the
     /// values read before, but would not start again.
     fn are_stores_readable(&self) -> bool {
         let secrets = self.secrets.read().map(drop);
@@ -143,7 +144,9 @@ impl Reconfigure {
         for error in failed.iter().flatten() {
             tracing::error!("{error}; values read before stay, and a restart would fail");
         }
-        failed.iter().all(Option::is_none)
+        // The reload of namespaces logs the fault of this file.
+        let servers = check_servers_file(&self.current.data_dir);
+        failed.iter().all(Option::is_none) && servers.is_ok()
     }
 
     /// Reads the files of `replicas.tls` again, and uses them for new connections from and to other replicas. Returns

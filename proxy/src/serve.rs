@@ -26,7 +26,7 @@ use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
 use tooldock_workers::data_dir::{DataDir, Occupancy};
-use tooldock_workers::external::ProcessHost;
+use tooldock_workers::external::{ProcessHost, check_servers_file};
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::listening;
 use tooldock_workers::manage::Workspace;
@@ -157,7 +157,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     keys::start(&keys, key_changes, &parts.registry, &control);
 
     let state = StateMetrics::start(&parts.exported)?;
-    if effective.data_file_problem().is_some() {
+    if effective.data_file_problem().is_some() || check_servers_file(&effective.data_dir).is_err() {
         state.reloaded(false);
     }
     for certificate in certificates.iter().flatten().chain(&replica_certificate) {

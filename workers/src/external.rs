@@ -15,6 +15,7 @@ mod startable;
 
 pub use crate::template::Template;
 pub use config::{Restart, StdioServerConfig, StdioServersConfig, StdioSettings};
+pub use file::check_servers_file;
 pub(crate) use file::{ServersFile, check_entry, is_cached};
 pub use install::{InstallStep, NotInstalled};
 pub use process::{Pipes, ProcessHost, ServerProcess};

@@ -284,6 +284,8 @@ pub struct Registry {
     secrets_problem: ArcSwapOption<Issue>,
     /// Reason why a part of the configuration is not in force.
     configuration_problem: ArcSwapOption<Issue>,
+    /// Reason why the file of external servers cannot be used.
+    servers_problem: ArcSwapOption<Issue>,
     /// Issues of names under which nothing is served.
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
     /// Issues of entries of the tools directory that are not namespaces, by their names.
@@ -378,17 +380,20 @@ impl Registry {
     }
 
     /// The problem of all namespaces at once: secrets that cannot be read, a part of the configuration that is not in force.
-    /// Two problems are merged, under the code of the first.
+    /// Several problems are merged, under the code of the first.
     pub fn problem(&self) -> Option<Arc<Issue>> {
-        let secrets = self.secrets_problem.load_full();
-        let configuration = self.configuration_problem.load_full();
-        match (secrets, configuration) {
-            (Some(first), Some(second)) => Some(Arc::new(Issue {
-                message: format!("{}. {}: {}", first.message, second.subject, second.message),
+        let problems = [
+            &self.secrets_problem,
+            &self.configuration_problem,
+            &self.servers_problem,
+        ];
+        let problems = problems.into_iter().filter_map(ArcSwapOption::load_full);
+        problems.reduce(|first, next| {
+            Arc::new(Issue {
+                message: format!("{}. {}: {}", first.message, next.subject, next.message),
                 ..(*first).clone()
-            })),
-            (first, second) => first.or(second),
-        }
+            })
+        })
     }
 
     /// Sets the reason why the secrets cannot be read; `None` when they can be read.
@@ -399,6 +404,11 @@ impl Registry {
     /// Sets the reason why a part of the configuration is not in force; `None` when all of it is.
     pub fn set_configuration_problem(&self, problem: Option<Issue>) {
         self.configuration_problem.store(problem.map(Arc::new));
+    }
+
+    /// Sets the reason why the file of external servers cannot be used; `None` when it can.
+    pub fn set_servers_problem(&self, problem: Option<Issue>) {
+        self.servers_problem.store(problem.map(Arc::new));
     }
 
     /// The issues of names that are claimed while nothing is served under them.

@@ -208,14 +208,28 @@ fn only_at_the_root(view: &View<'_>, all: &BTreeSet<NamespaceName>) -> Option<Na
     let [name] = &all.iter().collect::<Vec<_>>()[..] else {
         return None;
     };
-    let at_root = |paths: &Option<Paths<'_>>| {
-        paths.is_some_and(|paths| matches!(paths.path(), "" | "/mcp" | "/sse"))
-    };
     let exposures = view.sites.exposures.iter().zip(&view.names);
     let mut served = exposures.filter(|(_, of)| of.is_some());
     served
-        .any(|(exposure, _)| at_root(&exposure.paths))
+        .any(|(exposure, _)| is_at_the_root(exposure.paths))
         .then(|| (*name).clone())
+}
+
+/// Returns true for the paths of endpoints that name no namespace.
+fn is_at_the_root(paths: Option<Paths<'_>>) -> bool {
+    paths.is_some_and(|paths| matches!(paths.path(), "" | "/mcp" | "/sse"))
+}
+
+/// Reports endpoints whose clients name no namespace, on an address that serves several.
+fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: &mut Report) {
+    let exposures = view.sites.exposures.iter().zip(&view.names);
+    for (exposure, name) in exposures.filter(|(it, _)| sites.contains(&it.site)) {
+        // Other locations have no path that clients could be known to use.
+        let has_path = matches!(exposure.paths, Some(Paths::Exactly(_) | Paths::Below(_)));
+        if let (Some(name), true) = (name, has_path && is_at_the_root(exposure.paths)) {
+            report.plain(exposure.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until they use /mcp/{name}, send X-Namespace: {name}, or have an address of their own, whose listener has namespace: {name}"));
+        }
+    }
 }
 
 /// Makes a listener; returns the file of authorities, too, if the listener asks for certificates.
@@ -241,6 +255,9 @@ fn listener(
         1 if all.len() > 1 => served.first().cloned(),
         _ => only_at_the_root(view, all),
     };
+    if only.is_none() {
+        report_unnamed(view, &sites, &here[0].address, report);
+    }
     if let Some(only) = only {
         listener.add_with("namespace", only.as_str(), ALONE);
     } else if let Some(other) = all.difference(&served).next() {

@@ -365,7 +365,7 @@ fn lost_answer(path: &str) -> String {
             "nothing is served at {probe}: probes ask /health, which says that the process runs, or /ready, which says \
              that it takes requests"
         ),
-        None => "the gateway answers with no texts or redirects of its own".to_owned(),
+        None => "the gateway answers with no texts or redirects of its own: the address of a server that does nothing else is not served".to_owned(),
     }
 }
 

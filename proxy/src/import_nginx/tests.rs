@@ -272,6 +272,22 @@ fn a_location_beside_the_endpoint_is_no_namespace() {
 }
 
 #[test]
+fn an_endpoint_whose_clients_say_no_namespace_is_listed_where_its_address_serves_several() {
+    let listed = |locations: &str| {
+        let outcome = import(&format!(
+            "server {{ listen 80; server_name a.example; {locations} }}"
+        ));
+        outcome.says(&["namespace_required", "/mcp/default", "X-Namespace: default"])
+    };
+    for path in ["/mcp", "= /mcp", "/mcp/", "/"] {
+        let root = format!("location {path} {{ proxy_pass http://10.0.0.1; }}");
+        assert!(!listed(&root), "{path}");
+        let both = format!("{root} location /files/ {{ proxy_pass http://10.0.0.2/; }}");
+        assert!(listed(&both), "{path}");
+    }
+}
+
+#[test]
 fn two_endpoints_of_one_server_are_two_namespaces() {
     let outcome = import(
         "server { listen 80; server_name a.example; location /mcp { proxy_pass http://10.0.0.1/one; } }

@@ -45,6 +45,16 @@ enum CommandSource {
     Custom,
 }
 
+/// Checks that `external/config.yaml` of a data directory can be used, if there is one.
+///
+/// # Errors
+///
+/// The fault, with the file's name.
+pub fn check_servers_file(data: &Path) -> Result<(), String> {
+    let read = ServersFile::read(data).map(drop);
+    read.map_err(|error| format!("{EXTERNAL_FILE}: {error}"))
+}
+
 impl ServersFile {
     /// Reads the file below a data directory; without a file there are no servers.
     ///

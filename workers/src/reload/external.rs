@@ -28,9 +28,24 @@ impl Reloader {
         let root = self.data.root().to_owned();
         let read = tokio::task::spawn_blocking(move || ServersFile::read(&root)).await;
         match read.unwrap_or_else(|_| Err("reading it was interrupted".into())) {
-            Ok(file) => *lock(&self.servers_file) = Arc::new(file),
+            Ok(file) => {
+                *lock(&self.servers_file) = Arc::new(file);
+                self.registry.set_servers_problem(None);
+            }
             Err(message) => {
-                tracing::warn!(file = EXTERNAL_FILE, %message, "the file cannot be used; the servers it named before stay as they are");
+                let left = match lock(&self.servers_file).claims().next() {
+                    Some(_) => "the servers it named before stay as they are",
+                    None => "no server of it is served",
+                };
+                tracing::error!(
+                    file = EXTERNAL_FILE,
+                    "the file cannot be used: {message}; {left}"
+                );
+                self.registry.set_servers_problem(Some(Issue {
+                    code: INVALID,
+                    subject: EXTERNAL_FILE.into(),
+                    message: format!("{message}; {left}. Repair or remove the file and reload"),
+                }));
                 report.failed.push(ReloadFailure {
                     namespace: EXTERNAL_FILE.into(),
                     code: INVALID,
