@@ -68,7 +68,10 @@ fn families() -> Families {
     let mut families = Families::new();
     for source in sources {
         let text = fs::read_to_string(source).unwrap();
-        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let text = text
+            .split("#[cfg(test)]\nmod tests")
+            .next()
+            .unwrap_or_default();
         for prefix in ["\"tooldock_", "\"process_"] {
             for (start, _) in text.match_indices(prefix) {
                 let (before, rest) = text.split_at(start);

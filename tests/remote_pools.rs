@@ -513,6 +513,38 @@ async fn a_copy_that_is_drained_or_removed_finishes_what_runs_and_a_dead_pool_ho
 }
 
 #[tokio::test]
+async fn a_restart_that_keeps_sessions_ends_those_whose_server_keeps_state() {
+    let record = Record::default();
+    let copies = three(&record).await;
+    let server = |stateful: bool| {
+        let mut keys = keys(&copies[..1], "round_robin", "client");
+        keys["stateful"] = json!(stateful);
+        keys
+    };
+    let configured = json!({
+        "sessions": {"store": "disk"},
+        "upstreams": {"remote": {"free": server(false), "bound": server(true)}},
+    });
+    let mut gateway = Gateway::empty().config(configured).start().await;
+    let mut sessions = Vec::new();
+    for name in ["free", "bound"] {
+        let session = Session::start(&gateway, name, VERSION).await;
+        assert_eq!(make(&session, 1, "quick", name).await, Ended::Done);
+        sessions.push((name, session));
+    }
+    gateway.killed_and_started_again().await;
+    for (name, session) in sessions {
+        let mark = format!("{name} after");
+        let status = session
+            .post(&call(2, "quick", json!({"mark": mark})))
+            .await
+            .status;
+        let expected = if name == "bound" { 404 } else { 200 };
+        assert_eq!(status, expected, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_reload_of_a_pool_keeps_the_sessions_at_copies_that_stay_and_ends_state_with_the_copy_that_had_it()
  {
     let record = Record::default();

@@ -176,6 +176,11 @@ pub fn tag(id: &str) -> String {
 }
 
 impl Session {
+    /// Returns true if this process took the session up from its record, and another process had it before.
+    pub(crate) fn is_taken_up(&self) -> bool {
+        self.epoch > 0
+    }
+
     /// Creates a session that its client has not confirmed yet, at epoch 0.
     pub fn new(id: SessionId, binding: Binding, now: Instant) -> Self {
         Self {

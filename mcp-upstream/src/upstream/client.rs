@@ -22,7 +22,7 @@ use tokio::sync::watch::Receiver;
 use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::json;
 use tooldock_workers::process::output::RecentLines;
-use tooldock_workers::registry::{Namespace, Registry};
+use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
@@ -301,7 +301,10 @@ impl Upstream for ClientUpstream {
     }
 
     fn has_lost(&self, namespace: &Namespace, session: &Session) -> bool {
-        self.0.processes.has_lost(namespace, session.tag())
+        // The server's session ended with the process that the client's session was taken up from.
+        let keeps_state =
+            matches!(&namespace.upstream, UpstreamKind::Remote(server) if server.spec.stateful);
+        keeps_state && session.is_taken_up() || self.0.processes.has_lost(namespace, session.tag())
     }
 
     fn is_harmless(&self, namespace: &Namespace, method: &str, subject: &str) -> bool {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::timeout;
 use tooldock_workers::effect::Effect;
 use tooldock_workers::error::CallError;
-use tooldock_workers::names::{NamespaceName, PRINCIPAL_NAME_MAX, PrincipalName};
+use tooldock_workers::names::{NamespaceName, PrincipalName};
 use tooldock_workers::secrets::{
     DeclaredSecret, Scope, SecretNames, SecretsError, Status, check_key,
 };
