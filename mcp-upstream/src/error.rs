@@ -23,7 +23,7 @@ use crate::scopes;
 const STREAM_LIMIT_RETRY: u64 = 5;
 
 /// Seconds that a client is told to wait for the session of an unreachable replica: by then the replica is back, or another one
-/// has claimed the session.
+/// has claimed the session. Also those to wait for the session store.
 const REPLICA_RETRY: u64 = 3;
 
 impl RequestError {
@@ -122,7 +122,9 @@ impl RequestError {
             {
                 with_header(reply, RETRY_AFTER, again_in(error))
             }
-            Self::Elsewhere(_) => with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY)),
+            Self::Elsewhere(_) | Self::StoreAway => {
+                with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY))
+            }
             Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
             Self::InsufficientScope { wanted, .. } => challenged(reply, wanted),
             _ => reply,

@@ -12,12 +12,14 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{LATEST, claimed_while_frozen, member, ping, see, two};
+use super::{
+    LATEST, announce, both_up, claimed_while_frozen, holds, member, ping, replica, see, two,
+};
 use crate::support::link::Link;
 use crate::support::redis::Redis;
 use crate::support::session::{Session, call};
 use crate::support::sse::Event;
-use crate::support::{DEADLINE, Gateway, TOKEN, eventually};
+use crate::support::{DEADLINE, Gateway, TOKEN, eventually, tools};
 
 /// Leaves a mark, says that many things on the way, and that a resource has changed.
 const COUNTING: &str = r#"
@@ -62,6 +64,44 @@ async fn a_frozen_replica_writes_nothing_into_a_session_that_another_has_claimed
     let mut again = here.get(read.as_deref()).await;
     let told = again.messages().await;
     assert_eq!(told, [lost]);
+}
+
+#[tokio::test]
+async fn a_home_that_is_cut_off_from_redis_refuses_no_event_of_the_next_home_for_good() {
+    let redis = Redis::start().await;
+    let (link, url) = redis.link();
+    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)]);
+    let one = member(gateway, &redis, "one").config(json!({"sessions": {"store": url}}));
+    let (one, two) = both_up(tokio::join!(one.start(), replica(&redis, "two"))).await;
+    let here = Session::start(&one, "talk", LATEST).await;
+    let there = here.at(&two);
+    let opened = here.get(None).await.next().await.expect("priming").id;
+    link.cut();
+    eventually("the other replica has claimed the session", async || {
+        (ping(&there).await == 200 && holds(&two, 1).await).then_some(())
+    })
+    .await;
+    let mut stream = there.get(opened.as_deref()).await;
+    announce(&there, 2).await;
+    let later = stream.event().await.expect("an announcement").id;
+    drop(stream);
+
+    let mut refused = here.get(later.as_deref()).await;
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.header("retry-after"), Some("3"));
+    let told = refused.json().await;
+    let code = &told["error"]["data"]["code"];
+    assert_eq!(code, "session_store_unavailable", "{told}");
+    assert!(holds(&one, 1).await, "the home still has the session");
+    link.mend();
+    eventually("the client has its stream again", async || {
+        (here.get(later.as_deref()).await.status == 200).then_some(())
+    })
+    .await;
+    eventually("it is given up", async || {
+        holds(&one, 0).await.then_some(())
+    })
+    .await;
 }
 
 /// Numbers that one seed decides.

@@ -82,7 +82,7 @@ pub(crate) enum RequestError {
     Elsewhere(u32),
     /// The replica that received the request ended before it answered.
     ReplicaLost,
-    /// The session is not live here, and the session store cannot be reached to look it up.
+    /// The session store cannot be reached, and the request depends on it: on the session's record, or on stored events.
     StoreAway,
     /// A fault of the gateway; the cause is in the log.
     Internal,

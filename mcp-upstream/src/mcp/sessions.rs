@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
 use crate::profile::SessionRule;
 use crate::reply::Reply;
-use crate::session::table::Created;
+use crate::session::table::{Created, ResumedStream};
 use crate::session::{Binding, ClientFacts, EndSession, Session, SessionPatch};
 use crate::stream::open::OpenKind;
 use crate::stream::{ResumeError, Stream, StreamGuard, StreamKind, Subscription};
@@ -190,11 +190,15 @@ async fn resume_stream(
     session: &Arc<Session>,
     last_event_id: &str,
 ) -> Result<Subscription, RequestError> {
-    let resumed = core.events.resume(session, last_event_id).await;
-    let events = resumed.map_err(|error| match error {
+    let resumed = core.sessions.resume(session, last_event_id).await;
+    let resumed = resumed.map_err(|error| match error {
         ResumeError::Malformed | ResumeError::Unknown => RequestError::UnknownEventId,
         ResumeError::Store(error) => store_away(&error),
     })?;
+    let events = match resumed {
+        ResumedStream::Here(events) => events,
+        ResumedStream::Elsewhere(replica) => return Err(RequestError::Elsewhere(replica.0)),
+    };
     // A stream that was no longer known goes on under another number.
     note_stream(core, session, events.number()).await;
     Ok(events)

@@ -29,12 +29,14 @@ mod doubt;
 mod forgetful;
 mod index;
 mod recorded;
+mod resume;
 mod room;
 mod unrecorded;
 
 use adopt::Adoptions;
 use doubt::Doubts;
 use index::Index;
+pub use resume::ResumedStream;
 use unrecorded::Unrecorded;
 
 /// Number of sessions that a sweep looks up in the store at a time. All replicas may sweep at once after the store was silent.

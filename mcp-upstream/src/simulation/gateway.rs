@@ -18,7 +18,7 @@ use crate::replicas::{
 };
 use crate::seal::{SessionId, SessionKey};
 use crate::session::config::{EventLogConfig, SessionsConfig};
-use crate::session::table::{Located, TableLimits};
+use crate::session::table::{Located, ResumedStream, TableLimits};
 use crate::session::{Session, SessionPatch, SessionState, SessionTable};
 use crate::stores::redis::tests::simulated::{Process, ProcessState};
 use crate::stream::frame::{self, EventId};
@@ -197,9 +197,13 @@ impl Gateway {
     }
 
     /// Answers a request of a session that lives here, as the service does.
-    async fn answer(self: &Arc<Self>, session: &Arc<Session>, ask: &Ask) -> Answer {
+    async fn answer(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        ask: &Ask,
+    ) -> Result<Answer, ReplicaId> {
         if session.state() == SessionState::Closed {
-            return Answer::NotFound;
+            return Ok(Answer::NotFound);
         }
         let now = Instant::now();
         session.touch(now);
@@ -207,10 +211,10 @@ impl Gateway {
             Ask::Confirm => {
                 let committed = self.table.commit(session, SessionPatch::Confirm, now);
                 committed.await.expect("no bound is reached");
-                Answer::Done
+                Ok(Answer::Done)
             }
-            Ask::Call => Answer::Done,
-            Ask::Streamed => self.call(session).await,
+            Ask::Call => Ok(Answer::Done),
+            Ask::Streamed => Ok(self.call(session).await),
             Ask::Listen(last) => self.listen(session, *last).await,
         }
     }
@@ -237,11 +241,16 @@ impl Gateway {
         Answer::Events(events)
     }
 
-    async fn listen(self: &Arc<Self>, session: &Arc<Session>, last: Option<EventId>) -> Answer {
+    async fn listen(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        last: Option<EventId>,
+    ) -> Result<Answer, ReplicaId> {
         let subscription = match last {
-            Some(last) => match self.events.resume(session, &last.to_string()).await {
-                Ok(subscription) => subscription,
-                Err(ResumeError::Store(_)) => return Answer::Unavailable,
+            Some(last) => match self.table.resume(session, &last.to_string()).await {
+                Ok(ResumedStream::Here(subscription)) => subscription,
+                Ok(ResumedStream::Elsewhere(replica)) => return Err(replica),
+                Err(ResumeError::Store(_)) => return Ok(Answer::Unavailable),
                 // The answer is 400, and the client opens a new stream.
                 Err(ResumeError::Malformed | ResumeError::Unknown) => {
                     return Box::pin(self.listen(session, None)).await;
@@ -252,11 +261,11 @@ impl Gateway {
                     self.audience.join(session);
                     stream.read()
                 }
-                Err(_) => return Answer::Unavailable,
+                Err(_) => return Ok(Answer::Unavailable),
             },
         };
         self.note_stream(session, subscription.number()).await;
-        Answer::Stream(subscription, Arc::clone(self))
+        Ok(Answer::Stream(subscription, Arc::clone(self)))
     }
 
     async fn note_stream(&self, session: &Session, number: u32) {
@@ -293,7 +302,7 @@ impl RoutedRequest for Request<'_> {
                 adopted.session
             }
         };
-        Ok(self.at.answer(&session, self.ask).await)
+        self.at.answer(&session, self.ask).await
     }
 
     async fn there(&mut self, other: &Announcement) -> Result<Answer, Unanswered> {

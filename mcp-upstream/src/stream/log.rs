@@ -187,7 +187,7 @@ pub enum ResumeError {
     /// The id is malformed.
     #[error("malformed event id")]
     Malformed,
-    /// The session never had an event with that id.
+    /// The session never had an event with that id in this process.
     #[error("unknown event id")]
     Unknown,
     /// The log cannot be read.

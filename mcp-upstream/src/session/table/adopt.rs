@@ -149,13 +149,23 @@ impl SessionTable {
         match self.replicas.standing(opener) {
             Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
             Standing::Own | Standing::Leaving | Standing::Gone => {
-                match self.replicas.are_records_missing().await {
-                    true => Err(StoreError(
-                        "it has lost records, which are written again".into(),
-                    )),
-                    false => Ok(Located::Absent),
-                }
+                self.records_complete().await?;
+                Ok(Located::Absent)
             }
+        }
+    }
+
+    /// Checks that the store has the records of all sessions.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] while replicas write records again that the store has lost.
+    pub(super) async fn records_complete(&self) -> Result<(), StoreError> {
+        match self.replicas.are_records_missing().await {
+            true => Err(StoreError(
+                "it has lost records, which are written again".into(),
+            )),
+            false => Ok(()),
         }
     }
 

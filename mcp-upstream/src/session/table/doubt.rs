@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{AT_ONCE, SWEEP_MAX, SessionTable};
-use crate::replicas::{BEAT_EVERY, BEAT_LIFE};
+use crate::replicas::{BEAT_EVERY, BEAT_LIFE, ReplicaId};
 use crate::session::SessionId;
 use crate::stream::StoreError;
 
@@ -60,10 +60,10 @@ impl SessionTable {
             (doubted.sessions.get(id).cloned(), doubted.strict)
         };
         match doubted {
-            Some(id) => self.compare(&id).await.or_else(|error| match strict {
-                true => Err(error),
-                false => Ok(()),
-            }),
+            Some(id) => match self.compare(&id).await {
+                Err(error) if strict => Err(error),
+                _ => Ok(()),
+            },
             None => Ok(()),
         }
     }
@@ -116,10 +116,11 @@ impl SessionTable {
         }
     }
 
-    /// Compares one session with its record. If the store does not answer, the session stays in doubt.
-    async fn compare(&self, id: &SessionId) -> Result<(), StoreError> {
+    /// Compares one session with its record, and gives it up if another replica has claimed it. Returns the replica that has the
+    /// session by its record; `None` without a record. If the store does not answer, the session stays in doubt.
+    pub(super) async fn compare(&self, id: &SessionId) -> Result<Option<ReplicaId>, StoreError> {
         let Some(store) = &self.store else {
-            return Ok(());
+            return Ok(None);
         };
         let record = store.load(id.as_str()).await?;
         let mut doubted = self.doubts.doubted();
@@ -131,10 +132,11 @@ impl SessionTable {
         }
         drop(doubted);
         // A session without a record has not been claimed: the sweep records it again.
-        if record.is_some_and(|record| record.home.replica != self.replicas.own()) {
+        let home = record.map(|record| record.home.replica);
+        if home.is_some_and(|home| home != self.replicas.own()) {
             self.give_up(id);
         }
-        Ok(())
+        Ok(home)
     }
 
     /// Gives up a session that another replica has claimed.

@@ -5,6 +5,7 @@ use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::session::in_flight::NoNotice;
+use crate::session::table::ResumedStream;
 use crate::session::{InFlightCalls, SessionPatch, SessionRecord};
 use crate::stores::redis::tests::{server::RedisServer, store_at};
 use crate::stream::ResumeError;
@@ -492,6 +493,97 @@ mod homes {
             let record = two.shadow.record(session.id().as_str()).expect("a record");
             assert_eq!(record.home.replica, other.own(), "{turns}");
         }
+    }
+
+    /// Opens a general stream of a session, and returns the id of its first event.
+    async fn opened_stream(table: &SessionTable, session: &Arc<Session>) -> String {
+        let stream = table.events.open(session, StreamKind::General, true);
+        let stream = stream.await.expect("memory");
+        let opened = SessionPatch::OpenStream(stream.number());
+        let noted = table.commit(session, opened, Instant::now()).await;
+        noted.expect("changed here");
+        event_id(&stream.read().next().await.expect("the priming event"))
+    }
+
+    fn event_id(frame: &[u8]) -> String {
+        let text = std::str::from_utf8(frame).expect("UTF-8");
+        let id = text.lines().find_map(|line| line.strip_prefix("id: "));
+        id.expect("an id").to_owned()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_of_a_later_home_is_unknown_to_no_home_that_is_cut_off_from_the_store() {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let first = opened_stream(&two.tables[0], &session).await;
+        beats(&[other], BEAT_LIFE).await;
+        let Located::Adopted(adopted) = two.located(1, &session).await else {
+            panic!("its home is gone");
+        };
+        // On the stream that the new home took over, and on one that it opened.
+        let resumed = two.tables[1].events.resume(&adopted.session, &first);
+        let mut reader = resumed.await.expect("the stream");
+        let events = &two.tables[1].events;
+        assert!(events.append_general(&adopted.session, b"{}").await);
+        let later = event_id(&reader.next().await.expect("the event"));
+        let opened = opened_stream(&two.tables[1], &adopted.session).await;
+
+        let resume = |id| two.tables[0].resume(&session, id);
+        two.shadow.fail(usize::MAX);
+        for id in [&later, &opened] {
+            let refused = resume(id).await;
+            assert!(matches!(refused, Err(ResumeError::Store(_))), "{id}");
+        }
+        let malformed = resume("nonsense").await;
+        assert!(matches!(malformed, Err(ResumeError::Malformed)));
+        assert!(
+            matches!(resume(&first).await, Ok(ResumedStream::Here(_))),
+            "its own event"
+        );
+
+        two.shadow.fail(0);
+        let moved = resume(&later).await;
+        assert!(matches!(moved, Ok(ResumedStream::Elsewhere(it)) if it == other.own()));
+        assert_eq!(session.state(), SessionState::Closed);
+        beats(&[one], Duration::ZERO).await;
+        assert!(
+            matches!(two.located(0, &session).await, Located::Elsewhere(it) if it == other.own())
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_no_home_had_is_unknown_once_the_record_names_this_replica() {
+        let two = Two::up().await;
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        let first = opened_stream(&two.tables[0], &session).await;
+        let (number, _) = first.split_once('-').expect("two parts");
+        for id in [format!("{number}-{}", u64::MAX), "9-1".to_owned()] {
+            let resume = || two.tables[0].resume(&session, &id);
+            two.shadow.fail(usize::MAX);
+            assert!(matches!(resume().await, Err(ResumeError::Store(_))), "{id}");
+            two.shadow.fail(0);
+            assert!(matches!(resume().await, Err(ResumeError::Unknown)), "{id}");
+        }
+        // Without a record there was no claim, unless the store has lost it.
+        let store = two.shadow.stores().sessions;
+        store.remove(session.id()).await.expect("works");
+        let resume = || two.tables[0].resume(&session, "9-1");
+        assert!(matches!(resume().await, Err(ResumeError::Unknown)));
+        two.board.forget();
+        beats(&[&two.replicas[0]], Duration::ZERO).await;
+        assert!(matches!(resume().await, Err(ResumeError::Store(_))));
+        assert_eq!(session.state(), SessionState::New);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_a_lone_process_never_had_is_unknown_whether_or_not_its_store_works() {
+        let shadow = Arc::new(Shadow::default());
+        let table = recorded(ROOMY, &shadow);
+        let session = open(&table, "a", Instant::now()).await;
+        shadow.fail(usize::MAX);
+        let refused = table.resume(&session, "9-1").await;
+        assert!(matches!(refused, Err(ResumeError::Unknown)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,52 @@
+//! Resumption of a session's streams, here or in the replica that has claimed the session.
+//!
+//! A replica that is cut off from the store keeps its sessions, and another replica may claim them meanwhile. A client that comes
+//! back from there names an event that this process never had. Its number alone does not tell: sequences count the events of all
+//! sessions of a process, so that those of two processes overlap. The record of the session tells.
+
+use std::sync::Arc;
+
+use super::SessionTable;
+use crate::replicas::ReplicaId;
+use crate::session::Session;
+use crate::stream::{ResumeError, Subscription};
+
+/// Outcome of resuming a stream of a session.
+#[derive(Debug)]
+pub enum ResumedStream {
+    /// The stream continues in this process.
+    Here(Subscription),
+    /// Another replica has claimed the session; it is given up here.
+    Elsewhere(ReplicaId),
+}
+
+impl SessionTable {
+    /// Resumes a stream of a session that is live in this process.
+    ///
+    /// # Errors
+    ///
+    /// [`ResumeError`], as [`EventLog::resume`](crate::stream::EventLog::resume) returns it. An event that the session never had
+    /// here is [`ResumeError::Unknown`] only if the session is recorded as this replica's, else [`ResumeError::Store`]: another
+    /// replica may have numbered it.
+    pub async fn resume(
+        &self,
+        session: &Arc<Session>,
+        last_event_id: &str,
+    ) -> Result<ResumedStream, ResumeError> {
+        match self.events.resume(session, last_event_id).await {
+            Ok(stream) => Ok(ResumedStream::Here(stream)),
+            Err(ResumeError::Unknown) if self.replicas.are_many() => {
+                match self.compare(session.id()).await? {
+                    Some(home) if home != self.replicas.own() => Ok(ResumedStream::Elsewhere(home)),
+                    Some(_) => Err(ResumeError::Unknown),
+                    // A session without a record was not claimed, unless the store has lost the claim.
+                    None => {
+                        self.records_complete().await?;
+                        Err(ResumeError::Unknown)
+                    }
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
