@@ -86,6 +86,12 @@ impl Ledger {
         self.next_sequence().max(newest.saturating_add(1))
     }
 
+    /// Counts events that are nowhere else, up to `sequence`.
+    #[cfg(test)]
+    pub(super) fn count_up_to(&self, sequence: u64) {
+        self.sequence.fetch_max(sequence, Ordering::Relaxed);
+    }
+
     /// The last assigned sequence.
     pub(super) fn newest_sequence(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)

@@ -19,11 +19,12 @@ const LOST: &str = "the gateway process that ran the call has ended, or was cut 
 /// Sequences left free behind the newest stored event of a stream that is taken over. The process that held the stream, cut off
 /// from the store, may have sent events with these sequences: a client that resumes after such an event has read every stored
 /// event, and none of the new process.
-const UNSTORED_MAX: u64 = 1 << 28;
+const UNSTORED_MAX: u64 = 1 << 35;
 
 /// Size of the range of sequences of each process that takes a stream over: epoch N begins N ranges behind, so that its sequences
-/// are free even if the processes before it have stored none. In a store that counts in doubles, sequences stay exact for 2^24
-/// take-overs.
+/// are free even if the processes before it have stored none. A process counts the events of all its sessions: it would have to
+/// send 2^36 of them, 10,000 a second for 80 days, to reach the next range. In a store that counts in doubles, sequences stay
+/// exact for 2^17 take-overs.
 const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
 impl EventLog {

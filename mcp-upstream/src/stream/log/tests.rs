@@ -215,6 +215,28 @@ async fn a_client_resumes_elsewhere_after_an_event_that_its_process_could_not_st
 }
 
 #[tokio::test]
+async fn a_client_resumes_after_an_unstored_event_of_a_process_that_has_counted_billions() {
+    let shadow = Arc::new(Shadow::default());
+    let metrics = StreamMetrics::unregistered();
+    let process = || log_over(limits(256, 1 << 20), &metrics).with_store(Arc::clone(&shadow) as _);
+    let (cut_off, before) = (process(), session());
+    let stream = open(&cut_off, &before, StreamKind::General).await;
+    put(&cut_off, &before, &stream, "stored").await;
+    // Events of other sessions: this stream is idle for weeks.
+    cut_off.ledger.count_up_to(10_000_000_000);
+    shadow.fail(1);
+    put(&cut_off, &before, &stream, "only sent").await;
+    let read = ready(&mut stream.read()).0;
+    let last = read.last().expect("two events");
+
+    let (heir, session) = (process(), taken_up(&before));
+    heir.restore(&session).await.expect("works");
+    assert!(heir.append_general(&session, b"next").await);
+    let mut resumed = heir.resume(&session, &last.id).await.expect("resumes");
+    assert_eq!(data(&ready(&mut resumed).0), ["next"]);
+}
+
+#[tokio::test]
 async fn a_client_resumes_after_an_event_of_a_process_between_two_others_that_stored_nothing() {
     let shadow = Arc::new(Shadow::default());
     let metrics = StreamMetrics::unregistered();
