@@ -1,6 +1,6 @@
 //! Sessions and events in Redis 7 or Valkey: one server, a primary behind Sentinels, or a cluster.
 //!
-//! Each operation is one command, script or transaction, in one round trip; `forget` alone takes two. An operation waits for
+//! Each operation is one command, script or transaction, in one round trip; `forget` and `trim` take two. An operation waits for
 //! at most 50 ms. While Redis is away, operations fail, which is logged, and later ones try to connect again. Several
 //! processes may use one Redis: claims compare before they write, and patches write single fields. Keys expire by
 //! themselves: a session that no process touches is gone after twice its time to live.

@@ -81,6 +81,16 @@ pub trait EventStore: Send + Sync {
     /// [`StoreError`], if the store cannot be read.
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError>;
 
+    /// Deletes the oldest streams of a session beyond the number that the store keeps. To be called by a process that has taken the
+    /// session up: streams that processes before it have left are not counted when it opens its own.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], if the store cannot be written.
+    async fn trim(&self, _session: &SessionId) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Deletes all streams of a session.
     ///
     /// # Errors

@@ -15,16 +15,19 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
-use redis::Script;
+use redis::{RedisResult, Script};
 
+use super::connect::RedisConnection;
+use super::keys::SessionKeys;
 use super::{RedisStore, millis};
 use crate::seal::SessionId;
 use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, StreamRef};
 use crate::stream::{EventStore, StoreError, UNRECORDED_MAX};
 
 /// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the oldest stream
-/// beyond this number, so that a session that lasts for years does not grow for years. A process keeps 32 finished streams;
-/// the larger number here leaves room for a long call behind many short ones.
+/// beyond this number, and a process that takes the session up deletes those of earlier processes, so that a session that lasts
+/// for years does not grow for years. A process keeps 32 finished streams; the larger number here leaves room for a long call
+/// behind many short ones.
 const STREAMS_MAX: u32 = 1024;
 
 /// Answer of `open.lua` and `append.lua` for a session of another replica.
@@ -32,6 +35,9 @@ const FOREIGN: i64 = -1;
 
 static OPEN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("open.lua")));
 static APPEND: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("append.lua")));
+
+/// Names of the fields of a stream in the hash of the session's streams, as in `open.lua`.
+const FIELDS: [&str; 4] = ["opened", "newest", "dropped", "bytes"];
 
 fn field(number: u32, name: &str) -> String {
     format!("{number}.{name}")
@@ -66,25 +72,37 @@ impl EventStore for RedisStore {
         replay(told, &messages, max)
     }
 
+    async fn trim(&self, session: &SessionId) -> Result<(), StoreError> {
+        let keys = self.keys.of(session.as_str());
+        let keys = &keys;
+        self.link
+            .run(|mut connection| async move {
+                let surplus = surplus(&stream_numbers(&mut connection, keys).await?);
+                if surplus.is_empty() {
+                    return Ok(());
+                }
+                let names = |number: &u32| FIELDS.map(|name| field(*number, name));
+                let fields: Vec<_> = surplus.iter().flat_map(names).collect();
+                let events: Vec<_> = surplus.iter().map(|it| keys.events(*it)).collect();
+                let mut trim = redis::pipe();
+                trim.atomic();
+                trim.hdel(keys.streams(), fields).unlink(events);
+                trim.exec_async(&mut connection).await
+            })
+            .await
+    }
+
     async fn forget(&self, session: &SessionId) -> Result<(), StoreError> {
         let keys = self.keys.of(session.as_str());
         let keys = &keys;
         self.link
             .run(|mut connection| async move {
-                let mut ask = redis::cmd("HKEYS");
-                ask.arg(keys.streams());
-                let fields: Vec<String> = ask.query_async(&mut connection).await?;
-                let numbers = fields.iter().filter_map(|field| field.split('.').next());
-                let numbers: BTreeSet<u32> = numbers.filter_map(|it| it.parse().ok()).collect();
+                let numbers = stream_numbers(&mut connection, keys).await?;
+                let events: Vec<_> = numbers.iter().map(|it| keys.events(*it)).collect();
                 // All keys of a session are on one node, so that one command may name them.
                 let mut forget = redis::cmd("UNLINK");
                 forget.arg(keys.streams());
-                forget.arg(
-                    numbers
-                        .iter()
-                        .map(|it| keys.events(*it))
-                        .collect::<Vec<_>>(),
-                );
+                forget.arg(events);
                 forget.exec_async(&mut connection).await
             })
             .await
@@ -145,6 +163,27 @@ impl RedisStore {
             .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
         Ok(outcome(appended.await?))
     }
+}
+
+/// The numbers of a session's stored streams.
+async fn stream_numbers(
+    connection: &mut RedisConnection,
+    keys: &SessionKeys<'_>,
+) -> RedisResult<BTreeSet<u32>> {
+    let mut ask = redis::cmd("HKEYS");
+    ask.arg(keys.streams());
+    let fields: Vec<String> = ask.query_async(connection).await?;
+    let numbers = fields.iter().filter_map(|field| field.split('.').next());
+    Ok(numbers.filter_map(|it| it.parse().ok()).collect())
+}
+
+/// The oldest streams beyond [`STREAMS_MAX`] of each kind. Numbers of one kind are all even or all odd.
+fn surplus(numbers: &BTreeSet<u32>) -> Vec<u32> {
+    let of_kind = |odd: u32| {
+        let newest_first = numbers.iter().rev().filter(move |it| *it % 2 == odd);
+        newest_first.skip(STREAMS_MAX as usize).copied()
+    };
+    of_kind(0).chain(of_kind(1)).collect()
 }
 
 fn outcome(answer: i64) -> AppendOutcome {

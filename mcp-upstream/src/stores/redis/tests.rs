@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::*;
+use crate::protocol::ProtocolVersion;
+use crate::session::{Binding, Session, SessionTransport};
 use crate::stores::Stores;
 use crate::stores::contract::{Made, ReplicaStore, holds_for, holds_for_replicas};
-use crate::stream::EventStore;
 use crate::stream::store::{EventKind, StoredEvent, StreamRef};
+use crate::stream::{EventLog, EventStore, Pulse, StreamMetrics};
 
 mod budgets;
 mod deployments;
@@ -325,6 +329,63 @@ async fn an_event_that_was_stored_twice_is_read_once() {
     }
     let read = store.read(stream, 256).await.expect("works");
     assert_eq!((read.events.len(), read.dropped), (2, 0));
+}
+
+#[tokio::test]
+async fn streams_that_earlier_processes_left_are_trimmed_at_a_take_over() {
+    let server = RedisServer::start();
+    let store = store_of(&server);
+    let binding = Binding {
+        namespace: "shared".parse().expect("a name"),
+        principal: None,
+        version: ProtocolVersion::V2025_11_25,
+        transport: SessionTransport::Streamable,
+    };
+    let before = Session::new(SessionId::random(), binding, Instant::now());
+    let session = before.id().clone();
+    let opened = StoredEvent {
+        sequence: 0,
+        kind: EventKind::Opened { owes: vec![] },
+    };
+    // Three processes, each of which opens request streams behind a gap in the numbers.
+    let gap = 2 * crate::stream::UNRECORDED_MAX;
+    let numbers =
+        (0..3).flat_map(|process| (0..500).map(move |at| process * (gap + 1000) + 2 * at + 1));
+    let numbers: Vec<u32> = numbers.collect();
+    for number in numbers.iter().copied().chain([2]) {
+        let stream = StreamRef {
+            session: &session,
+            number,
+        };
+        store.append(stream, &opened).await.expect("works");
+        let appended = store.append(stream, &message(1, "{}")).await;
+        appended.expect("works");
+    }
+    let stored = async |number| {
+        let stream = StreamRef {
+            session: &session,
+            number,
+        };
+        let read = store.read(stream, 256).await.expect("works");
+        read.events.len()
+    };
+    assert_eq!(stored(1).await, 2);
+
+    let pulse = Pulse::new(Duration::from_secs(15));
+    let log = EventLog::new(
+        EventLogConfig::default(),
+        pulse,
+        StreamMetrics::unregistered(),
+    );
+    let log = log.with_store(Arc::new(store.clone()));
+    let taken_up = Arc::new(before.taken_up().taken_up());
+    log.restore(&taken_up).await.expect("works");
+    let (old, kept) = numbers.split_at(1500 - 1024);
+    assert_eq!((stored(old[0]).await, stored(old[475]).await), (0, 0));
+    assert_eq!((stored(kept[0]).await, stored(kept[1023]).await), (2, 2));
+    assert_eq!(stored(2).await, 2, "the general stream");
+    let fields = server.command(&["HLEN", &store.keys.of(session.as_str()).streams()]);
+    assert_eq!(fields, (4 * 1025).to_string());
 }
 
 #[tokio::test]

@@ -28,7 +28,8 @@ const UNSTORED_MAX: u64 = 1 << 35;
 const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
 impl EventLog {
-    /// Takes over a session's newest general stream, for further server notifications.
+    /// Takes over a session's newest general stream, for further server notifications, and deletes stored streams that are too
+    /// old.
     ///
     /// # Errors
     ///
@@ -38,6 +39,12 @@ impl EventLog {
         if let Some(number) = newest {
             let general = StreamKind::General;
             self.take_over(session, number, general).await?;
+        }
+        // The streams of the process that opened the session are within the bound.
+        if let Some(store) = self.store.as_ref().filter(|_| session.epoch() > 1)
+            && let Err(error) = store.trim(session.id()).await
+        {
+            tracing::warn!(%error, "old streams of a session stay in the store until it expires");
         }
         Ok(())
     }
