@@ -31,6 +31,7 @@ use self::news::Outbox;
 use self::peers::Peers;
 pub use self::reloads::{AnnouncedReload, OtherReload, OtherReloadOutcome};
 pub use self::routing::{RoutedRequest, Unanswered, Unrouted};
+use self::silent::SilentReplicas;
 use self::unreachable::UnreachableReplicas;
 use crate::stream::StoreError;
 
@@ -38,6 +39,7 @@ mod news;
 mod peers;
 mod reloads;
 mod routing;
+mod silent;
 mod unreachable;
 
 /// Time between two beats, by which a replica reports to the directory that it is up.
@@ -201,6 +203,7 @@ pub struct Replicas {
     outbox: Outbox,
     peers: Peers,
     unreachable: UnreachableReplicas,
+    silent: SilentReplicas,
     /// Last reload that another replica requested and this replica has made.
     reloaded: Mutex<Option<AnnouncedReload>>,
     /// Number of the last reload that this replica requested of all replicas; `None` if the others were not told.
@@ -332,6 +335,7 @@ impl Replicas {
             outbox: Outbox::default(),
             peers: Peers::default(),
             unreachable: UnreachableReplicas::default(),
+            silent: SilentReplicas::default(),
             reloaded: Mutex::default(),
             asked: Mutex::default(),
             due: Notify::new(),
@@ -682,6 +686,10 @@ impl Replicas {
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
             - i64::try_from(local_millis()).unwrap_or(i64::MAX);
         known.answered = Some(began);
+        // A directory on this machine knows at once which processes have ended.
+        if !self.is_local() {
+            self.silent.note(&known.others, &heard.others);
+        }
         let others = heard.others.into_iter();
         known.others = Arc::new(others.map(|other| (other.id, other)).collect());
         self.unreachable.retain(|id| known.others.contains_key(&id));
@@ -778,6 +786,30 @@ impl Replicas {
         let others = known.others.values().filter(|other| !other.leaving);
         let others = others.filter(|other| self.obstacle(other).is_none());
         others.cloned().collect()
+    }
+
+    /// Replicas whose beats have stopped without a farewell, and which may still run, cut off from the directory. Only those that
+    /// can be asked at their address.
+    pub fn silent(&self) -> Vec<Announcement> {
+        let silent = self.silent.all().into_iter();
+        silent
+            .filter(|other| self.obstacle(other).is_none())
+            .collect()
+    }
+
+    /// Notes that a replica whose beats have stopped does not answer at its address either: it has ended.
+    pub fn note_ended(&self, other: &Announcement) {
+        if self.silent.remove(other.id) {
+            tracing::info!(
+                replica = &*other.name,
+                "a replica that is gone does not answer requests: sessions that it has not recorded have ended"
+            );
+        }
+    }
+
+    /// True if a replica is gone by its beats, and not known to have ended: sessions without a record may live there.
+    pub fn may_be_cut_off(&self, id: ReplicaId) -> bool {
+        self.silent.contains(id) && self.silent().iter().any(|other| other.id == id)
     }
 
     /// Names of this replica's listeners for clients.

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::{
     LATEST, announce, both_up, claimed_while_frozen, holds, member, ping, replica, see, two,
 };
+use crate::support::gateway::Builder;
 use crate::support::link::Link;
 use crate::support::redis::Redis;
 use crate::support::session::{Session, call};
@@ -71,9 +72,7 @@ async fn a_frozen_replica_writes_nothing_into_a_session_that_another_has_claimed
 #[tokio::test]
 async fn a_home_that_is_cut_off_from_redis_refuses_no_event_of_the_next_home_for_good() {
     let redis = Redis::start().await;
-    let (link, url) = redis.link();
-    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)]);
-    let one = member(gateway, &redis, "one").config(json!({"sessions": {"store": url}}));
+    let (link, one) = linked(&redis, "one");
     let (one, two) = both_up(tokio::join!(one.start(), replica(&redis, "two"))).await;
     let here = Session::start(&one, "talk", LATEST).await;
     let there = here.at(&two);
@@ -104,6 +103,50 @@ async fn a_home_that_is_cut_off_from_redis_refuses_no_event_of_the_next_home_for
         holds(&one, 0).await.then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_session_that_was_opened_without_redis_is_refused_by_others_while_its_home_answers() {
+    let redis = Redis::start().await;
+    let ((mended, one), (cut, three)) = (linked(&redis, "one"), linked(&redis, "three"));
+    let all = tokio::join!(one.start(), replica(&redis, "two"), three.start());
+    let (one, two, mut three) = all;
+    for gateway in [&one, &two, &three] {
+        see(gateway, 3).await;
+    }
+    mended.cut();
+    cut.cut();
+    let kept = Session::start(&one, "talk", LATEST).await;
+    let lost = Session::start(&three, "talk", LATEST).await;
+    see(&two, 1).await;
+    for session in [&kept, &lost] {
+        let message = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+        let mut refused = session.at(&two).post(&message).await;
+        assert_eq!(refused.status, 503);
+        let told = refused.json().await;
+        let code = &told["error"]["data"]["code"];
+        assert_eq!(code, "replica_unavailable", "{told}");
+        assert_eq!(ping(session).await, 200, "its home has it");
+    }
+
+    mended.mend();
+    eventually("the session is recorded", async || {
+        (ping(&kept.at(&two)).await == 200).then_some(())
+    })
+    .await;
+    three.kill();
+    eventually("the home has ended, and its session with it", async || {
+        (ping(&lost.at(&two)).await == 404).then_some(())
+    })
+    .await;
+}
+
+/// A replica with a link to Redis that can be cut.
+fn linked(redis: &Redis, name: &str) -> (Link, Builder) {
+    let (link, url) = redis.link();
+    let gateway = Gateway::with_tools([("talk", "talking.py", tools::TALKING)]);
+    let store = json!({"sessions": {"store": url}});
+    (link, member(gateway, redis, name).config(store))
 }
 
 /// Numbers that one seed decides.

@@ -2,7 +2,8 @@
 //!
 //! Heartbeats go through the store, so they do not show that a network, a firewall or a certificate keeps two replicas
 //! apart. A replica that leaves two checks in a row unanswered is noted in
-//! [`Replicas`](tooldock_upstream::replicas::Replicas).
+//! [`Replicas`](tooldock_upstream::replicas::Replicas). A replica whose heartbeats have stopped is checked, too: while it
+//! answers, it is cut off from the store and has not ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,16 +27,22 @@ pub(crate) async fn follow(link: Arc<ReplicaLink>) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let others = link.replicas.forwarded_to();
+        let (up, silent) = (link.replicas.forwarded_to(), link.replicas.silent());
+        let others: Vec<_> = up.iter().chain(&silent).collect();
         let checks = join_all(others.iter().map(|other| link.check(other))).await;
         unanswered.retain(|id, _| others.iter().any(|other| other.id == *id));
-        for (other, checked) in others.iter().zip(checks) {
+        for (at, (other, checked)) in others.iter().zip(checks).enumerate() {
             let failures = unanswered.entry(other.id).or_default();
             *failures = match &checked {
                 Ok(()) => 0,
                 Err(_) => *failures + 1,
             };
-            if checked.is_ok() || *failures >= UNANSWERED_MAX {
+            let is_unreachable = *failures >= UNANSWERED_MAX;
+            if at >= up.len() {
+                if is_unreachable {
+                    link.replicas.note_ended(other);
+                }
+            } else if checked.is_ok() || is_unreachable {
                 link.replicas.note_unreachable(other, checked.err());
             }
         }

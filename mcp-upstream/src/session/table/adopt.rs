@@ -148,6 +148,10 @@ impl SessionTable {
     async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
         match self.replicas.standing(opener) {
             Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
+            // No other replica can reach it there before its home records it.
+            Standing::Gone if self.replicas.may_be_cut_off(opener) => {
+                Ok(Located::Elsewhere(opener))
+            }
             Standing::Own | Standing::Leaving | Standing::Gone => {
                 self.records_complete().await?;
                 Ok(Located::Absent)

@@ -622,6 +622,38 @@ mod homes {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_session_without_a_record_is_not_absent_while_the_replica_that_opened_it_may_be_cut_off()
+     {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        two.shadow.fail(1);
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        two.shadow.fail(0);
+        beats(&[other], BEAT_LIFE).await;
+        assert_eq!(other.standing(one.own()), Standing::Gone);
+        let home = one.own();
+        assert!(matches!(two.located(1, &session).await, Located::Elsewhere(it) if it == home));
+        // Its address does not answer either.
+        let [silent] = other.silent().try_into().expect("one replica");
+        other.note_ended(&silent);
+        assert!(matches!(two.located(1, &session).await, Located::Absent));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_without_a_record_is_absent_once_the_replica_that_opened_it_has_said_farewell()
+     {
+        let two = Two::up().await;
+        let [one, other] = &two.replicas;
+        two.shadow.fail(1);
+        let session = open(&two.tables[0], "a", Instant::now()).await;
+        two.shadow.fail(0);
+        one.leave().await;
+        beats(&[other], BEAT_LIFE).await;
+        assert!(other.silent().is_empty());
+        assert!(matches!(two.located(1, &session).await, Located::Absent));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_store_that_forgot_everything_gets_all_records_again_at_the_next_sweep() {
         let two = Two::up().await;
         let session = open(&two.tables[0], "a", Instant::now()).await;

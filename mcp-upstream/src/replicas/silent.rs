@@ -1,0 +1,38 @@
+//! Replicas whose beats have stopped without a farewell: they have ended, or are cut off from the directory and continue with their
+//! sessions. Beats do not tell the difference; requests to `replicas.address` do.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Announcement, ReplicaId};
+
+/// The replicas that are gone by their beats, and not known to have ended, as they last announced themselves.
+#[derive(Debug, Default)]
+pub(super) struct SilentReplicas(Mutex<HashMap<ReplicaId, Announcement>>);
+
+impl SilentReplicas {
+    /// Adds replicas that were heard `before` and are not among the `heard` ones, and removes the heard ones.
+    pub(super) fn note(&self, before: &HashMap<ReplicaId, Announcement>, heard: &[Announcement]) {
+        let mut silent = self.lock();
+        let fell_silent = before.values().filter(|other| !other.leaving);
+        silent.extend(fell_silent.map(|other| (other.id, other.clone())));
+        silent.retain(|id, _| !heard.iter().any(|other| other.id == *id));
+    }
+
+    /// Removes a replica that has ended. Returns true if it was silent.
+    pub(super) fn remove(&self, id: ReplicaId) -> bool {
+        self.lock().remove(&id).is_some()
+    }
+
+    pub(super) fn contains(&self, id: ReplicaId) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    pub(super) fn all(&self) -> Vec<Announcement> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ReplicaId, Announcement>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
