@@ -32,7 +32,7 @@ use tooldock_workers::listening;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::output::RecentOutput;
-use tooldock_workers::process::{self, GatewayProcess};
+use tooldock_workers::process::{self, left_behind};
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
 use tooldock_workers::repositories::{Builder, BuilderHost};
@@ -752,7 +752,7 @@ fn end_what_was_left_behind(data: &DataDir) {
         return;
     };
     let work = move || {
-        let ended = before.end_left_behind(GatewayProcess::PATIENCE);
+        let ended = left_behind::end_left_behind(before, left_behind::PATIENCE);
         if ended > 0 {
             tracing::warn!(
                 ended,

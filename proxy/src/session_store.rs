@@ -13,7 +13,7 @@ use tooldock_upstream::stores::Stores;
 use tooldock_upstream::stores::disk::{Bounds, DiskDirectory, DiskStore, ReplicaFolder};
 use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
 use tooldock_workers::data_dir::DataDir;
-use tooldock_workers::process::GatewayProcess;
+use tooldock_workers::gateway_process::GatewayProcess;
 
 use crate::config::{Effective, ListenAddress, Peers, ProfileName, Role, SocketMode};
 use crate::{kept_file, session_key, sockets};

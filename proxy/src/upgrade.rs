@@ -25,7 +25,8 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tokio::sync::mpsc;
 use tooldock_workers::data_dir::replica_file_name;
-use tooldock_workers::process::GatewayProcess;
+use tooldock_workers::gateway_process::GatewayProcess;
+use tooldock_workers::process::left_behind;
 
 use self::channel::{Channel, ChannelListener};
 use crate::config::{Effective, ListenAddress, Role};
@@ -329,7 +330,7 @@ fn is_successor(channel: &Channel) -> Result<(), String> {
     }
     match peer.pid {
         None => Err("it runs in another PID namespace (another container)".into()),
-        Some(pid) if GatewayProcess::this().has_started(pid) => {
+        Some(pid) if left_behind::has_started(GatewayProcess::this(), pid) => {
             Err("this gateway has started it".into())
         }
         Some(_) => Ok(()),

@@ -31,8 +31,8 @@ use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
 use crate::fault;
+use crate::gateway_process::GatewayProcess;
 use crate::names::NamespaceName;
-use crate::process::GatewayProcess;
 use crate::regular_file;
 
 /// The format that this version writes, and the highest that it reads.

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::error::CallError;
 use crate::personal::Personal;
-use crate::process::output::Redactor;
+use crate::redactor::Redactor;
 use crate::registry::{AggregateMember, Namespace, Registry, UpstreamKind};
 use crate::secret::Secret;
 

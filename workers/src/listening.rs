@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use crate::data_dir::write_atomically;
-use crate::process::GatewayProcess;
+use crate::gateway_process::GatewayProcess;
 use crate::regular_file;
 
 /// Names of the files in the data directory: of the core, and of the manager.

@@ -1,7 +1,6 @@
 //! Prometheus metrics of workers and processes. Handles are resolved once per worker, so a call only touches atomics.
 
 mod servers;
-mod table;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +9,12 @@ use std::time::Duration;
 use prometheus::{IntCounter, IntGauge, Registry};
 
 use crate::metric_table;
+use crate::metric_table::forget;
 use crate::names::NamespaceName;
 use crate::worker_state::WorkerState;
 
 pub use servers::ServerMetrics;
 use servers::ServerSeries;
-pub use table::{MetricKind, family, forget};
 
 /// Buckets of a worker's start, in seconds: from a warm start to one that loads large libraries.
 const START_SECONDS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0];

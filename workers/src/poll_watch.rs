@@ -98,7 +98,7 @@ impl PollWatch {
     ///
     /// When the registry already holds its counter.
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let polls = crate::metrics::family(
+        let polls = crate::metric_table::family(
             registry,
             "tooldock_long_polls_total",
             "Polls that kept a message thread for more than 50 ms, by route, and by whether they computed or waited",

@@ -10,7 +10,7 @@
 
 pub mod guard;
 mod hand_over;
-mod left_behind;
+pub mod left_behind;
 mod low;
 pub mod open_files;
 pub mod output;
@@ -34,8 +34,7 @@ use tokio::net::UnixStream;
 use tokio::process::{ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
 
-pub use left_behind::GatewayProcess;
-
+use crate::gateway_process::GatewayProcess;
 use crate::metrics::ProcessMetrics;
 use crate::secret::Secret;
 

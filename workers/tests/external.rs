@@ -22,9 +22,11 @@ use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::external::{
     ExternalServer, ProcessHost, ServerProcess, StdioServersConfig, StdioSettings, StdioSpec,
 };
+use tooldock_workers::gateway_process::GatewayProcess;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::names::NamespaceName;
-use tooldock_workers::process::{Exit, GatewayProcess};
+use tooldock_workers::process::Exit;
+use tooldock_workers::process::left_behind::end_left_behind;
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::runtimes::Runtimes;
@@ -361,7 +363,7 @@ async fn a_server_carries_the_name_of_its_gateway_by_which_the_next_one_finds_wh
     let (gateway, _) = tag.unwrap().split_once('-').unwrap();
     let gateway: GatewayProcess = gateway.parse().unwrap();
     assert_eq!(gateway, GatewayProcess::this());
-    assert_eq!(gateway.end_left_behind(Duration::ZERO), 0, "it runs");
+    assert_eq!(end_left_behind(gateway, Duration::ZERO), 0, "it runs");
 
     // A pid that no system assigns, and a time that no other run of this test has.
     let dead = format!("{}.{}", i32::MAX, std::process::id());
@@ -379,7 +381,7 @@ async fn a_server_carries_the_name_of_its_gateway_by_which_the_next_one_finds_wh
         }
     };
     within(shown).await;
-    assert_eq!(dead.end_left_behind(Duration::ZERO), 1);
+    assert_eq!(end_left_behind(dead, Duration::ZERO), 1);
     orphan.wait().unwrap();
     assert!(alive(running.process.pid()));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntGauge};
 use tooldock_workers::metric_table;
-use tooldock_workers::metrics::forget;
+use tooldock_workers::metric_table::forget;
 use tooldock_workers::names::NamespaceName;
 
 use super::breaker::BreakerState;

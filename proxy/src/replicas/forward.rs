@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tooldock_upstream::replicas::{Announcement, ReplicaId, Replicas};
 use tooldock_upstream::reply::{BodyStream, Head, Reply};
+use tooldock_workers::gateway_process::GatewayProcess;
 use tooldock_workers::metric_table;
-use tooldock_workers::process::GatewayProcess;
 use tooldock_workers::remote::{Backend, BackendId, Host, is_hop_by_hop};
 
 use super::Forwarded;

@@ -14,8 +14,9 @@ use tokio::time::timeout;
 
 use super::process::ProcessHost;
 use super::spec::{ExternalServer, StdioSpec};
-use crate::process::output::{LastLine, OutputLimit, Pump, Redactor, Stream};
+use crate::process::output::{LastLine, OutputLimit, Pump, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
+use crate::redactor::Redactor;
 
 /// Maximum time of an installer after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);

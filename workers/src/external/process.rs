@@ -22,10 +22,9 @@ use super::spec::ExternalServer;
 use super::startable::not_startable;
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
-use crate::process::output::{
-    LastLine, OutputHold, OutputLimit, Pump, RecentOutput, Redactor, Stream,
-};
+use crate::process::output::{LastLine, OutputHold, OutputLimit, Pump, RecentOutput, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
+use crate::redactor::Redactor;
 use crate::runtimes::Runtimes;
 
 /// Maximum time for a process to end after its standard input was closed.

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::config::StdioSettings;
 use crate::names::NamespaceName;
 use crate::personal::{Personal, PersonalValues};
-use crate::process::output::Redactor;
+use crate::redactor::Redactor;
 use crate::secret::Secret;
 
 /// An external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of a server that

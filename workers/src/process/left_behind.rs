@@ -4,115 +4,65 @@
 //! Processes are found by the tag that every process of a tree inherits. A process that overwrote its own environment is not
 //! found.
 
-use std::fmt;
 use std::fs;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
 use super::{guard, tree};
+use crate::gateway_process::GatewayProcess;
 
 /// Pause between two searches for processes.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum time of ending the processes. Only a fork bomb or a process stuck in the kernel needs that long.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A process of the gateway, told apart from a later process with the same pid by its start time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GatewayProcess {
-    pid: i32,
-    started: u64,
+/// The longest time that guards need to end the children of their gateway.
+pub const PATIENCE: Duration = guard::GRACE.saturating_add(Duration::from_secs(2));
+
+/// True if the gateway, or a process below it, has started that process.
+pub fn has_started(gateway: GatewayProcess, pid: Pid) -> bool {
+    let tags = format!("{gateway}-");
+    let is_tagged =
+        tree::tag_of(pid.as_raw_nonzero().get()).is_some_and(|tag| tag.starts_with(&tags));
+    is_tagged
+        || Pid::from_raw(gateway.pid()).is_some_and(|own| tree::descendants(own).contains(&pid))
 }
 
-impl GatewayProcess {
-    /// The longest time that guards need to end the children of their gateway.
-    pub const PATIENCE: Duration = guard::GRACE.saturating_add(Duration::from_secs(2));
-
-    /// The process that calls this function.
-    pub fn this() -> Self {
-        static THIS: OnceLock<GatewayProcess> = OnceLock::new();
-        *THIS.get_or_init(|| {
-            let pid = i32::try_from(std::process::id()).unwrap_or_default();
-            let started = tree::start_of(pid).unwrap_or_default();
-            Self { pid, started }
-        })
-    }
-
-    /// The current process with this pid.
-    pub fn of(pid: i32) -> Option<Self> {
-        let started = tree::start_of(pid)?;
-        Some(Self { pid, started })
-    }
-
-    /// True while the process runs.
-    pub(crate) fn is_running(self) -> bool {
-        tree::start_of(self.pid) == Some(self.started)
-    }
-
-    /// True if this gateway, or a process below it, has started that process.
-    pub fn has_started(self, pid: Pid) -> bool {
-        let tags = format!("{self}-");
-        let is_tagged =
-            tree::tag_of(pid.as_raw_nonzero().get()).is_some_and(|tag| tag.starts_with(&tags));
-        is_tagged
-            || Pid::from_raw(self.pid).is_some_and(|own| tree::descendants(own).contains(&pid))
-    }
-
-    /// Ends processes that this gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Returns
-    /// the number of processes that had to be killed.
-    ///
-    /// Blocks for that long, and some seconds more at the most; not at all if no process is left.
-    pub fn end_left_behind(self, patience: Duration) -> usize {
-        let tags = format!("{self}-");
-        let ours = namespace_of(std::process::id());
-        let mut ended = Vec::new();
-        let began = Instant::now();
-        while !self.is_running() && began.elapsed() < patience + LIMIT {
-            let left: Vec<i32> = tree::all_pids()
-                .filter(|pid| tree::tag_of(*pid).is_some_and(|tag| tag.starts_with(&tags)))
-                // In a container this pid may be another process's.
-                .filter(|pid| u32::try_from(*pid).is_ok_and(|pid| namespace_of(pid) == ours))
-                .collect();
-            if left.is_empty() {
-                break;
-            }
-            if began.elapsed() >= patience {
-                let pids: Vec<Pid> = left.iter().copied().filter_map(Pid::from_raw).collect();
-                tree::kill_each(&pids);
-                ended.extend(left);
-            }
-            sleep(PAUSE);
+/// Ends processes that a gateway left behind, unless it runs. Its guards get `patience` to do it themselves. Returns the number
+/// of processes that had to be killed.
+///
+/// Blocks for that long, and some seconds more at the most; not at all if no process is left.
+pub fn end_left_behind(gateway: GatewayProcess, patience: Duration) -> usize {
+    let tags = format!("{gateway}-");
+    let ours = namespace_of(std::process::id());
+    let mut ended = Vec::new();
+    let began = Instant::now();
+    while !gateway.is_running() && began.elapsed() < patience + LIMIT {
+        let left: Vec<i32> = tree::all_pids()
+            .filter(|pid| tree::tag_of(*pid).is_some_and(|tag| tag.starts_with(&tags)))
+            // In a container this pid may be another process's.
+            .filter(|pid| u32::try_from(*pid).is_ok_and(|pid| namespace_of(pid) == ours))
+            .collect();
+        if left.is_empty() {
+            break;
         }
-        ended.sort_unstable();
-        ended.dedup();
-        ended.len()
+        if began.elapsed() >= patience {
+            let pids: Vec<Pid> = left.iter().copied().filter_map(Pid::from_raw).collect();
+            tree::kill_each(&pids);
+            ended.extend(left);
+        }
+        sleep(PAUSE);
     }
+    ended.sort_unstable();
+    ended.dedup();
+    ended.len()
 }
 
 fn namespace_of(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
-}
-
-/// Text of the process in tags and in `gateway.lock`: its pid and its start time.
-impl fmt::Display for GatewayProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.pid, self.started)
-    }
-}
-
-impl FromStr for GatewayProcess {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (pid, started) = text.split_once('.').ok_or(())?;
-        let pid: i32 = pid.parse().map_err(drop)?;
-        let started = started.parse().map_err(drop)?;
-        (pid > 0).then_some(Self { pid, started }).ok_or(())
-    }
 }
 
 #[cfg(test)]
@@ -136,12 +86,10 @@ mod tests {
     #[test]
     fn what_a_dead_gateway_left_is_ended_and_nothing_else() {
         // A pid that no system assigns.
-        let dead = GatewayProcess {
-            pid: i32::MAX,
-            started: fastrand::u64(..),
-        };
-        assert_eq!(dead.to_string().parse(), Ok(dead));
-        assert_eq!(dead.end_left_behind(Duration::ZERO), 0);
+        let text = format!("{}.{}", i32::MAX, fastrand::u64(..));
+        let dead: GatewayProcess = text.parse().expect("names a gateway");
+        assert_eq!(dead.to_string(), text);
+        assert_eq!(end_left_behind(dead, Duration::ZERO), 0);
         let mut left = sleeper(&format!("{dead}-1"));
         let mut others = [
             sleeper(&format!("{}-1", GatewayProcess::this())),
@@ -149,25 +97,18 @@ mod tests {
         ];
         let started = |of: GatewayProcess, child: &Child| {
             let pid = i32::try_from(child.id()).expect("a pid");
-            of.has_started(Pid::from_raw(pid).expect("a pid"))
+            has_started(of, Pid::from_raw(pid).expect("a pid"))
         };
         assert!(started(dead, &left), "by its tag");
         assert!(started(GatewayProcess::this(), &left), "by its parent");
         assert!(!started(dead, &others[0]));
-        assert_eq!(GatewayProcess::this().end_left_behind(Duration::ZERO), 0);
-        assert_eq!(dead.end_left_behind(Duration::ZERO), 1);
+        assert_eq!(end_left_behind(GatewayProcess::this(), Duration::ZERO), 0);
+        assert_eq!(end_left_behind(dead, Duration::ZERO), 1);
         assert!(!left.wait().expect("is our child").success());
         for other in &mut others {
             assert!(other.try_wait().expect("is our child").is_none());
             other.kill().expect("still running");
             other.wait().expect("is our child");
-        }
-    }
-
-    #[test]
-    fn other_texts_name_no_gateway() {
-        for text in ["", "1", "x.1", "1.x", "0.1", "-1.1", "1.2.3"] {
-            assert_eq!(text.parse::<GatewayProcess>(), Err(()), "{text}");
         }
     }
 }

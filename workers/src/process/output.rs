@@ -12,7 +12,6 @@ mod last_line;
 mod lines;
 mod rate;
 mod recent;
-mod redact;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use tracing::Level;
 
 use crate::names::NamespaceName;
+use crate::redactor::Redactor;
 
 use address::WorkerLine;
 pub(crate) use hold::OutputHold;
@@ -31,7 +31,6 @@ pub use last_line::LastLine;
 use lines::{LineReader, ProcessLine};
 use rate::{Admission, Rate, WINDOW};
 pub use recent::{RecentLine, RecentLines, RecentOutput, SHOWN_LINES, SHOWN_LINES_MAX};
-pub(crate) use redact::Redactor;
 
 /// Maximum length of a logged line, in bytes; a longer line is cut, and the cut is marked.
 pub const LINE_MAX: usize = 8 * 1024;

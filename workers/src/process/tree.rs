@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
+
+use crate::gateway_process::{start_of, stat_field};
 
 /// The variable that every process of a tree inherits. It identifies the tree when its guard, and with it every parent link,
 /// is gone.
@@ -105,26 +106,7 @@ pub(super) fn all_pids() -> impl Iterator<Item = i32> {
 
 /// The parent of a process, unless it is gone.
 fn parent_of(pid: i32) -> Option<i32> {
-    field(&stat_of(pid)?, 4)
-}
-
-/// Start time of a process, in the kernel's own unit.
-pub(super) fn start_of(pid: i32) -> Option<u64> {
-    field(&stat_of(pid)?, 22)
-}
-
-fn stat_of(pid: i32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
-}
-
-/// A field of `/proc/<pid>/stat`, numbered from 1 as in its manual. The second one, the command's name, may itself hold
-/// spaces and parentheses.
-fn field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
-    let after_name = &stat[stat.rfind(')')? + 1..];
-    let text = after_name
-        .split_ascii_whitespace()
-        .nth(number.checked_sub(3)?)?;
-    text.parse().ok()
+    stat_field(pid, 4)
 }
 
 fn carries_tag(pid: i32, tag: &str) -> bool {
@@ -146,14 +128,6 @@ pub(super) fn tag_of(pid: i32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_are_read_past_any_command_name() {
-        assert_eq!(field("7 (python3) S 3 7 7 0", 4), Some(3));
-        assert_eq!(field("7 (a) b (c d)) R 12 7 7 0", 4), Some(12));
-        assert_eq!(field::<i32>("7 (cut", 4), None);
-        assert_eq!(field::<i32>("7 (short) S", 22), None);
-    }
 
     #[test]
     fn a_root_is_no_later_process_with_its_pid() {

@@ -12,7 +12,7 @@ use super::oauth::OAuthSpec;
 use super::resolve::spec;
 use crate::names::NamespaceName;
 use crate::personal::Personal;
-use crate::process::output::Redactor;
+use crate::redactor::Redactor;
 use crate::secret::Secret;
 use crate::secrets::Secrets;
 use crate::server_failure::InvalidServer;

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::{Authorizer, Secrets};
-use crate::process::output::Redactor;
+use crate::redactor::Redactor;
 use crate::secret::Secret;
 
 /// The values of one principal, by key.

@@ -10,8 +10,9 @@ use super::blocked::{BlockedLoop, BlockingCall};
 use super::{Declarations, SourceFile, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::issue::Issue;
-use crate::process::output::{Redactor, printable_text};
+use crate::process::output::printable_text;
 use crate::prompt::Prompt;
+use crate::redactor::Redactor;
 use crate::resource::{Resource, ResourceTemplate};
 use crate::tool::Tool;
 

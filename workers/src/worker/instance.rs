@@ -22,8 +22,9 @@ use super::sync_waits::SyncWaits;
 use super::{Declarations, WorkerHost, WorkerSpec};
 use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
-use crate::process::output::{Divert, OutputLimit, Pump, Redactor, Stream};
+use crate::process::output::{Divert, OutputLimit, Pump, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
+use crate::redactor::Redactor;
 use crate::scan;
 
 /// Maximum time for a process to end after it was asked to.

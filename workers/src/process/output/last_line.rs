@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::lines::ProcessLine;
 use super::printable;
-use super::redact::Redactor;
+
+use crate::redactor::Redactor;
 
 /// The last line of a child's output that is not empty. Clones share it.
 #[derive(Clone, Default)]

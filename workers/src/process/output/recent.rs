@@ -9,9 +9,9 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-use super::redact::Redactor;
 use super::{Stream, printable};
 use crate::names::NamespaceName;
+use crate::redactor::Redactor;
 
 /// Maximum number of lines that are kept of one server.
 const LINES_MAX: usize = 500;

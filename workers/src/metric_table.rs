@@ -46,7 +46,7 @@ macro_rules! metric_table {
                     let mut _buckets: &[f64] = &[];
                     $(_buckets = &$buckets;)?
                     let $field: ::prometheus::$kind =
-                        $crate::metrics::family($registry, $name, $help, labels, _buckets)?;
+                        $crate::metric_table::family($registry, $name, $help, labels, _buckets)?;
                     $(let $field: $kept = $resolved;)?
                 )*
                 $($(let $own = $value;)*)?
