@@ -29,6 +29,7 @@ fn crates_depend_in_one_direction() {
         (
             "tooldock",
             &[
+                "tooldock-base",
                 "tooldock-builder",
                 "tooldock-filters",
                 "tooldock-import-nginx",
@@ -36,14 +37,15 @@ fn crates_depend_in_one_direction() {
                 "tooldock-workers",
             ][..],
         ),
-        ("tooldock-builder", &["tooldock-workers"]),
-        ("tooldock-filters", &["tooldock-workers"]),
+        ("tooldock-base", &[]),
+        ("tooldock-builder", &["tooldock-base", "tooldock-workers"]),
+        ("tooldock-filters", &["tooldock-base", "tooldock-workers"]),
         (
             "tooldock-import-nginx",
-            &["tooldock-filters", "tooldock-workers"],
+            &["tooldock-base", "tooldock-filters", "tooldock-workers"],
         ),
-        ("tooldock-upstream", &["tooldock-workers"]),
-        ("tooldock-workers", &[]),
+        ("tooldock-upstream", &["tooldock-base", "tooldock-workers"]),
+        ("tooldock-workers", &["tooldock-base"]),
         ("tooldock-load-tests", &[]),
         ("oubliette-client", &[]),
     ]);
@@ -63,9 +65,9 @@ fn crates_depend_in_one_direction() {
                 "{name} must not know {dependency}"
             );
             assert!(
-                ["tooldock-workers", "tooldock-load-tests"].contains(&name)
+                ["tooldock-base", "tooldock-load-tests"].contains(&name)
                     || dependency != "serde_yaml",
-                "YAML is read through workers::yaml, {name} has serde_yaml"
+                "YAML is read through tooldock_base::yaml, {name} has serde_yaml"
             );
             assert!(
                 name == "tooldock-builder" || !dependency.starts_with("tree-sitter"),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use reqwest::{Client, Version};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 use crate::conditions::ready;
 use crate::import_nginx::{import, text};

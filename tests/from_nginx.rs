@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 use crate::support::ports::free_address;
 use crate::support::{Gateway, TOKEN, eventually, programs};

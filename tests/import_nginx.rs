@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 use crate::support::backend::{self, Backend};
 use crate::support::ports::free_address;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 use crate::support::ports::free_address;
 use crate::support::programs::root;

@@ -21,8 +21,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{KeyKind, KeyStore, MadeKey, NewKey};
-use tooldock_workers::scope::ScopeTable;
 
 use crate::observability::audit;
 use crate::support::gateway::Builder;

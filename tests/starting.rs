@@ -7,8 +7,8 @@ use std::time::Duration;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{KeyKind, KeyStore, NewKey};
-use tooldock_workers::scope::ScopeTable;
 
 use crate::relay::Connection;
 use crate::support::gateway::MANAGER_TOKEN;

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use governor::clock::{Clock, MonotonicClock};
 use http::Method;
-use tooldock_workers::budget::Budget;
+use tooldock_base::budget::Budget;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::namespace_scope::NamespaceScope;
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::KeyTables;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::namespace_scope::NamespaceScope;
-use tooldock_workers::scope::ScopeTable;
 
 use crate::bearer::{BearerTokens, Unknown};
 use crate::certificate::{Certificates, PeerCertificate};

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Method};
-use tooldock_workers::route::RouteId;
+use tooldock_base::route::RouteId;
 
 use crate::rejection::{Reason, Rejection};
 use crate::request::AdmissionRequest;

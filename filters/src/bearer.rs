@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_workers::keys::{self, KeyMaker, KeyRefusal, KeyTables};
-use tooldock_workers::namespace_scope::NamespaceScope;
 
 use crate::basic;
 use crate::config::TokenConfig;

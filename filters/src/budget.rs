@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use tooldock_workers::budget::Budget;
+use tooldock_base::budget::Budget;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

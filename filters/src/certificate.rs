@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tooldock_workers::namespace_scope::NamespaceScope;
+use tooldock_base::namespace_scope::NamespaceScope;
 
 use crate::config::{CertificateConfig, CertificateName};
 use crate::makers;

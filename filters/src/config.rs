@@ -18,9 +18,9 @@ use bytesize::ByteSize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{self, Deserializer, IntoDeserializer as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::network::Cidr;
-use tooldock_workers::off_or;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::network::Cidr;
+use tooldock_base::off_or;
 
 use crate::host::HostPattern;
 use crate::origin::OriginPattern;
@@ -387,7 +387,7 @@ pub struct ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use governor::clock::{Clock, MonotonicClock, Reference};
 use http::header::WWW_AUTHENTICATE;
-use tooldock_workers::failures::{FailureOutcome, FailureTable};
+use tooldock_base::failures::{FailureOutcome, FailureTable};
 
 use crate::basic;
 use crate::config::FailuresConfig;

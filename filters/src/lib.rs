@@ -81,6 +81,6 @@ pub use rejection::{CredentialFailure, ErrorShape, Reason, Rejection};
 pub use request::{AdmissionAttempt, AdmissionRequest, Auth, ListenerRules};
 pub use route::{EndpointAliases, RouteGroup, RouteGroups, RouteSpec};
 pub use token::{InvalidToken, SecretToken};
-pub use tooldock_workers::route::RouteId;
+pub use tooldock_base::route::RouteId;
 
 pub use governor::clock;

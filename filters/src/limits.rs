@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use globset::{Glob, GlobMatcher};
 use governor::clock::{Clock, MonotonicClock};
-use tooldock_workers::budget::Budget;
+use tooldock_base::budget::Budget;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::keys::{KeyLimit, KeyLimitUnit};
-use tooldock_workers::names::NamespaceName;
 
 pub use self::shared::LimitUse;
 use crate::budget::header_fields;

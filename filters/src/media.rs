@@ -10,7 +10,7 @@
 
 use http::header::{ACCEPT, CONTENT_LENGTH};
 use http::{HeaderName, HeaderValue, Method};
-use tooldock_workers::route::RouteId;
+use tooldock_base::route::RouteId;
 
 use crate::fields::{Field, Fields};
 use crate::namespace::Directory;
@@ -388,7 +388,7 @@ mod tests {
     use http::HeaderMap;
 
     use super::*;
-    use tooldock_workers::names::NamespaceName;
+    use tooldock_base::names::NamespaceName;
 
     use crate::namespace::Access;
     use crate::route;

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use http::request::Parts;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::fields::{Field, Fields};
 use crate::path;
@@ -273,7 +273,7 @@ fn ambiguous(message: &'static str) -> Rejection {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::namespace_scope::NamespaceScope;
+    use tooldock_base::namespace_scope::NamespaceScope;
 
     use super::*;
     use crate::route::ALL;

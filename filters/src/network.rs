@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderName;
-pub use tooldock_workers::network::{Cidr, InvalidCidr, UNIX, UNIX_NAME};
+pub use tooldock_base::network::{Cidr, InvalidCidr, UNIX, UNIX_NAME};
 
 use crate::config::CidrsConfig;
 use crate::fields::Fields;

@@ -26,8 +26,8 @@ use std::time::SystemTime;
 
 use http::HeaderValue;
 use http::header::WWW_AUTHENTICATE;
-use tooldock_workers::scope::ScopeTable;
-use tooldock_workers::secret::Secret;
+use tooldock_base::scope::ScopeTable;
+use tooldock_base::secret::Secret;
 
 use self::issuer::IssuerVerdict;
 pub use self::issuer::{Issuer, IssuerKeys, KeySetChange};

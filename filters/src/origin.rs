@@ -370,7 +370,7 @@ pub(crate) fn options(route: &RouteSpec) -> Answer {
 #[cfg(test)]
 mod tests {
     use http::header::ORIGIN;
-    use tooldock_workers::names::NamespaceName;
+    use tooldock_base::names::NamespaceName;
 
     use super::*;
     use crate::namespace::Access;

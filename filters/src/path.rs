@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use tooldock_workers::route::can_stand_in_path;
+use tooldock_base::route::can_stand_in_path;
 
 use crate::rejection::{Reason, Rejection};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tooldock_workers::grant::Grant;
+use tooldock_base::grant::Grant;
+pub use tooldock_base::names::ANONYMOUS;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_workers::keys::{KeyLimit, KeyMaker};
-pub use tooldock_workers::names::ANONYMOUS;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::namespace_scope::NamespaceScope;
 
 /// Name of the principal of requests with `BEARER_TOKEN`. It may use every namespace.
 pub const BEARER: &str = "bearer";

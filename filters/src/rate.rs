@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use governor::clock::{Clock, MonotonicClock, Reference};
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 pub(crate) use self::shared_name::SharedName;
 use crate::fingerprint::Fingerprints;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::json;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::startup::TRY_AGAIN;
 
 /// The reason of a refusal. [`Reason::code`] is its stable name in bodies and metrics.

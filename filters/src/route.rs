@@ -10,7 +10,7 @@ mod pattern;
 use std::borrow::Cow;
 
 use http::Method;
-use tooldock_workers::route::RouteId;
+use tooldock_base::route::RouteId;
 
 pub use self::aliases::EndpointAliases;
 use self::pattern::{Pattern, Segments};

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 mod arguments;
 mod days;

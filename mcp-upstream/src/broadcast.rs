@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::worker::Notice;
 
 use crate::replicas::Replicas;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::value::{RawValue, to_raw_value};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use crate::caller::Caller;
 use crate::jsonrpc::{self, spans};

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
-use tooldock_workers::budget::{Budget, BudgetNote};
-use tooldock_workers::grant::Grant;
+use tooldock_base::budget::{Budget, BudgetNote};
+use tooldock_base::grant::Grant;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::keys::{KeyLimit, KeyMaker};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 

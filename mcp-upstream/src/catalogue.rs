@@ -39,8 +39,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::CallError;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::server_settings::ListMode;
 
 use crate::protocol::Era;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::runtime::{Builder, Runtime};
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall};
 

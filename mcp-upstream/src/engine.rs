@@ -18,11 +18,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 use tokio::time::timeout;
-use tooldock_workers::answers::{AnswerAccount, AnswerBudget};
-use tooldock_workers::budget::Budget;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::grant::Grant;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::answers::{AnswerAccount, AnswerBudget};
+use tooldock_base::budget::Budget;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::grant::Grant;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::ToolReply;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use crate::call_error::{details, empty_object, rest_status, retry_seconds};
 use crate::caller::Caller;

@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::gate::{Gate, Principal};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::{Gate, Principal};
 
 /// Maximum number of one principal's requests that wait.
 const WAITING_MAX: usize = 64;

@@ -39,7 +39,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 
 use crate::jsonrpc::Response;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use tooldock_workers::json;
+use tooldock_base::json;
 
 pub(crate) mod depth;
 mod entries;

@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 
 mod clock;
 mod losses;

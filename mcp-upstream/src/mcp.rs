@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::Instant;
-use tooldock_workers::poll_watch;
+use tooldock_base::poll_watch;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dashmap::DashMap;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
-use tooldock_workers::metric_table;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::poll_watch::PollWatch;
+use tooldock_base::metric_table;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::poll_watch::PollWatch;
 
 pub mod breakdown;
 pub(crate) mod figures;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 use sha2::{Digest as _, Sha256};
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 
 use crate::error;
 use crate::reply::{Head, Reply};

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout_at};
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use self::news::Outbox;
 use self::peers::Peers;

@@ -1,6 +1,6 @@
 //! Names the scopes that would open a tool, for holders of access tokens whose own scopes do not open it.
 
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;

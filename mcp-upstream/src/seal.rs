@@ -14,7 +14,7 @@ use aes_gcm::{Aes256Gcm, KeyInit, Nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use zeroize::Zeroizing;
 
 use crate::protocol::ProtocolVersion;

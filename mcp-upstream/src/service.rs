@@ -11,12 +11,12 @@ use http::Method;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior};
-use tooldock_workers::answers::AnswerBudget;
+use tooldock_base::answers::AnswerBudget;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::poll_watch::{PollSubject, WatchedFuture};
+use tooldock_base::route::RouteId;
 use tooldock_workers::external::ProcessHost;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::poll_watch::{PollSubject, WatchedFuture};
 use tooldock_workers::registry::{Registry, Snapshot, startup};
-use tooldock_workers::route::RouteId;
 
 use crate::audit::AuditSender;
 use crate::broadcast::{Audience, follow};

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
-use tooldock_workers::effect::{Effect, Missing, uncovered};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::effect::{Effect, Missing, uncovered};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::startup;
 
 use crate::caller::Caller;

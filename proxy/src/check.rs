@@ -6,16 +6,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
+use tooldock_base::data_dir::STARTER;
+use tooldock_base::mask::{self, MASK};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::yaml::{self, Value};
 use tooldock_workers::aggregate;
-use tooldock_workers::data_dir::STARTER;
 use tooldock_workers::folder_check::{self, PythonCheck};
-use tooldock_workers::mask::{self, MASK};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
 use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::servers::{self, Finding, ServerCheck};
-use tooldock_workers::yaml::{self, Value};
 
 use crate::config::{Config, ConfigError, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};
 use crate::descriptors::Connections;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use humantime_serde::re::humantime;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::network::Cidr;
 use tooldock_workers::keys::KeyLimit;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::network::Cidr;
 use tooldock_workers::secrets::Scope;
 
 /// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.

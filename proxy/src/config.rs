@@ -47,15 +47,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::config::{NamespacesConfig, WorkersConfig};
+use tooldock_base::scope::ScopeTable;
+use tooldock_base::secret::Secret;
+use tooldock_base::yaml::Value;
 use tooldock_filters::config::AdmissionConfig;
 use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
 use tooldock_workers::aggregate::AggregatesConfig;
-use tooldock_workers::config::{NamespacesConfig, WorkersConfig};
 use tooldock_workers::repositories::BuilderConfig;
-use tooldock_workers::scope::ScopeTable;
-use tooldock_workers::secret::Secret;
 use tooldock_workers::servers::ServersConfig;
-use tooldock_workers::yaml::Value;
 
 pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};
 

@@ -9,8 +9,8 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context;
-use tooldock_workers::data_dir::DataDir;
-use tooldock_workers::secret::Secret;
+use tooldock_base::data_dir::DataDir;
+use tooldock_base::secret::Secret;
 
 use crate::config::dev_tokens::TOKEN_FILE;
 use crate::config::{Effective, ListenAddress, ListenerConfig, ProfileName};

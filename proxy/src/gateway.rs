@@ -27,6 +27,8 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use prometheus::{Encoder, TextEncoder};
 use tokio::sync::watch;
+use tooldock_base::answers::{AnswerAccount, AnswerBudget};
+use tooldock_base::budget::BudgetNote;
 use tooldock_filters::{
     Admission, AdmissionAttempt, AdmittedHead, ErrorShape, Fields, Permit, Reason, Rejection,
     RouteId, Verdict, lists_any_type,
@@ -34,8 +36,6 @@ use tooldock_filters::{
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
-use tooldock_workers::answers::{AnswerAccount, AnswerBudget};
-use tooldock_workers::budget::BudgetNote;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::registry::Registry;
 

@@ -10,8 +10,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use tooldock_base::yaml;
 use tooldock_import_nginx::{GatewayRules, Import, Weight, import};
-use tooldock_workers::yaml;
 
 use crate::cli::ImportNginxArgs;
 use crate::config::{

@@ -26,11 +26,11 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
+use tooldock_base::secret::Secret;
 use tooldock_filters::AdmissionAttempt;
 use tooldock_filters::network::UNIX;
 use tooldock_filters::oauth::{Issuer, KeySetChange, Needs, Pending, Renewal, TokenVerdict};
 use tooldock_filters::token::TokenDigest;
-use tooldock_workers::secret::Secret;
 
 use self::introspection::ask;
 pub(crate) use self::metrics::IssuerMetrics;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 
 /// Part of a staged file's name between the file's own name and random digits.
 const STAGED: &str = ".new.";

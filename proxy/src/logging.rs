@@ -165,6 +165,7 @@ mod tests {
             "tooldock_filters",
             "tooldock_upstream::engine",
             "tooldock_workers::worker",
+            "tooldock_base::data_dir",
         ] {
             assert!(filter.would_enable(target, &Level::DEBUG), "{target}");
         }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tooldock_filters::origin::OriginPattern;
 
+use tooldock_base::data_dir::DataDir;
 use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
-use tooldock_workers::data_dir::DataDir;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::repositories;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntGauge};
 
+use tooldock_base::metric_table;
 use tooldock_filters::Reason;
-use tooldock_workers::metric_table;
 
 pub(crate) use self::ending::Ending;
 use self::process::ProcessMetrics;

@@ -11,11 +11,11 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tooldock_base::answers::AnswerBudget;
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::metrics::breakdown::Breakdown;
-use tooldock_workers::answers::AnswerBudget;
 use tooldock_workers::external::check_servers_file;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};

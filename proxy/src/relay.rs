@@ -22,9 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tooldock_base::runtimes::Runtimes;
 use tooldock_upstream::caller::RelayPeer;
 use tooldock_upstream::{Guest, Relay, Service};
-use tooldock_workers::runtimes::Runtimes;
 
 use crate::config::{ListenAddress, RelayConfig};
 use crate::sockets::{self, BoundSocket, PassedSockets};

@@ -17,11 +17,11 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
+use tooldock_base::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
+use tooldock_base::budget::BudgetNote;
 use tooldock_filters::budget::header_fields;
 use tooldock_filters::{CorsHeaders, ErrorShape, Rejection};
 use tooldock_upstream::reply::{BodyError, BodyStream, Head, Reply};
-use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
-use tooldock_workers::budget::BudgetNote;
 
 use crate::body;
 use crate::header_edits::Edits;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use pingora_core::protocols::l4::socket::SocketAddr;
+use tooldock_base::secret::Secret;
 use tooldock_filters::{
     AcceptRule, Admission, Auth, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup,
     SecretToken,
@@ -12,7 +13,6 @@ use tooldock_filters::{
 use tooldock_upstream::profile::{self, Profile};
 use tooldock_upstream::session::config::StoreConfig;
 use tooldock_workers::keys::KeyTables;
-use tooldock_workers::secret::Secret;
 
 use crate::body::BodyLimits;
 use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName, ProfileSpec};

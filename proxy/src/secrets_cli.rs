@@ -16,10 +16,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use tooldock_workers::precedence::Claim;
+use tooldock_base::precedence::Claim;
+use tooldock_base::secret::Secret;
 use tooldock_workers::recipients::Recipients;
 use tooldock_workers::scan;
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{
     AuthorizationStore, Scope, SecretEntry, SecretNames, SecretStore, SecretsError, SecretsKey,
     Status, check_new_key,

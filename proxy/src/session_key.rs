@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use anyhow::bail;
+use tooldock_base::secret::Secret;
 use tooldock_upstream::session::SessionKey;
-use tooldock_workers::secret::Secret;
 
 use crate::kept_file;
 

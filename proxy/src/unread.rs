@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, ready};
-use tooldock_workers::answers::{AnswerAccount, AnswerClaim};
+use tooldock_base::answers::{AnswerAccount, AnswerClaim};
 
 use crate::timeout::fast_timeout;
 
@@ -94,7 +94,7 @@ mod tests {
     use std::sync::Arc;
 
     use prometheus::Registry;
-    use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
+    use tooldock_base::answers::{AnswerBudget, AnswerMetrics};
 
     use super::*;
 

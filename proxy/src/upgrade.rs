@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use tokio::sync::mpsc;
-use tooldock_workers::data_dir::replica_file_name;
-use tooldock_workers::gateway_process::GatewayProcess;
+use tooldock_base::data_dir::replica_file_name;
+use tooldock_base::gateway_process::GatewayProcess;
 use tooldock_workers::process::left_behind;
 
 use self::channel::{Channel, ChannelListener};

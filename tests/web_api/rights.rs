@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{KeyKind, KeyStore, NewKey};
-use tooldock_workers::scope::ScopeTable;
 
 use super::{Web, answer, code, sent, with_web};
 use crate::support::{Gateway, eventually};

@@ -15,9 +15,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-
-use crate::names::NamespaceName;
-use crate::precedence::Source;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::Source;
 
 pub use file::{ServedOver, read};
 pub use nesting::{DEPTH_MAX, refused_nesting};

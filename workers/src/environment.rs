@@ -29,13 +29,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tooldock_base::config::WorkersConfig;
+use tooldock_base::data_dir::{DataDir, short_hash};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::fault;
+use tooldock_base::names::NamespaceName;
 
-use crate::config::WorkersConfig;
-use crate::data_dir::{DataDir, short_hash};
-use crate::error::{CallError, CallErrorCode};
-use crate::fault;
 use crate::metrics::ProcessMetrics;
-use crate::names::NamespaceName;
 use crate::process::output::{RecentLines, RecentOutput};
 use crate::scan::NamespaceSource;
 
@@ -315,8 +315,9 @@ fn switch_symlink(link: &Path, target: &Path) -> Result<(), EnvironmentError> {
 mod tests {
     use std::fs;
 
+    use tooldock_base::fault::{FOLDER, dying_everywhere};
+
     use super::*;
-    use crate::fault::{FOLDER, dying_everywhere};
 
     /// Run by [`a_switch_that_is_killed_anywhere_leaves_the_old_environment_or_the_new_one`] in a separate process.
     #[test]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
+use tooldock_base::config::{AccessLists, Limits};
+use tooldock_base::effect::Missing;
+use tooldock_base::grant::Grant;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::namespace_scope::NamespaceScope;
+use tooldock_base::policy::ToolPolicy;
 
-use crate::config::{AccessLists, Limits};
-use crate::effect::Missing;
-use crate::grant::Grant;
-use crate::names::NamespaceName;
-use crate::namespace_scope::NamespaceScope;
-use crate::policy::ToolPolicy;
 use crate::registry::{Namespace, UpstreamKind};
 
 /// A question about a namespace or a tool.
@@ -419,9 +419,10 @@ mod tests {
     use std::cell::Cell;
     use std::cmp::Ordering;
 
+    use tooldock_base::grant::GrantSource;
+    use tooldock_base::scope::ScopeTable;
+
     use super::*;
-    use crate::grant::GrantSource;
-    use crate::scope::ScopeTable;
 
     fn credential(scopes: &[&str], namespaces: &[&str]) -> Credential {
         let patterns: Vec<_> = namespaces.iter().map(|&it| it.to_owned()).collect();

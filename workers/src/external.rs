@@ -13,7 +13,6 @@ mod registry_name;
 mod spec;
 mod startable;
 
-pub use crate::template::Template;
 pub use config::{Restart, StdioServerConfig, StdioServersConfig, StdioSettings};
 pub use file::check_servers_file;
 pub(crate) use file::{ServersFile, check_entry, is_cached};

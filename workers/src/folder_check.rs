@@ -5,14 +5,15 @@ mod trial;
 
 use std::path::Path;
 
-use crate::config::NamespacesConfig;
-use crate::issue::Issue;
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::template::Sources;
+
 use crate::manifest::{INVALID_VARIABLE, Variables};
-use crate::names::NamespaceName;
 use crate::scan::{NamespaceSource, ignored, look_at, scan};
 use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::servers::Finding;
-use crate::template::Sources;
 
 pub use python::PythonCheck;
 
@@ -137,9 +138,10 @@ fn error_at(path: &Path, message: String) -> Finding {
 mod tests {
     use std::fs;
 
+    use tooldock_base::config::WorkersConfig;
+    use tooldock_base::secret::Secret;
+
     use super::*;
-    use crate::config::WorkersConfig;
-    use crate::secret::Secret;
 
     #[test]
     fn a_wrong_manifest_is_an_error_and_a_limit_above_its_ceiling_a_warning() {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tooldock_base::error::CallError;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::secret::Secret;
 
-use crate::error::CallError;
 use crate::personal::Personal;
-use crate::redactor::Redactor;
 use crate::registry::{AggregateMember, Namespace, Registry, UpstreamKind};
-use crate::secret::Secret;
 
 /// The values of a namespace that must not show.
 #[derive(Default)]
@@ -235,8 +235,9 @@ impl HiddenValues {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::error::CallErrorCode;
+
     use super::*;
-    use crate::error::CallErrorCode;
 
     fn hidden(json: &str) -> Option<String> {
         let secrets = ["hunter2", "4711", "line one\nline \"two\"!", "a\"b\\c"];

@@ -22,15 +22,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OnceCell, Semaphore};
+use tooldock_base::config::WorkersConfig;
+use tooldock_base::data_dir::DataDir;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::Names;
 
 use crate::aggregate::AggregatesConfig;
-use crate::config::WorkersConfig;
-use crate::data_dir::DataDir;
 use crate::environment::{Environments, FileLock};
-use crate::error::{CallError, CallErrorCode};
 use crate::metrics::WorkerMetrics;
-use crate::names::NamespaceName;
-use crate::precedence::Names;
 use crate::servers::ServersConfig;
 
 pub use file_name::{InvalidToolFileName, InvalidToolFileVersion, ToolFileName, ToolFileVersion};

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use tooldock_base::config::{GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::template::Template;
+use tooldock_base::tree_file;
+use tooldock_base::yaml;
+use tooldock_base::yaml::{Mapping, Value};
 
-use crate::config::{GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, ToolLimits};
-use crate::issue::Issue;
-use crate::names::NamespaceName;
 use crate::secrets::DeclaredSecret;
-use crate::template::Template;
-use crate::yaml::{Mapping, Value};
-use crate::{tree_file, yaml};
 
 mod variables;
 
@@ -354,9 +355,9 @@ mod tests {
     use std::time::Duration;
 
     use bytesize::ByteSize;
+    use tooldock_base::config::QUEUE_MAX;
 
     use super::*;
-    use crate::config::QUEUE_MAX;
 
     fn parse(text: &str) -> Manifest {
         Manifest::parse(text.as_bytes()).expect("valid")

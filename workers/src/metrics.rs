@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{IntCounter, IntGauge, Registry};
-
-use crate::metric_table;
-use crate::metric_table::forget;
-use crate::names::NamespaceName;
-use crate::worker_state::WorkerState;
+use tooldock_base::metric_table;
+use tooldock_base::metric_table::forget;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::worker_state::WorkerState;
 
 pub use servers::ServerMetrics;
 use servers::ServerSeries;

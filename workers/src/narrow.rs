@@ -11,25 +11,26 @@
 //! | `env_allowed` | the variables that both name |
 //! | a server of the operator's file | as in the operator's file; `enabled: false` counts, and limits if they are lower |
 //! | `toolman.NAME` | the operator's file if both name one |
-//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]), under other names ([`crate::precedence`]) |
+//! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]), under other names ([`tooldock_base::precedence`]) |
 //!
 //! The lists cannot be merged into one list, since patterns have no common part that is a pattern. So the operator's are kept
-//! beside the merged ones ([`NamespacesConfig::operator`]), and [`crate::policy::ToolPolicy`] asks both.
+//! beside the merged ones ([`NamespacesConfig::operator`]), and [`tooldock_base::policy::ToolPolicy`] asks both.
 
 mod fit;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::aggregate::AggregatesConfig;
-use crate::bounds::BoundedValue;
-use crate::config::{
+use tooldock_base::bounds::BoundedValue;
+use tooldock_base::config::{
     Ceilings, GlobalSecrets, Limits, LimitsPatch, NamespacesConfig, OperatorLimits,
 };
+use tooldock_base::names::NamespaceName;
+use tooldock_base::policy::covers;
+use tooldock_base::precedence::Source;
+
+use crate::aggregate::AggregatesConfig;
 use crate::external::StdioServerConfig;
-use crate::names::NamespaceName;
-use crate::policy::covers;
-use crate::precedence::Source;
 use crate::servers::ServersConfig;
 
 pub use fit::{fit, selects_tools};
@@ -271,15 +272,14 @@ impl Narrowing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml::Value;
     use serde::de::DeserializeOwned;
-
-    use crate::yaml;
+    use tooldock_base::config::{Concurrency, QUEUE_MAX};
+    use tooldock_base::policy::ToolPolicy;
+    use tooldock_base::yaml;
+    use tooldock_base::yaml::Value;
 
     use super::*;
-    use crate::config::{Concurrency, QUEUE_MAX};
     use crate::manifest::effective_limits;
-    use crate::policy::ToolPolicy;
 
     /// A merged configuration, and the refused changes.
     struct NarrowedConfig {

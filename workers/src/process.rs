@@ -33,10 +33,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::process::{ChildStderr, ChildStdout, Command};
 use tokio::time::timeout;
+use tooldock_base::gateway_process::GatewayProcess;
+use tooldock_base::secret::Secret;
 
-use crate::gateway_process::GatewayProcess;
 use crate::metrics::ProcessMetrics;
-use crate::secret::Secret;
 
 /// Maximum time for the guard to report that it started the command, or could not.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::config::{GlobalSecrets, NamespacesConfig};
+use tooldock_base::config::{GlobalSecrets, NamespacesConfig};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{Claim, Kind, Names};
+
 use crate::external::ServersFile;
-use crate::names::NamespaceName;
-use crate::precedence::{Claim, Kind, Names};
 use crate::scan;
 use crate::secrets::{Owners, Scope, SecretSource};
 use crate::servers::{self, ServersConfig};
@@ -160,11 +161,12 @@ fn names<'a>(names: impl Iterator<Item = &'a NamespaceName>) -> String {
 mod tests {
     use std::fs;
 
+    use tooldock_base::secret::Secret;
+    use tooldock_base::yaml;
+
     use super::*;
-    use crate::secret::Secret;
     use crate::secrets::{Protection, SecretStore, SecretsKey};
     use crate::servers::configured;
-    use crate::yaml;
 
     #[test]
     fn the_recipients_of_a_secret_are_named() {

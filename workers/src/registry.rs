@@ -14,22 +14,22 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::watch;
+use tooldock_base::config::{Limits, ToolLimits};
+use tooldock_base::error::CallError;
+use tooldock_base::gate::Gate;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::parking::Parking;
+use tooldock_base::policy::ToolPolicy;
+use tooldock_base::prompt::Prompt;
+use tooldock_base::resource::{Resource, ResourceTemplate};
+use tooldock_base::tool::Tool;
+use tooldock_base::worker_state::WorkerState;
 
-use crate::config::{Limits, ToolLimits};
-use crate::error::CallError;
 use crate::external::ExternalServer;
-use crate::gate::Gate;
-use crate::issue::Issue;
-use crate::names::NamespaceName;
-use crate::parking::Parking;
-use crate::policy::ToolPolicy;
-use crate::prompt::Prompt;
 use crate::remote::RemoteServer;
-use crate::resource::{Resource, ResourceTemplate};
 use crate::secrets::PersonalSecrets;
-use crate::tool::Tool;
 use crate::worker::{SourceFile, Worker};
-use crate::worker_state::WorkerState;
 
 pub use aggregate::{Aggregate, AggregateMember};
 use startup::Startup;
@@ -521,7 +521,7 @@ mod tests {
                 let name: NamespaceName = name.parse().unwrap();
                 let config =
                     format!("{{ backends: ['https://a'], headers: {{ pass: [{headers}] }} }}");
-                let config = crate::yaml::from_str(&config).unwrap();
+                let config = tooldock_base::yaml::from_str(&config).unwrap();
                 let secrets = crate::secrets::Secrets::default();
                 let server = RemoteServer::resolve(&name, &config, &secrets, &|_| None).unwrap();
                 (name.clone(), Arc::new(served_by(name, server)))

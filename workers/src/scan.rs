@@ -13,14 +13,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sha2::Digest as _;
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::Claim;
+use tooldock_base::tree_file::{self, resolve};
 
-use crate::config::NamespacesConfig;
-use crate::issue::Issue;
 use crate::manifest::Manifest;
-use crate::names::NamespaceName;
-use crate::precedence::Claim;
 use crate::secrets::{NamespaceSecrets, Secrets};
-use crate::tree_file::{self, resolve};
 
 pub(crate) use local::LocalFiles;
 pub use requirements::Requirements;
@@ -331,8 +331,9 @@ pub(crate) fn read_requirements(dir: &Path, tree: &Path) -> Result<Option<Requir
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use tooldock_base::tree_file::{make_pipe, without_waiting};
+
     use super::*;
-    use crate::tree_file::{make_pipe, without_waiting};
 
     struct Tree(tempfile::TempDir);
 

@@ -31,6 +31,11 @@ mod values;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tooldock_base::config::GlobalSecrets;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::Origin;
+use tooldock_base::secret::Secret;
+
 pub use authorizations::{AUTHORIZATIONS_FILE, Authorization, AuthorizationStore, Authorizer};
 pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
@@ -43,10 +48,6 @@ pub use scratch::Scratch;
 pub use store::{META_FILE, SecretStore, VALUES_FILE};
 pub use transaction::Transaction;
 
-use crate::config::GlobalSecrets;
-use crate::names::NamespaceName;
-use crate::precedence::Origin;
-use crate::secret::Secret;
 use meta::Meta;
 use values::Values;
 

@@ -1,7 +1,8 @@
 //! Failures of servers whose configuration cannot be used.
 
-use crate::error::{CallError, CallErrorCode};
-use crate::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
+
 use crate::secrets::FOREIGN;
 
 /// Code of a failure over a missing variable.

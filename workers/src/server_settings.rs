@@ -1,9 +1,9 @@
 //! Settings that stdio servers and remote servers share.
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::config::{Limits, LimitsPatch};
+use tooldock_base::policy::ToolPolicy;
 
-use crate::config::{Limits, LimitsPatch};
-use crate::policy::ToolPolicy;
 use crate::server_failure::InvalidServer;
 
 /// Sharing of a server's processes.

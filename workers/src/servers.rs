@@ -19,21 +19,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::config::LimitsPatch;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{EXTERNAL_FILE, Kind, Names, Origin, Source};
+use tooldock_base::template::{NoValue, Sources, Template};
 
-use crate::config::LimitsPatch;
 use crate::external::{
     ExternalServer, ServersFile, StdioServerConfig, StdioServersConfig, StdioSpec,
 };
-use crate::issue::Issue;
-use crate::names::NamespaceName;
 use crate::personal::Personal;
-use crate::precedence::{EXTERNAL_FILE, Kind, Names, Origin, Source};
 use crate::process::variables::server_variables;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
 use crate::secrets::{FOREIGN, OWNERS_FILE, Secrets};
 use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
-use crate::template::{NoValue, Sources, Template};
 
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
 pub use claims::configured;
@@ -380,12 +380,12 @@ fn looks_like_a_reference(argument: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml;
+    use tooldock_base::precedence::COLLISION;
+    use tooldock_base::secret::Secret;
+    use tooldock_base::yaml;
 
     use super::*;
     use crate::external::check_entry;
-    use crate::precedence::COLLISION;
-    use crate::secret::Secret;
 
     fn configured(yaml: &str) -> ServersConfig {
         ServersConfig {

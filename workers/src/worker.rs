@@ -46,20 +46,20 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
+use tooldock_base::config::{PROCESSES_MAX, WorkersConfig};
+use tooldock_base::error::CallError;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::prompt::Prompt;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::resource::{Resource, ResourceTemplate};
+use tooldock_base::runtimes::Runtimes;
+use tooldock_base::secret::Secret;
+use tooldock_base::tool::Tool;
+use tooldock_base::worker_state::WorkerState;
 
-use crate::config::{PROCESSES_MAX, WorkersConfig};
-use crate::error::CallError;
-use crate::issue::Issue;
 use crate::metrics::WorkerMetrics;
-use crate::names::NamespaceName;
 use crate::process::output::{self, OutputLimit, RecentLines, RecentOutput};
-use crate::prompt::Prompt;
-use crate::redactor::Redactor;
-use crate::resource::{Resource, ResourceTemplate};
-use crate::runtimes::Runtimes;
-use crate::secret::Secret;
-use crate::tool::Tool;
-use crate::worker_state::WorkerState;
 
 pub use call::{Operation, ToolReply, WorkerCall};
 pub use event::{

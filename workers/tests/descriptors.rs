@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe::Receiver;
+use tooldock_base::runtimes::Runtimes;
+use tooldock_base::secret::Secret;
 use tooldock_workers::external::{
     ExternalServer, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secret::Secret;
 
 const ROUNDS: usize = 200;
 /// Rounds at once.

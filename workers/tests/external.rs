@@ -16,25 +16,25 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
-use tooldock_workers::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
-use tooldock_workers::data_dir::DataDir;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
+use tooldock_base::data_dir::DataDir;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gateway_process::GatewayProcess;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::runtimes::Runtimes;
+use tooldock_base::secret::Secret;
+use tooldock_base::yaml;
 use tooldock_workers::external::{
     ExternalServer, ProcessHost, ServerProcess, StdioServersConfig, StdioSettings, StdioSpec,
 };
-use tooldock_workers::gateway_process::GatewayProcess;
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::Exit;
 use tooldock_workers::process::left_behind::end_left_behind;
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
-use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::servers::ServersConfig;
 use tooldock_workers::worker::WorkerHost;
-use tooldock_workers::yaml;
 
 #[path = "support/logged.rs"]
 mod logged;

@@ -17,16 +17,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::Value;
 use tokio::sync::Notify;
-use tooldock_workers::config::{BackoffConfig, WorkersConfig};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::config::{BackoffConfig, WorkersConfig};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::runtimes::Runtimes;
+use tooldock_base::secret::Secret;
+use tooldock_base::worker_state::WorkerState;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::process::{Child, Exit, Priority, ProcessSpec, SpawnError, Stdin};
-use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secret::Secret;
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, ToolReply, Worker, WorkerCall, WorkerHost, WorkerSpec,
 };
-use tooldock_workers::worker_state::WorkerState;
 
 #[path = "support/logged.rs"]
 mod logged;

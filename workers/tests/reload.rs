@@ -15,15 +15,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use prometheus::Registry as Prometheus;
 use tokio::io::AsyncReadExt as _;
-use tooldock_workers::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
-use tooldock_workers::data_dir::DataDir;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::config::{LimitsPatch, NamespacesConfig, WorkersConfig};
+use tooldock_base::data_dir::DataDir;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::runtimes::Runtimes;
+use tooldock_base::secret::Secret;
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
-use tooldock_workers::runtimes::Runtimes;
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,

@@ -7,8 +7,8 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ALLOW, RETRY_AFTER,
 };
 use http::{HeaderMap, Method, StatusCode, Version};
-use tooldock_workers::route::RouteId;
-use tooldock_workers::yaml;
+use tooldock_base::route::RouteId;
+use tooldock_base::yaml;
 
 use super::*;
 use crate::certificate::ClientCertificate;

@@ -3,9 +3,9 @@
 use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
+use tooldock_base::names::NamespaceName;
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{KeyStore, NewKey};
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::scope::ScopeTable;
 
 use super::*;
 use crate::rejection::Reason;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tooldock_workers::failures::FailureLimits;
-use tooldock_workers::off_or;
+use tooldock_base::failures::FailureLimits;
+use tooldock_base::off_or;
 
 /// `off`, or the limits of wrong credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use tooldock_workers::secret::Secret;
-use tooldock_workers::{off_or, remote};
+use tooldock_base::off_or;
+use tooldock_base::secret::Secret;
+use tooldock_workers::remote;
 
 use crate::algorithm::Algorithm;
 
@@ -237,7 +238,7 @@ impl<'de> Deserialize<'de> for ClientSecret {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

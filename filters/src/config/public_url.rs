@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for PublicUrl {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use globset::Glob;
-use tooldock_workers::bounds::within;
-use tooldock_workers::namespace_scope::NamespaceScope;
+use tooldock_base::bounds::within;
+use tooldock_base::namespace_scope::NamespaceScope;
 
 use super::{
     AdmissionConfig, CertificateConfig, CertificateName, ConfigError, FailuresConfig, Flood,
@@ -220,7 +220,7 @@ fn validate_rate(key: &str, rate: NonZeroU32, burst: NonZeroU32) -> Result<(), C
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::{Clock, MonotonicClock};
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::Rule;
 use crate::rate::UsedBudget;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use tooldock_workers::grant::{Grant, GrantSource, OfferedScope, TokenScopes};
+use tooldock_base::grant::{Grant, GrantSource, OfferedScope, TokenScopes};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::namespace_scope::NamespaceScope;
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{EntryHash, KeyMaker};
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::namespace_scope::NamespaceScope;
-use tooldock_workers::scope::ScopeTable;
 
 use super::jwt::Claims;
 use crate::config::{OauthConfig, TokenNamespaces};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use tooldock_workers::grant::OfferedScope;
-use tooldock_workers::scope::ScopeTable;
+use tooldock_base::grant::OfferedScope;
+use tooldock_base::scope::ScopeTable;
 
 use super::claims::{ClaimRules, RefusalReason};
 use super::jwt::{Claims, Jwt, SignatureVerdict};

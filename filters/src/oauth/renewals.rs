@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use crate::token::TokenDigest;
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::request::ListenerRules;
 use crate::route::{EndpointAliases, RouteGroups};

@@ -10,7 +10,7 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
 };
 use serde_json::{Value, json};
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 use super::*;
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 
 use crate::jsonrpc::spans;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use sha2::Digest;
-use tooldock_workers::json;
+use tooldock_base::json;
 
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};
@@ -92,7 +92,7 @@ pub(crate) struct InvalidState;
 mod tests {
     use std::sync::LazyLock;
 
-    use tooldock_workers::names::NamespaceName;
+    use tooldock_base::names::NamespaceName;
 
     use super::*;
 

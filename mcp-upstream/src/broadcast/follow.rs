@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::tool::Tool;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot};
-use tooldock_workers::tool::Tool;
 
 use super::{Audience, Change};
 

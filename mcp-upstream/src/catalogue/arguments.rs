@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use jsonschema::{PatternOptions, Validator};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 
 use crate::jsonrpc::spans;
 use problems::{MESSAGE_MAX, Problem, problems, refused, short};
@@ -239,7 +239,7 @@ fn patterns_of(members: &Map<String, Value>) -> usize {
 mod tests {
     use serde_json::json;
     use serde_json::value::to_raw_value;
-    use tooldock_workers::error::CallErrorCode;
+    use tooldock_base::error::CallErrorCode;
 
     use super::problems::PROBLEMS_MAX;
     use super::*;

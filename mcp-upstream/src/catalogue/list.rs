@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::tool::Tool;
+use tooldock_base::tool::Tool;
 
 use super::arguments::InputSchema;
 use super::cursor;

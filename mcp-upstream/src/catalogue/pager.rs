@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 
 use super::list::{ToolEntry, ToolList, ToolPage};
 use super::mend::ListKind;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 
 use super::ToolList;
 

@@ -1,6 +1,6 @@
-use tooldock_workers::config::Limits;
-use tooldock_workers::error::CallErrorCode;
-use tooldock_workers::policy::ToolPolicy;
+use tooldock_base::config::Limits;
+use tooldock_base::error::CallErrorCode;
+use tooldock_base::policy::ToolPolicy;
 
 use super::pages::{BYTES_MAX, CURSOR_MAX, PAGES_MAX};
 use super::refresh::{CALLS_WAIT, FAILED};

@@ -11,10 +11,10 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::config::Limits;
-use tooldock_workers::grant::Grant;
+use tooldock_base::config::Limits;
+use tooldock_base::grant::Grant;
+use tooldock_base::scope::ToolScope;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::scope::ToolScope;
 
 use super::list::{ToolEntry, ToolList};
 use crate::caller::{Caller, Visibility};
@@ -191,7 +191,7 @@ impl<'a> View<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use tooldock_workers::policy::ToolPolicy;
+    use tooldock_base::policy::ToolPolicy;
 
     use super::*;
     use crate::profile::Profile;

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
-use tooldock_workers::answers::AnswerAccount;
-use tooldock_workers::gate::{Permit, Principal};
+use tooldock_base::answers::AnswerAccount;
+use tooldock_base::gate::{Permit, Principal};
 
 use super::{
     CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, overloaded, timed_out,

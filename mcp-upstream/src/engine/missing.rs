@@ -3,8 +3,8 @@
 //! File names and import errors are only shown to callers to whom every tool is open ([`View::may_explain_missing`]). Under
 //! `mask_errors` the import error's text is only logged, like that of exceptions.
 
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::issue::Issue;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::issue::Issue;
 use tooldock_workers::registry::Namespace;
 
 use super::unknown_tool;

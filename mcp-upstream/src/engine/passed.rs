@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::gate::Permit;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Permit;
 
 use super::record::CallRecord;
 use super::{CallFacts, CountedBy, Engine, overloaded};

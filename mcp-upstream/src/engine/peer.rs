@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prometheus::IntCounter;
-use tooldock_workers::answers::AnswerAccount;
+use tooldock_base::answers::AnswerAccount;
 use tooldock_workers::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;

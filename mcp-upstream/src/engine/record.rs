@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
-use tooldock_workers::error::CallErrorCode;
+use tooldock_base::error::CallErrorCode;
 use tooldock_workers::registry::Namespace;
 
 use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};

@@ -2,9 +2,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tooldock_workers::answers::AnswerBudget;
-use tooldock_workers::error::CallErrorCode;
-use tooldock_workers::gate::Gate;
+use tooldock_base::answers::AnswerBudget;
+use tooldock_base::error::CallErrorCode;
+use tooldock_base::gate::Gate;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::Operation;
 

@@ -1,6 +1,6 @@
 //! Members of results that differ between eras and versions, beside the content.
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::jsonrpc::RequestError;
 use crate::protocol::ProtocolVersion;

@@ -1,6 +1,6 @@
 //! Writes a tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
 
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::ToolReply;
 
 use super::{ResultFormat, ResultWriter, escape};

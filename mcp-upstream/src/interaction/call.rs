@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tooldock_workers::parking::{ParkingFull, ParkingPermit};
+use tooldock_base::parking::{ParkingFull, ParkingPermit};
 use tooldock_workers::registry::Namespace;
 
 use super::{

@@ -117,7 +117,7 @@ fn is_open(entry: &Weak<Interaction>) -> bool {
     entry.upgrade().is_some_and(|entry| entry.is_open())
 }
 
-fn over() -> tooldock_workers::error::CallError {
+fn over() -> tooldock_base::error::CallError {
     ask_failed("The client of this session cannot be asked any more")
 }
 

@@ -17,8 +17,8 @@ use serde_json::value::RawValue;
 use sha2::Digest;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::parking::{ParkingFull, Shares};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::parking::{ParkingFull, Shares};
 
 use crate::replicas::{ReplicaId, Replicas, Standing};
 use crate::seal::{BoundRequest, SessionKey, unix_millis};

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
-use tooldock_workers::parking::Parking;
+use tooldock_base::parking::Parking;
 
 use super::*;
 use crate::jsonrpc::{Asker, Notification, RawId, RpcError, ServerRequest};

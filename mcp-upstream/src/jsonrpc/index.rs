@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
-use tooldock_workers::json::{Unread, Walk};
+use tooldock_base::json::{Unread, Walk};
 
 use super::key::{Key, KeyLookup, Level};
 use super::splice::span;

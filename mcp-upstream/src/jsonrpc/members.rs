@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::json;
+use tooldock_base::json;
 
 use super::index::{Ambiguity, Index, MEMBERS_MAX, names};
 use super::key::{Key, Level};

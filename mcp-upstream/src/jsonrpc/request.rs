@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
-use tooldock_workers::json::Unread;
+use tooldock_base::json::Unread;
 
 use super::index::{Index, names};
 use super::key::Key;

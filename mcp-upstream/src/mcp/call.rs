@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use http::StatusCode;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::{Core, exchange, forget_session};
 use crate::caller::Caller;

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::open_stream;
 use crate::engine::{DetachedFuture, UpstreamCall, go_on};

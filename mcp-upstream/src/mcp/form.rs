@@ -15,8 +15,8 @@ use futures_util::{StreamExt, stream};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use smallvec::SmallVec;
-use tooldock_workers::answers::{AnswerAccount, NoAnswerRoom};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::answers::{AnswerAccount, NoAnswerRoom};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::head::AcceptFlags;
 use super::{events_head, pass_through};
@@ -208,7 +208,7 @@ mod tests {
 
     use futures_util::TryStreamExt;
     use http::HeaderValue;
-    use tooldock_workers::answers::{AnswerBudget, AnswerMetrics};
+    use tooldock_base::answers::{AnswerBudget, AnswerMetrics};
 
     use super::*;
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use tokio::time::{Instant, timeout_at};
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::RemoteServer;
 

@@ -13,7 +13,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounterVec, Opts, Registry};
 use serde::{Deserialize, Serialize};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 /// Maximum number of tools with their own series.
 const TOOLS_MAX: usize = 1_000;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use prometheus::core::Metric;
 use tokio::time::Instant;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::{NamespaceMetrics, UpstreamMetrics};
 

@@ -1,7 +1,7 @@
 //! Metrics of aggregates besides their calls.
 
 use prometheus::IntGauge;
-use tooldock_workers::metric_table;
+use tooldock_base::metric_table;
 
 metric_table! {
     /// Metric families of aggregates.

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
-use tooldock_workers::error::CallErrorCode;
+use tooldock_base::error::CallErrorCode;
+use tooldock_base::worker_state::WorkerState;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::worker_state::WorkerState;
 
 use crate::mcp::Core;
 use crate::metrics::MemberState;

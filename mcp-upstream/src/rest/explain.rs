@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::aggregate;
 use tooldock_workers::explain::{
     self, Credential, Explanation, NamespaceReach, Question, Reach, ReachQuestion, Rule, ToolAccess,
 };
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind, startup};
 
 use super::condition::Condition;

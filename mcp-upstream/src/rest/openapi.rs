@@ -11,11 +11,11 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use tooldock_base::route::can_stand_in_path;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::route::can_stand_in_path;
 
 use sha2::{Digest as _, Sha256};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::{arguments, unknown_namespace};
 use crate::caller::Caller;

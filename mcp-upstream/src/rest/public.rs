@@ -11,10 +11,10 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
-use tooldock_workers::error::CallErrorCode;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::CallErrorCode;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::worker_state::WorkerState;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
-use tooldock_workers::worker_state::WorkerState;
 
 use super::condition::{CRASH_LOOP, Condition, MemberCondition};
 use crate::caller::{Caller, Visibility};

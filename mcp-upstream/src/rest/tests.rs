@@ -5,8 +5,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use tooldock_base::route::RouteId;
 use tooldock_workers::reload::ReloadReport;
-use tooldock_workers::route::RouteId;
 
 use crate::caller::{Caller, Visibility};
 use crate::reload::ReloadControl;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::StatusCode;
 use serde_json::value::RawValue;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::hidden::HiddenValues;
 
 use super::shape::{self, ShapedTool};

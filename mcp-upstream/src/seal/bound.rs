@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 /// The request for which a state was sealed. The state is invalid in any other request.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tooldock_workers::mask;
+use tooldock_base::mask;
 use zeroize::Zeroizing;
 
 use crate::profile::INITIALIZED_WAIT;
@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for StoreConfig {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
 use tokio::time::Instant;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::patch::{PatchRefused, SessionPatch};
 use super::readers::ReleasedSessions;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::{Instant, timeout_at};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::link::{Link, LinkCall};
 use crate::jsonrpc::ResponseOutcome;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::HeaderMap;
 use tokio::time::Instant;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::external::{
     ExternalServer, InstallStep, NotInstalled, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::{Personal, PersonalValues};
 use tooldock_workers::process::Exit;
 use tooldock_workers::process::output::RecentLines;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::{Histogram, IntGauge};
-use tooldock_workers::metric_table;
-use tooldock_workers::metric_table::forget;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::metric_table;
+use tooldock_base::metric_table::forget;
+use tooldock_base::names::NamespaceName;
 
 use super::breaker::BreakerState;
 use crate::jsonrpc::ProtocolViolation;

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::external::StdioSettings;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Registry;
 use tooldock_workers::remote::BackendId;
 
@@ -182,9 +182,7 @@ impl PoolShared {
     /// The largest result that a tool of the namespace may give.
     pub(super) fn max_result(&self) -> u64 {
         let Some(namespace) = self.registry.find(self.name()) else {
-            return tooldock_workers::config::Limits::default()
-                .max_result
-                .as_u64();
+            return tooldock_base::config::Limits::default().max_result.as_u64();
         };
         let own = namespace.tool_limits.values();
         own.filter_map(|limits| limits.max_result)

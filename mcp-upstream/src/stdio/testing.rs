@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::link::{CallOwner, Homes, Inbound, Link, LinkCall, LinkLimits, NotificationSink};
 use super::wire::Pipes;

@@ -1,7 +1,7 @@
 //! Metrics of streams.
 
 use prometheus::IntGauge;
-use tooldock_workers::metric_table;
+use tooldock_base::metric_table;
 
 use super::Role;
 

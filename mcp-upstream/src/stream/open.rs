@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::time::Instant;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::Stream;
 

@@ -31,9 +31,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use tooldock_workers::failures::{FailureLimits, FailureOutcome, FailureTable};
+use tooldock_base::failures::{FailureLimits, FailureOutcome, FailureTable};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::keys::{ApiKey, KeyState, KeyStore, KeyTables};
-use tooldock_workers::names::NamespaceName;
 
 use crate::profile::Profile;
 use crate::upstream::system::KeyTools;

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
-use tooldock_workers::config::Limits;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::policy::ToolPolicy;
+use tooldock_base::config::Limits;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::policy::ToolPolicy;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{
     Backend as Address, BackendId, BackendSpec, Balance, HeaderRules, Mode, RemoteHealth,

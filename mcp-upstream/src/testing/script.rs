@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::worker::{
     Answers, Ask, AskMethod, CallEvent, CallSink, Notice, Question, Replier,
 };

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tooldock_workers::route::RouteId;
+use tooldock_base::route::RouteId;
 
 use super::mask::Mask;
 use super::server::{Envelope, Event, Leases, Line, Server, done};

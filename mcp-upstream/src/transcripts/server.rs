@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 

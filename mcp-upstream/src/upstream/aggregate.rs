@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::{Aggregate, Namespace, Registry, Snapshot, UpstreamKind};
 
 use super::health::MemberHealth;

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::watch::Receiver;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::json;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::json;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::LogLevel;

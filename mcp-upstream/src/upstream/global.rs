@@ -15,12 +15,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tooldock_workers::config::Limits;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::gate::Gate;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::parking::Parking;
-use tooldock_workers::policy::ToolPolicy;
+use tooldock_base::config::Limits;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Gate;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::parking::Parking;
+use tooldock_base::policy::ToolPolicy;
 use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::worker::LogLevel;
 

@@ -21,17 +21,17 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tooldock_workers::config::{Limits, ToolLimits};
+use tooldock_base::config::{Limits, ToolLimits};
 #[cfg(test)]
-use tooldock_workers::effect::Effect;
-use tooldock_workers::effect::ToolEffects;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::gate::Gate;
+use tooldock_base::effect::Effect;
+use tooldock_base::effect::ToolEffects;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Gate;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::parking::Parking;
+use tooldock_base::policy::ToolPolicy;
 use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::parking::Parking;
-use tooldock_workers::policy::ToolPolicy;
 use tooldock_workers::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use tooldock_workers::repositories::Builder;
 use tooldock_workers::secrets::SecretNames;

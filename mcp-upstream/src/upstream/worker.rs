@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::worker::Operation;

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime};
 use tokio::time::MissedTickBehavior;
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::answer::{Answer, WebFailure, json_of, with_status};
 use super::request::{ApiRequest, namespace};

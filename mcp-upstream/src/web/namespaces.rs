@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tooldock_workers::issue::Issue;
+use tooldock_base::issue::Issue;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, json_of};

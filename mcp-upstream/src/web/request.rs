@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::Method;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::manage::ToolFileName;
-use tooldock_workers::names::NamespaceName;
 
 use super::WebRequest;
 use super::answer::{Answer, WebFailure, json_of};

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::sync::Arc;
 
-use tooldock_workers::effect::{Cover, Effect, ToolEffects};
-use tooldock_workers::grant::{Grant, GrantSource};
-use tooldock_workers::scope::ScopeTable;
+use tooldock_base::effect::{Cover, Effect, ToolEffects};
+use tooldock_base::grant::{Grant, GrantSource};
+use tooldock_base::scope::ScopeTable;
 
 use super::{All, Does, PATHS, Same, check, done_by};
 use crate::caller::Caller;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::manage::{ManagedServer, ServerRefused};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, capitalised, json_of, with_status};

@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::manage::{
     FileInspection, TOOL_FILE_BYTES_MAX, ToolFileName, ToolFileVersion,
 };
-use tooldock_workers::names::NamespaceName;
 
 use super::answer::{Answer, WebFailure, json_of, with_status};
 use super::folders::{exists, files_of, interrupted};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use serde_json::Value;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::answer::{Answer, WebFailure};
 use crate::caller::Caller;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::answer::WebFailure;
 use crate::audit::{AuditRecord, Transport};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::gateway_rules::GatewayRules;
 use crate::report::Report;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tooldock_base::names::NamespaceName;
 use tooldock_filters::config::CertificateConfig;
-use tooldock_workers::names::NamespaceName;
 
 use crate::guards::Token;
 use crate::listeners::Asking;

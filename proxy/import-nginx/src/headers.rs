@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::yaml;
 use tooldock_workers::remote::{RemoteServerConfig, is_of_the_gateway};
-use tooldock_workers::yaml;
 
 use crate::report::Report;
 use crate::scope::Scope;

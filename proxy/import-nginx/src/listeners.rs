@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::answers;
 use crate::bound;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tooldock_workers::config::Limits;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::config::Limits;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::remote::{Backend, RemoteRetry, RemoteTimeouts};
 
 use crate::aliases::OldPaths;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use tooldock_workers::network::{Cidr, UNIX, UNIX_NAME};
+use tooldock_base::network::{Cidr, UNIX, UNIX_NAME};
 
 use crate::report::Report;
 use crate::sites::Exposure;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::gateway_rules::GatewayRules;
 use crate::guards::Token;

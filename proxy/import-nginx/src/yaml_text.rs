@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tooldock_workers::yaml::{self, Value};
+use tooldock_base::yaml::{self, Value};
 
 /// A YAML value whose entries may have comments.
 #[derive(Clone)]

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http::header::{REFERER, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, Method, Version};
+use tooldock_base::names::NamespaceName;
 use tooldock_filters::{AdmittedHead, Rejection};
 use tooldock_upstream::caller::{CallNote, CallSummary};
 use tooldock_upstream::log_file::Record;
-use tooldock_workers::names::NamespaceName;
 
 /// The longest path that is written, in bytes.
 const PATH_MAX: usize = 2048;

@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
-use tooldock_workers::listening;
+use tooldock_base::listening;
 use tooldock_workers::servers::Finding;
 
 use crate::config::{Effective, ListenAddress};

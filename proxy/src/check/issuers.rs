@@ -40,7 +40,7 @@ pub(super) fn list(report: &mut String, admission: &AdmissionConfig) {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::aggregate::MemberKind;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::servers::Finding;
 
 use crate::config::{Config, NamespaceRule, ProfileName};
@@ -106,7 +106,7 @@ fn opened(config: &Config) -> Vec<(String, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

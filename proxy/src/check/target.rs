@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tooldock_base::yaml::{self, Value};
 use tooldock_workers::manifest::MANIFEST_FILE;
-use tooldock_workers::yaml::{self, Value};
 
 use crate::config::Config;
 
@@ -93,8 +93,8 @@ fn python_file(file: &Path) -> Option<(PathBuf, String)> {
 
 fn keys(file: &Path) -> Result<Vec<String>, String> {
     let text = fs::read(file).map_err(|error| error.to_string())?;
-    if !tooldock_workers::yaml::readable_in_time(&text) {
-        return Err(tooldock_workers::yaml::UNREADABLE.into());
+    if !tooldock_base::yaml::readable_in_time(&text) {
+        return Err(tooldock_base::yaml::UNREADABLE.into());
     }
     let tree: Value =
         yaml::from_slice(&text).map_err(|error| format!("not valid YAML: {error}"))?;

@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tooldock_base::off_or;
 use tooldock_upstream::log_file::LogTarget;
-use tooldock_workers::off_or;
 
 use super::log_pattern::LogPattern;
 
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for AccessLogConfig {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

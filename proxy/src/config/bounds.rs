@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use tooldock_base::bounds::{BoundedValue, TIMES, within};
+use tooldock_base::config::{LimitsPatch, OutOfBounds};
 use tooldock_upstream::session::config::{BYTES_MIN, PollAfter};
-use tooldock_workers::bounds::{BoundedValue, TIMES, within};
-use tooldock_workers::config::{LimitsPatch, OutOfBounds};
 
 use super::replicas::GRACE_MAX;
 use super::{Config, ConfigError};
@@ -134,7 +134,7 @@ fn refused_at(at: String) -> impl Fn(OutOfBounds) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -12,8 +12,8 @@
 
 use std::path::Path;
 
+use tooldock_base::yaml::Value;
 use tooldock_workers::narrow::{fit, narrow, narrow_aggregates};
-use tooldock_workers::yaml::Value;
 
 use super::document::{self, DataFileTree};
 use super::environment::blame;

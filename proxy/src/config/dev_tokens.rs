@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use super::GeneratedTokens;
 use crate::kept_file;

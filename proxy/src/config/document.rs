@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::regular_file;
+use tooldock_base::yaml::{self, Value};
 use tooldock_workers::aggregate::AggregatesConfig;
-use tooldock_workers::config::NamespacesConfig;
 use tooldock_workers::external::StdioServersConfig;
-use tooldock_workers::regular_file;
-use tooldock_workers::yaml::{self, Value};
 
 use super::faults::LeftOut;
 use super::positions::{Position, Positions};

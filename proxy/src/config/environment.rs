@@ -17,10 +17,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use tooldock_base::names::InvalidNamespaceName;
+use tooldock_base::secret::Secret;
 use tooldock_upstream::profile::{AcceptRule, BatchRule, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
-use tooldock_workers::names::InvalidNamespaceName;
-use tooldock_workers::secret::Secret;
 
 use self::parse::{
     boolean, bytes, calls_at_once, choice, container, git_schemes, hours, list, log_level,
@@ -421,11 +421,11 @@ mod tests {
     use std::time::Duration;
 
     use bytesize::ByteSize;
+    use tooldock_base::secret::Secret;
     use tooldock_upstream::protocol::ProtocolVersion;
     use tooldock_workers::repositories::GitScheme;
-    use tooldock_workers::secret::Secret;
 
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
     use crate::config::{Config, LogLevel};

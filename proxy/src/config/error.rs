@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 use super::{LoadOptions, document};
 

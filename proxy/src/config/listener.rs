@@ -6,10 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::names::{InvalidNamespaceName, NamespaceName};
 use tooldock_filters::Auth;
 use tooldock_upstream::profile::{AcceptRule, BatchRule, Profile, RestShape, SessionRule};
 use tooldock_upstream::protocol::ProtocolVersion;
-use tooldock_workers::names::{InvalidNamespaceName, NamespaceName};
 
 use super::address::{ListenAddress, SocketMode};
 use super::profile::ProfileSpec;
@@ -313,7 +313,7 @@ pub(crate) enum AuthScheme {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

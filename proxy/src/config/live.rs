@@ -101,7 +101,7 @@ fn same_sockets(old: &Config, new: &Config) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::config::Concurrency;
+    use tooldock_base::config::Concurrency;
 
     use super::*;
 

@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Threads {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tooldock_workers::names::NamespaceName;
-use tooldock_workers::scope::ScopeTable;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::scope::ScopeTable;
 
 use super::ConfigError;
 use super::address::SocketMode;
@@ -81,7 +81,7 @@ impl RelayConfig {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

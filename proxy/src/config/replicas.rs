@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tooldock_workers::mask;
+use tooldock_base::mask;
 use tooldock_workers::remote::{Backend, Host};
 
 use super::ConfigError;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 use tooldock_workers::secrets::{Protection, SecretStore};
 
 use super::dev_tokens;

@@ -2,7 +2,7 @@
 
 use super::tests_support::{checked, served, served_dev, write};
 use super::*;
-use tooldock_workers::yaml;
+use tooldock_base::yaml;
 
 const SHIPPED: &str = include_str!("../../../conf/tooldock.yaml");
 
@@ -105,7 +105,7 @@ fn the_data_directorys_file_decides_nothing_about_admission() {
     );
 }
 
-fn name(text: &str) -> tooldock_workers::names::NamespaceName {
+fn name(text: &str) -> tooldock_base::names::NamespaceName {
     text.parse().expect("a name")
 }
 

@@ -180,7 +180,7 @@ impl From<TlsConfig> for Spelling {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

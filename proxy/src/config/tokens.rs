@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use super::{ConfigError, LoadOptions, Purpose, Role, Settings};
 

@@ -47,7 +47,7 @@ fn refuse_in<T>(
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

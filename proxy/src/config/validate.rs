@@ -5,18 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use tooldock_base::config::Limits;
+use tooldock_base::policy::ToolPolicy;
+use tooldock_base::precedence::Source;
+use tooldock_base::scope::ScopeTable;
 use tooldock_filters::RouteGroups;
 use tooldock_filters::config::Introspection;
 use tooldock_filters::origin::OriginPattern;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
 use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
-use tooldock_workers::config::Limits;
 use tooldock_workers::narrow::selects_tools;
-use tooldock_workers::policy::ToolPolicy;
-use tooldock_workers::precedence::Source;
 use tooldock_workers::remote::Mode;
-use tooldock_workers::scope::ScopeTable;
 
 use super::address::ListenAddress;
 use super::client_secret::introspection_password;
@@ -488,7 +488,7 @@ fn compile(at: &str, limits: &Limits) -> Result<(), ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::reload::VaultFolder;
 
 use super::ConfigError;

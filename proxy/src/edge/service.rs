@@ -14,7 +14,7 @@ use pingora_core::services::Service as PingoraService;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tooldock_workers::runtimes::Runtimes;
+use tooldock_base::runtimes::Runtimes;
 
 use super::{AcceptedConnection, Listening};
 use crate::connection::ListeningSocket;

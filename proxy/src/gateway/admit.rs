@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use pingora_core::{Error, ErrorType, Result};
 use pingora_proxy::Session;
+use tooldock_base::names::NamespaceName;
 use tooldock_filters::{
     Access, AdmissionAttempt, AdmittedHead, CredentialFailure, Directory, Fields, Peer,
     PeerCertificate, Reason, Rejection, Verdict, network,
 };
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::scan;
 

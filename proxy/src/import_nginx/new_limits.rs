@@ -1,7 +1,7 @@
 //! Limits of the gateway that the imported nginx did not have, for the report, and the end of sessions by a restart. Each
 //! is in force from the first request on.
 
-use tooldock_workers::yaml::Value;
+use tooldock_base::yaml::Value;
 
 use crate::config::Config;
 
@@ -102,7 +102,7 @@ fn has(yaml: &Value, path: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -10,7 +10,7 @@ mod page;
 mod security;
 mod transport;
 
-use tooldock_workers::yaml::{self, Value};
+use tooldock_base::yaml::{self, Value};
 
 use super::*;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
+use tooldock_base::address::is_public;
+use tooldock_base::regular_file;
 use tooldock_filters::config::{JwksSource, OauthConfig};
 use tooldock_filters::oauth::KeySet;
-use tooldock_workers::address::is_public;
-use tooldock_workers::regular_file;
 use tooldock_workers::remote::{Backend, Host};
 
 use crate::remote::{Fetch, Fetcher};
@@ -152,7 +152,7 @@ fn keys_of(config: &OauthConfig, metadata: Metadata) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tooldock_workers::metric_table;
+use tooldock_base::metric_table;
 
 metric_table! {
     /// Counters and gauges of the issuers of access tokens.

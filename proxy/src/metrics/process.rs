@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use tooldock_workers::metric_table;
+use tooldock_base::metric_table;
 
 metric_table! {
     /// The metrics of this process.

@@ -1,7 +1,7 @@
 //! Metrics for alerts about the installation: its version, the success of the last reload, the ends of certificates.
 
 use prometheus::Registry;
-use tooldock_workers::metric_table;
+use tooldock_base::metric_table;
 
 use super::process::seconds_since_epoch;
 

@@ -2,8 +2,8 @@
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
+use tooldock_base::secret::Secret;
 use tooldock_workers::remote::{HeaderRules, is_hop_by_hop};
-use tooldock_workers::secret::Secret;
 
 use crate::request_id::X_REQUEST_ID;
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use prometheus::{IntCounter, IntGauge};
-use tooldock_workers::metric_table;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::metric_table;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::remote::BackendId;
 
 use super::lock;

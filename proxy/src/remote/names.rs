@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tooldock_workers::address::is_public;
+use tooldock_base::address::is_public;
 use tooldock_workers::remote::Host;
 
 use super::lock;

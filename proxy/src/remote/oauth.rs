@@ -24,11 +24,11 @@ use http::HeaderValue;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::secret::Secret;
 use tooldock_upstream::http_client::{SendError, SendErrorKind};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{BackendId, ClientAuth, Grant, Host, OAuthSpec, RemoteServer};
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
 
 use super::client::RemoteClient;

@@ -17,13 +17,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
+use tooldock_base::secret::Secret;
+use tooldock_base::yaml;
 use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, HttpClient as _, SendError,
 };
 use tooldock_workers::remote::{RemoteServer, RemoteServerConfig};
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{AuthorizationStore, Secrets};
-use tooldock_workers::yaml;
 
 use super::names::Names;
 use super::pool::Pool;

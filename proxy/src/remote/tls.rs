@@ -89,8 +89,8 @@ fn wrapped(certificate: CertificateDer<'static>) -> WrappedX509 {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::secret::Secret;
     use tooldock_workers::remote::{Pem, TlsIdentity};
-    use tooldock_workers::secret::Secret;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use signal_hook::consts::SIGINT;
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use super::CommandFailure;
 

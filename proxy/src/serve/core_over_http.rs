@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tooldock_base::secret::Secret;
 use tooldock_upstream::management::core::{CoreAnswer, CoreLink, CoreRequest, Unreachable};
-use tooldock_workers::secret::Secret;
 
 use super::core_trust::CoreTrust;
 use crate::config::{self, CoreUrl, Effective};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use tooldock_base::names::ANONYMOUS;
 use tooldock_upstream::Credentials;
 use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
 use tooldock_workers::keys::{self, ApiKey, KeyId, KeyState, KeyTables};
-use tooldock_workers::names::ANONYMOUS;
 
 use crate::rules::Rules;
 

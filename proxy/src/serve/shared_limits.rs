@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::time::MissedTickBehavior;
+use tooldock_base::metric_table;
 use tooldock_upstream::replicas::Replicas;
-use tooldock_workers::metric_table;
 
 use crate::rules::Rules;
 

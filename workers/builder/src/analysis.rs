@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 use tooldock_workers::repositories::{Analysis, FoundTool};
 use tree_sitter::{ParseOptions, ParseState, Parser};
 

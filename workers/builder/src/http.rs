@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use tooldock_workers::address::is_public;
+use tooldock_base::address::is_public;
 use tooldock_workers::repositories::{BuilderConfig, BuilderError};
 use ureq::Agent;
 use ureq::config::Config;

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 
-use tooldock_workers::address::is_public;
+use tooldock_base::address::is_public;
 use tooldock_workers::repositories::{BuilderConfig, BuilderError};
 
 use crate::source::Repository;

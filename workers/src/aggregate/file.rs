@@ -12,18 +12,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use toml::de::DeValue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::regular_file;
+use tooldock_base::template::Template;
 
 use super::spec::{
     ActivationScope, ActivePatterns, AggregateOptions, AggregateSpec, Member, MemberKind, Pin,
     ToolNames,
 };
 use crate::external::{Restart, StdioServerConfig};
-use crate::names::NamespaceName;
-use crate::regular_file;
 use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
 use crate::server_failure::InvalidServer;
 use crate::server_settings::Isolation;
-use crate::template::Template;
 use keys::{AggregateText, Keys, Value};
 
 /// Maximum size of the file, in bytes.

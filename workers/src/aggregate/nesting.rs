@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tooldock_base::names::NamespaceName;
+
 use super::spec::{AggregateSpec, Member, MemberKind};
-use crate::names::NamespaceName;
 
 /// The longest chain of aggregates, including the outermost.
 pub const DEPTH_MAX: usize = 4;

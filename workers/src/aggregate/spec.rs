@@ -7,9 +7,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
+use tooldock_base::names::NamespaceName;
 
 use crate::external::StdioServerConfig;
-use crate::names::NamespaceName;
 use crate::remote::RemoteServerConfig;
 
 /// Maximum length of a pattern, in bytes, and maximum number of alternatives `{…}` in one. A glob is compiled by recursion into

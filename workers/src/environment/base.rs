@@ -10,12 +10,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tooldock_base::config::WorkersConfig;
+use tooldock_base::data_dir::short_hash;
+
 use super::installer::{Installer, Step};
 use super::interpreter::{Interpreter, find_program};
 use super::lock::FileLock;
 use super::{EnvironmentError, blocking, stamp, switch_symlink, venv};
-use crate::config::WorkersConfig;
-use crate::data_dir::short_hash;
 use crate::process::Priority;
 
 /// Packages that the runtime uses if they are there. They must never be compiled here, and must not keep a base environment

@@ -6,12 +6,13 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use tooldock_base::data_dir::short_hash;
+use tooldock_base::regular_file;
+
 use super::installer::{Installer, Step};
 use super::interpreter::Interpreter;
 use super::lock::FileLock;
 use super::{EnvironmentError, LOCAL_STEP, blocking, stamp, venv};
-use crate::data_dir::short_hash;
-use crate::regular_file;
 
 /// Prefix of an empty environment's name. The other characters make the name unique within the environment's files, and without
 /// `-` and `.` it is not the name of a namespace's build.

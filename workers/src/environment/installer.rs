@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tooldock_base::logins::redact_credentials;
+use tooldock_base::secret::Secret;
 
 use super::{EnvironmentError, LOCAL_STEP};
-use crate::logins::redact_credentials;
 use crate::metrics::ProcessMetrics;
 use crate::process::output::{RecentLines, Stream, printable_text};
 use crate::process::variables::installer_variables;
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::secret::Secret;
 
 /// Maximum number of bytes that are kept of a stream: its end.
 const TAIL_BYTES: usize = 64 * 1024;

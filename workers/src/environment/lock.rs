@@ -9,9 +9,9 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
+use tooldock_base::regular_file;
 
 use super::EnvironmentError;
-use crate::regular_file;
 
 /// Pause between two attempts to take a lock. Only used while another process builds the same environment.
 const RETRY: Duration = Duration::from_millis(100);

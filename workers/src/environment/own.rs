@@ -5,14 +5,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
+use tooldock_base::data_dir::{DataDir, short_hash, write_atomically};
+use tooldock_base::regular_file;
+
 use super::installer::Step;
 use super::{
     EnvironmentError, Environments, FileLock, LockOf, Toolchain, blocking, empty,
     is_switch_leftover, stamp, switch_symlink, venv,
 };
-use crate::data_dir::{DataDir, short_hash, write_atomically};
 use crate::process::Priority;
-use crate::regular_file;
 
 /// Name of the symlink to the environment in `venvs/`.
 const LINK: &str = ".manager";

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use include_dir::{Dir, File, include_dir};
 use sha2::{Digest as _, Sha256};
+use tooldock_base::data_dir::hex;
+use tooldock_base::regular_file;
 
 use super::installer::{Installer, Step};
 use super::interpreter::Interpreter;
 use super::{EnvironmentError, blocking};
-use crate::data_dir::hex;
-use crate::regular_file;
 
 // Copied there by `build.rs`.
 static APP: Dir<'static> = include_dir!("$OUT_DIR/app");

@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use tooldock_base::data_dir::write_atomically;
+use tooldock_base::regular_file;
+
 use super::EnvironmentError;
-use crate::data_dir::write_atomically;
-use crate::regular_file;
 
 const STAMP_FILE: &str = ".tooldock-complete";
 /// Maximum size of the mark, in bytes.

@@ -10,6 +10,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tooldock_base::data_dir::{DataDir, hex, short_hash, write_atomically};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::regular_file;
+use tooldock_base::secret::Secret;
+use tooldock_base::tree_file;
+
 use super::installer::Step;
 use super::interpreter::find_program;
 use super::lock::FileLock;
@@ -17,13 +23,8 @@ use super::{
     EnvironmentError, Environments, LOCAL_STEP, Packages, Toolchain, blocking, empty,
     is_switch_leftover, stamp, switch_symlink, turn,
 };
-use crate::data_dir::{DataDir, hex, short_hash, write_atomically};
-use crate::names::NamespaceName;
 use crate::process::Priority;
-use crate::regular_file;
 use crate::scan::{LocalFiles, NamespaceSource, REQUIREMENTS_FILE, Requirements};
-use crate::secret::Secret;
-use crate::tree_file;
 
 /// File with the paths of runtime and base environment. Its name sorts behind most others, so that paths from `.pth` files of
 /// packages come first.
@@ -512,7 +513,7 @@ mod tests {
     #[tokio::test]
     async fn a_list_that_became_a_pipe_after_the_scan_is_no_list_to_install() {
         let temp = tempfile::tempdir().unwrap();
-        crate::tree_file::make_pipe(&temp.path().join("more.txt"));
+        tooldock_base::tree_file::make_pipe(&temp.path().join("more.txt"));
         let error = local_files(temp.path(), "-r more.txt\n")
             .await
             .unwrap_err()
@@ -588,9 +589,10 @@ mod tests {
         fs::write(&path, "httpx2\n").unwrap();
         assert!(unchanged(&requirements, temp.path()).is_err());
         fs::remove_file(&path).unwrap();
-        crate::tree_file::make_pipe(&path);
+        tooldock_base::tree_file::make_pipe(&path);
         let tools = temp.path().to_owned();
-        let after = crate::tree_file::without_waiting(move || unchanged(&requirements, &tools));
+        let after =
+            tooldock_base::tree_file::without_waiting(move || unchanged(&requirements, &tools));
         assert!(after.unwrap_err().0.contains("changed while"));
     }
 

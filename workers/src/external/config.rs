@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
+use tooldock_base::bounds::{TIMES, within};
+use tooldock_base::config::LimitsPatch;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::Source;
+use tooldock_base::template::{Template, scalar};
+use tooldock_base::yaml::Value;
 
-use crate::bounds::{TIMES, within};
-use crate::config::LimitsPatch;
-use crate::names::NamespaceName;
 use crate::personal;
-use crate::precedence::Source;
 use crate::server_failure::InvalidServer;
 use crate::server_settings::{Isolation, ListMode, check_limits};
-use crate::template::{Template, scalar};
-use crate::yaml::Value;
 
 /// `upstreams.stdio:` — servers by namespace.
 pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
@@ -246,7 +246,7 @@ fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -10,14 +10,14 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{Claim, EXTERNAL_FILE};
+use tooldock_base::tree_file::{self, TreeFileError};
+use tooldock_base::yaml::{self, Mapping, Value};
 
 use super::config::StdioServerConfig;
 use super::registry_name::{PackageType, RegistryCache, launch};
-use crate::names::NamespaceName;
-use crate::precedence::{Claim, EXTERNAL_FILE};
 use crate::server_failure::InvalidServer;
-use crate::tree_file::{self, TreeFileError};
-use crate::yaml::{self, Mapping, Value};
 
 /// Path of cached answers of registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";
@@ -126,7 +126,7 @@ impl ServersFile {
         }
         let cache = cache();
         for (name, entry) in servers {
-            let name = crate::template::scalar(name).unwrap_or_default();
+            let name = tooldock_base::template::scalar(name).unwrap_or_default();
             match name.parse::<NamespaceName>() {
                 Ok(name) => {
                     found.servers.insert(name, server(entry, &cache));
@@ -170,7 +170,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     for (key, value) in &keys {
         let alone = Mapping::from_iter([(key.clone(), value.clone())]);
         if let Err(error) = yaml::from_value::<StdioServerConfig>(Value::Mapping(alone)) {
-            let key = crate::template::scalar(key.clone()).unwrap_or_default();
+            let key = tooldock_base::template::scalar(key.clone()).unwrap_or_default();
             let text = error.to_string();
             let message = text.strip_prefix(&format!("{key}: ")).unwrap_or(&text);
             let message = match &*key {
@@ -188,7 +188,7 @@ fn server(entry: Value, cache: &RegistryCache) -> Result<StdioServerConfig, Inva
     }
     let mut config: StdioServerConfig = yaml::from_value(Value::Mapping(keys))
         .map_err(|error| InvalidServer::new("entry", error.to_string()))?;
-    config.source = crate::precedence::Source::ExternalFile;
+    config.source = tooldock_base::precedence::Source::ExternalFile;
     if !config.enabled {
         // A server that is switched off may be unfinished.
         return Ok(config);
@@ -285,8 +285,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use tooldock_base::tree_file::{make_pipe, without_waiting};
+
     use super::*;
-    use crate::tree_file::{make_pipe, without_waiting};
 
     fn parse(yaml: &str) -> ServersFile {
         ServersFile::parse(yaml::from_str(yaml).unwrap(), RegistryCache::new).unwrap()

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tooldock_base::redactor::Redactor;
 
 use super::process::ProcessHost;
 use super::spec::{ExternalServer, StdioSpec};
 use crate::process::output::{LastLine, OutputLimit, Pump, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::redactor::Redactor;
 
 /// Maximum time of an installer after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
@@ -289,9 +289,10 @@ fn may_be_there(name: &str, spec: &StdioSpec) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::secret::Secret;
+
     use super::*;
     use crate::external::StdioSettings;
-    use crate::secret::Secret;
 
     fn step(line: &str) -> Option<String> {
         let mut words = line.split(' ');

@@ -17,15 +17,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::redactor::Redactor;
+use tooldock_base::runtimes::Runtimes;
 
 use super::spec::ExternalServer;
 use super::startable::not_startable;
-use crate::error::{CallError, CallErrorCode};
 use crate::metrics::{ServerMetrics, WorkerMetrics};
 use crate::process::output::{LastLine, OutputHold, OutputLimit, Pump, RecentOutput, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::redactor::Redactor;
-use crate::runtimes::Runtimes;
 
 /// Maximum time for a process to end after its standard input was closed.
 const EOF_GRACE: Duration = Duration::from_secs(2);

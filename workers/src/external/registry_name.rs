@@ -114,7 +114,7 @@ fn is_version(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

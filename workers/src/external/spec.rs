@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use sha2::{Digest as _, Sha256};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::secret::Secret;
 
 use super::config::StdioSettings;
-use crate::names::NamespaceName;
 use crate::personal::{Personal, PersonalValues};
-use crate::redactor::Redactor;
-use crate::secret::Secret;
 
 /// An external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of a server that
 /// is in no snapshot any more are to be ended.

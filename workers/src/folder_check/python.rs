@@ -5,14 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tooldock_base::config::WorkersConfig;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::regular_file;
+use tooldock_base::secret::Secret;
+
 use super::trial;
-use crate::config::WorkersConfig;
 use crate::manifest::Variables;
 use crate::process::variables::worker_variables;
-use crate::redactor::Redactor;
-use crate::regular_file;
 use crate::scan::NamespaceSource;
-use crate::secret::Secret;
 use crate::servers::Finding;
 
 /// Maximum size of a file that is parsed, in bytes: the same as for files that a worker loads.

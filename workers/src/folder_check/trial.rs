@@ -14,12 +14,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
+use tooldock_base::secret::Secret;
 
 use crate::environment::{BOUNDS, find_program};
 use crate::manage::{FileInspection, INSPECT_SCRIPT};
 use crate::process::variables::installer_variables;
 use crate::scan::NamespaceSource;
-use crate::secret::Secret;
 
 /// Maximum length of a line that is read, in bytes.
 const LINE_MAX: u64 = 16 * 1024 * 1024;

@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use tooldock_base::file_lock::LockError;
+
 use super::text::KeyId;
-use crate::file_lock::LockError;
 
 /// Reason why the store cannot carry out a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::data_dir::replace_file;
+use tooldock_base::file_lock::belong_to_owner_of;
+use tooldock_base::regular_file;
 
 use super::error::KeysError;
 use super::lineage;
 use super::record::KeyRecord;
-use crate::data_dir::replace_file;
-use crate::file_lock::belong_to_owner_of;
-use crate::regular_file;
 
 /// Prefix of the names of unfinished files. The next writer removes those that a crash left.
 const UNFINISHED: &str = ".tmp-keys-";

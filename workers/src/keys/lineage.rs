@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use tooldock_base::scope::ADMIN;
+
 use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
 use super::text::KeyId;
-use crate::scope::ADMIN;
 
 /// Maximum number of makers behind one key. A key with more is not valid.
 const MAKERS_MAX: usize = 16;

@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tooldock_base::namespace_scope::NamespaceScope;
+use tooldock_base::network::Cidr;
 
 use super::credential::{CredentialRecord, KeyMaker};
 use super::text::{KeyId, KeyKind};
-use crate::namespace_scope::NamespaceScope;
-use crate::network::Cidr;
 
 /// Maximum number of entries of each list in one record; more would be a mistake.
 const LIST_MAX: usize = 64;
@@ -347,7 +347,7 @@ impl<const N: usize> TryFrom<String> for Bytes<N> {
 
 impl<const N: usize> From<Bytes<N>> for String {
     fn from(bytes: Bytes<N>) -> Self {
-        crate::data_dir::hex(&bytes.0)
+        tooldock_base::data_dir::hex(&bytes.0)
     }
 }
 

@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tooldock_base::file_lock::FileLock;
+use tooldock_base::scope::ScopeTable;
+use tooldock_base::secret::Secret;
 
 use super::credential::{self, KeyMaker, KeyMakers};
 use super::error::KeysError;
@@ -22,9 +25,6 @@ use super::readers;
 use super::record::{KeyRecord, NewKey, whole_seconds};
 use super::table::{KeyTable, KeyTables};
 use super::text::{self, KeyId};
-use crate::file_lock::FileLock;
-use crate::scope::ScopeTable;
-use crate::secret::Secret;
 
 /// Maximum time that a writer waits for another writer.
 const PATIENCE: Duration = Duration::from_secs(10);

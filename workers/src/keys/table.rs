@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Guard};
+use tooldock_base::grant::{Grant, GrantSource};
+use tooldock_base::namespace_scope::NamespaceScope;
+use tooldock_base::scope::{ScopeTable, ToolScope};
 
 use super::record::{self, KeyLimit, KeyRecord, KeyState};
 use super::store::KeyStore;
 use super::text::{self, KeyId};
-use crate::grant::{Grant, GrantSource};
-use crate::namespace_scope::NamespaceScope;
-use crate::scope::{ScopeTable, ToolScope};
 
 /// Resolution, in seconds, of the last use that a process remembers: threads that serve the same key rarely write.
 const USE_STEP_SECONDS: u64 = 60;
@@ -398,11 +398,12 @@ impl KeyCompiler {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use tooldock_base::secret::Secret;
+
     use super::super::credential::KeyMaker;
     use super::super::record::NewKey;
     use super::super::text::{self, KeyKind};
     use super::*;
-    use crate::secret::Secret;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 

@@ -9,8 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-
-use crate::secret::Secret;
+use tooldock_base::secret::Secret;
 
 /// Characters of a key's text: digits, capitals, small letters, which survive in headers, in shells and under a double click.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

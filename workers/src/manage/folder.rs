@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use tooldock_base::fault;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{EXTERNAL_FILE, Names};
 
 use super::{NotDone, Workspace, blocking, leftovers, servers};
-use crate::fault;
-use crate::names::NamespaceName;
-use crate::precedence::{EXTERNAL_FILE, Names};
 use crate::scan;
 use crate::secrets::DeclaredSecret;
 

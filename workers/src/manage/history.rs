@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::SystemTime;
 
+use tooldock_base::names::NamespaceName;
+
 use super::folder::Folder;
 use super::tool_file::{FILES_MAX, HISTORY, KEPT_BYTES_MAX, bytes, no_file};
 use super::{NotDone, ToolFileName, ToolFileVersion, Workspace, blocking};
-use crate::names::NamespaceName;
 
 /// The tool files of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::NamedTempFile;
+use tooldock_base::data_dir::is_temporary;
+use tooldock_base::fault;
+use tooldock_base::logins::redact_credentials;
+use tooldock_base::names::NamespaceName;
 
 use super::folder::{Folder, sync_folder};
 use super::package::{PackageSpec, normal_name};
 use super::{NotDone, Workspace, blocking, leftovers};
-use crate::data_dir::is_temporary;
 use crate::environment::{LockOf, Packages};
-use crate::fault;
-use crate::logins::redact_credentials;
-use crate::names::NamespaceName;
 use crate::process::output::RecentLines;
 use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
 

@@ -8,15 +8,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tooldock_base::data_dir::write_atomically;
+use tooldock_base::mask;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::EXTERNAL_FILE;
+use tooldock_base::regular_file;
+use tooldock_base::tree_file;
+use tooldock_base::yaml::{self, Mapping, Value};
+
 use super::{NotDone, Workspace, blocking};
-use crate::data_dir::write_atomically;
 use crate::external::{check_entry, is_cached};
-use crate::mask;
-use crate::names::NamespaceName;
-use crate::precedence::EXTERNAL_FILE;
-use crate::regular_file;
-use crate::tree_file;
-use crate::yaml::{self, Mapping, Value};
 
 /// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
@@ -343,7 +344,7 @@ mod tests {
                 "***MASKED***",
                 "--port=1",
                 "--token=${T}",
-                crate::logins::redact_credentials("https://u:pw@h/x")
+                tooldock_base::logins::redact_credentials("https://u:pw@h/x")
             ])
         );
         assert!(!shown.to_string().contains("pw@"));

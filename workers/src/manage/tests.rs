@@ -6,11 +6,11 @@ use std::time::Instant;
 use std::{fs, thread};
 
 use tempfile::TempDir;
+use tooldock_base::data_dir::{TEMPORARY, is_temporary};
+use tooldock_base::fault::{FOLDER, dying_everywhere};
+use tooldock_base::names::NamespaceName;
 
 use super::*;
-use crate::data_dir::{TEMPORARY, is_temporary};
-use crate::fault::{FOLDER, dying_everywhere};
-use crate::names::NamespaceName;
 
 /// Variable with the operation of a child process before it is killed.
 const OPERATION: &str = "TOOLDOCK_TEST_OPERATION";
@@ -368,7 +368,7 @@ fn the_name_of_a_server_is_no_namespace_and_every_refusal_says_so() {
     run(workspace.create_namespace(&name)).unwrap();
     // A server of the operator's configuration.
     let configured = crate::servers::ServersConfig {
-        stdio: crate::yaml::from_str("{ other: { command: x } }").unwrap(),
+        stdio: tooldock_base::yaml::from_str("{ other: { command: x } }").unwrap(),
         ..Default::default()
     };
     workspace.set_configured(&configured, &Default::default());

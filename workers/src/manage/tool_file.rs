@@ -6,13 +6,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use tooldock_base::data_dir::write_atomically;
+use tooldock_base::fault;
+use tooldock_base::names::NamespaceName;
 
 use super::folder::{Folder, sync_folder};
 use super::history::{entries, version_name};
 use super::{FileInspection, NotDone, ToolFileName, Workspace, blocking};
-use crate::data_dir::write_atomically;
-use crate::fault;
-use crate::names::NamespaceName;
 
 /// Maximum size of a tool file that is written, in bytes.
 pub const TOOL_FILE_BYTES_MAX: usize = 1024 * 1024;

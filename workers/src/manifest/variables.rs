@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::secret::Secret;
+use tooldock_base::template::{NoValue, Sources};
+
 use super::{MANIFEST_FILE, Manifest};
-use crate::issue::Issue;
-use crate::names::NamespaceName;
-use crate::secret::Secret;
 use crate::secrets::NamespaceSecrets;
-use crate::template::{NoValue, Sources};
 
 /// The code of an [`Issue`] about a variable without a value.
 const MISSING: &str = "missing_variable";

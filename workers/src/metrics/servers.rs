@@ -6,10 +6,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::{IntCounter, Registry};
+use tooldock_base::metric_table;
+use tooldock_base::names::NamespaceName;
 
 use super::{ProcessMetrics, forget};
-use crate::metric_table;
-use crate::names::NamespaceName;
 
 /// Every metric of external servers' processes. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -1,8 +1,9 @@
 //! Entries of `$DATA/config.yaml` that cannot be used together with the operator's file.
 
-use crate::config::NamespacesConfig;
-use crate::names::NamespaceName;
-use crate::precedence::Source;
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::Source;
+
 use crate::remote::Mode;
 use crate::servers::ServersConfig;
 
@@ -61,7 +62,7 @@ pub fn fit(
 pub fn selects_tools(
     namespaces: &NamespacesConfig,
     name: &NamespaceName,
-    own: &crate::config::LimitsPatch,
+    own: &tooldock_base::config::LimitsPatch,
 ) -> bool {
     let mut limits = namespaces.defaults.clone();
     limits.apply(own);
@@ -73,8 +74,9 @@ pub fn selects_tools(
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::yaml;
+
     use super::*;
-    use crate::yaml;
 
     fn servers(text: &str) -> ServersConfig {
         ServersConfig {

@@ -10,9 +10,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
+use tooldock_base::gateway_process::GatewayProcess;
 
 use super::{guard, tree};
-use crate::gateway_process::GatewayProcess;
 
 /// Pause between two searches for processes.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -19,10 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus::IntCounter;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, timeout};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::redactor::Redactor;
 use tracing::Level;
-
-use crate::names::NamespaceName;
-use crate::redactor::Redactor;
 
 use address::WorkerLine;
 pub(crate) use hold::OutputHold;
@@ -420,7 +419,7 @@ mod tests {
     #[test]
     fn a_text_of_several_lines_is_marked_line_by_line_and_holds_no_secret() {
         let suppressed = IntCounter::new("c", "c").expect("valid");
-        let redactor = Redactor::new(&[crate::secret::Secret::new("hunter2")]);
+        let redactor = Redactor::new(&[tooldock_base::secret::Secret::new("hunter2")]);
         let limit = OutputLimit::new(suppressed.clone()).hiding(redactor);
         let namespace = "n".parse().expect("valid");
         assert_eq!(
@@ -484,7 +483,7 @@ mod tests {
     #[tokio::test]
     async fn the_last_lines_of_a_flood_are_kept_without_secrets_whatever_the_log_admits() {
         let recent = Arc::new(RecentLines::default());
-        let redactor = Redactor::new(&[crate::secret::Secret::new("hunter2")]);
+        let redactor = Redactor::new(&[tooldock_base::secret::Secret::new("hunter2")]);
         let flood = format!("{}the reason: hunter2\x1b[31m\n", "line\n".repeat(5000));
         Pump {
             namespace: "n".parse().expect("valid"),

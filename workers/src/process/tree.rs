@@ -8,8 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
-
-use crate::gateway_process::{start_of, stat_field};
+use tooldock_base::gateway_process::{start_of, stat_field};
 
 /// The variable that every process of a tree inherits. It identifies the tree when its guard, and with it every parent link,
 /// is gone.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use crate::issue::Issue;
-use crate::secret::Secret;
+use tooldock_base::issue::Issue;
+use tooldock_base::secret::Secret;
 
 /// Variables that every child inherits unchanged: for finding programs, the home, the network, certificates.
 const COMMON: [&str; 14] = [

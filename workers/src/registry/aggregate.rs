@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tooldock_base::names::NamespaceName;
+
 use super::Namespace;
 use crate::aggregate::AggregateSpec;
-use crate::names::NamespaceName;
 
 /// A served aggregate: many servers behind one namespace.
 #[derive(Debug)]

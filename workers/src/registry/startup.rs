@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 
 use super::Registry;
-use crate::error::{CallError, CallErrorCode};
-use crate::names::NamespaceName;
 use crate::scan;
 
 /// Maximum time that a request waits for a starting namespace.

@@ -4,11 +4,12 @@ mod serve;
 
 use std::sync::Arc;
 
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{Kind, Names, Origin};
+
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::{AggregateSpec, refused_nesting};
-use crate::names::NamespaceName;
-use crate::precedence::{Kind, Names, Origin};
 use crate::registry::{Snapshot, UpstreamKind};
 use crate::server_failure::INVALID;
 

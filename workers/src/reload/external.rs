@@ -5,16 +5,17 @@
 
 use std::sync::{Arc, Weak};
 
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::policy::ToolPolicy;
+use tooldock_base::precedence::{EXTERNAL_FILE, Names};
+
 use super::run::{Change, Changes};
 use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
-use crate::config::NamespacesConfig;
 use crate::external::ServersFile;
-use crate::issue::Issue;
 use crate::manifest::effective_limits;
-use crate::names::NamespaceName;
-use crate::policy::ToolPolicy;
-use crate::precedence::{EXTERNAL_FILE, Names};
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
 use crate::secrets::Secrets;
 use crate::servers::{External, resolve};

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+use tooldock_base::config::WorkersConfig;
+use tooldock_base::names::NamespaceName;
 
 use super::{Reloader, lock};
-use crate::config::WorkersConfig;
-use crate::names::NamespaceName;
 use crate::registry::UpstreamKind;
 
 /// The issue of a namespace whose files changed without a reload.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::metric_table;
+use tooldock_base::metric_table;
+
 use crate::registry::Snapshot;
 
 /// Buckets of a reload's duration, in seconds: from a reload that changes nothing to one that installs many environments.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{Claim, Names};
+
 use super::run::{Change, Changes};
 use super::{Reloader, lock};
-use crate::names::NamespaceName;
-use crate::precedence::{Claim, Names};
 use crate::registry::Snapshot;
 use crate::scan::NamespaceSource;
 use crate::secrets::{OWNERS_FILE, Owners, RecordedOwners, Secrets, SecretsError};

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
+use tooldock_base::error::CallError;
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
 
 use self::bring_up::{BroughtUp, NotUp, ReadyWorker, bring_up, recover};
 use self::compare::{reason_for, sentence};
@@ -24,9 +27,6 @@ use super::vault;
 use super::wanted::{DesiredNamespace, UPDATE, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, Surroundings, lock};
 use crate::environment::{EnvironmentError, Packages, Toolchain};
-use crate::error::CallError;
-use crate::issue::Issue;
-use crate::names::NamespaceName;
 use crate::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
 use crate::secrets::Secrets;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tooldock_base::issue::Issue;
+
 use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
-use crate::issue::Issue;
 use crate::secrets::{Secrets, VALUES_FILE};
 
 /// The code of secrets that cannot be read.

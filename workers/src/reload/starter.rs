@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tooldock_base::data_dir::{STARTER, is_starter};
+use tooldock_base::names::NamespaceName;
 
 use super::Reloader;
 use super::itself::ReloadScope;
 use super::run::{Change, Changes};
 use super::wanted::DesiredNamespace;
-use crate::data_dir::{STARTER, is_starter};
 use crate::environment::EnvironmentError;
-use crate::names::NamespaceName;
 use crate::scan::NamespaceSource;
 
 /// The pause after the first failure; it doubles with each further one.

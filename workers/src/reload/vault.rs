@@ -5,11 +5,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::tool::Tool;
+
 use super::{ReloadScope, VaultFolder};
-use crate::issue::Issue;
-use crate::names::NamespaceName;
 use crate::scan::{NamespaceSource, scan, scan_folder, scan_one};
-use crate::tool::Tool;
 
 /// The wanted state of the folders that a reload covers.
 pub(super) fn scan_for(

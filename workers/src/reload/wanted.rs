@@ -6,22 +6,22 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tooldock_base::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLimits};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Gate;
+use tooldock_base::issue::Issue;
+use tooldock_base::parking::Parking;
+use tooldock_base::policy::ToolPolicy;
+use tooldock_base::precedence::COLLISION;
+use tooldock_base::secret::Secret;
+use tooldock_base::template::Sources;
 
-use crate::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLimits};
-use crate::error::{CallError, CallErrorCode};
-use crate::gate::Gate;
-use crate::issue::Issue;
-pub(super) use crate::issue::UPDATE;
 use crate::manifest::{CLAMPED, MANIFEST_FILE, MISSING_SECRET, Variables, effective_limits};
-use crate::parking::Parking;
-use crate::policy::ToolPolicy;
-use crate::precedence::COLLISION;
 use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
-use crate::secret::Secret;
 use crate::secrets::NamespaceSecrets;
-use crate::template::Sources;
 use crate::worker::Declarations;
+pub(super) use tooldock_base::issue::UPDATE;
 
 /// The code of an [`Issue`] about files that declare nothing.
 const NO_TOOLS: &str = "no_tools";

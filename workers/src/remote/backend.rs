@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
-
-use crate::yaml::{self, Value};
+use tooldock_base::yaml::{self, Value};
 
 /// Path of the MCP endpoint on a Unix socket unless the URL has one.
 const DEFAULT_PATH_ON_A_SOCKET: &str = "/mcp";

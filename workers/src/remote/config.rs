@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use tooldock_base::bounds::{TIMES, within};
+use tooldock_base::config::LimitsPatch;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::template::Template;
 
 use super::backend::{Backend, BackendConfig};
 use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
-use crate::bounds::{TIMES, within};
-use crate::config::LimitsPatch;
-use crate::names::NamespaceName;
 use crate::personal;
 use crate::server_failure::InvalidServer;
 use crate::server_settings::{Isolation, ListMode, check_limits};
-use crate::template::Template;
 
 /// `upstreams.remote:` — servers by namespace.
 pub type RemoteServersConfig = BTreeMap<NamespaceName, RemoteServerConfig>;
@@ -474,7 +474,7 @@ impl RemoteServerConfig {
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -1,12 +1,12 @@
 //! OAuth towards remote servers: its configuration, and the settings for getting a token.
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::secret::Secret;
+use tooldock_base::template::Template;
 
 use super::backend::Backend;
 use crate::personal::AuthorizedBy;
-use crate::secret::Secret;
 use crate::server_failure::InvalidServer;
-use crate::template::Template;
 
 /// Maximum number of scopes of one server; more is a mistake.
 const SCOPES_MAX: usize = 64;
@@ -210,9 +210,10 @@ impl OAuthConfig {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::yaml;
+
     use super::*;
     use crate::remote::RemoteServerConfig;
-    use crate::yaml;
 
     const WHOLE: &str =
         "client_id: gw, client_secret: '${S}', token_url: 'https://a/token', scopes: [read]";

@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use tooldock_base::names::NamespaceName;
+use tooldock_base::regular_file;
+use tooldock_base::secret::Secret;
+use tooldock_base::template::{NoValue, Sources, Template};
+
 use super::backend::Backend;
 use super::config::{RemoteServerConfig, RemoteTls};
 use super::headers::is_header_value;
 use super::oauth::OAuthConfig;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
-use crate::names::NamespaceName;
 use crate::personal::Personal;
-use crate::regular_file;
-use crate::secret::Secret;
 use crate::secrets::Secrets;
 use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
-use crate::template::{NoValue, Sources, Template};
 
 /// Maximum size of a file of certificates, in bytes.
 const PEM_MAX: u64 = 4 * 1024 * 1024;
@@ -189,7 +190,7 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -4,16 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::secret::Secret;
 
 use super::backend::{Backend, BackendId};
 use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
 use super::oauth::OAuthSpec;
 use super::resolve::spec;
-use crate::names::NamespaceName;
 use crate::personal::Personal;
-use crate::redactor::Redactor;
-use crate::secret::Secret;
 use crate::secrets::Secrets;
 use crate::server_failure::InvalidServer;
 use crate::server_settings::{Isolation, ListMode};
@@ -254,7 +254,7 @@ impl RemoteServer {
 
 #[cfg(test)]
 mod tests {
-    use crate::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

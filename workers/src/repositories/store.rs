@@ -22,9 +22,9 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tooldock_base::regular_file;
 
 use super::{BuilderError, RepoFile};
-use crate::regular_file;
 
 /// Maximum size of a file that is kept, and so of a file that is read, in bytes.
 pub const FILE_MAX: u64 = 1024 * 1024;

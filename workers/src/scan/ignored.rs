@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use toml::Table;
+use tooldock_base::issue::Issue;
+use tooldock_base::tree_file;
 
 use super::local::{LocalFiles, Use};
 use super::{REQUIREMENTS_FILE, Requirements, namespace_at};
-use crate::issue::Issue;
-use crate::tree_file;
 
 /// The code of an [`Issue`] about a folder without tools.
 pub(crate) const EMPTY: &str = "empty_namespace";

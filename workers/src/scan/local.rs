@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use tooldock_base::regular_file;
+
 use super::REQUIREMENTS_BYTES_MAX;
 use super::requirements::{LocalRequirement, named};
 use crate::process::variables::installer_variables;
-use crate::regular_file;
 
 /// Maximum number of lists in one namespace. More are refused.
 const LISTS_MAX: usize = 64;
@@ -148,8 +149,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use tooldock_base::tree_file::{make_pipe, without_waiting};
+
     use super::*;
-    use crate::tree_file::{make_pipe, without_waiting};
 
     fn refused(folder: &Path, text: &str) -> String {
         let (folder, text) = (folder.to_owned(), text.to_owned());

@@ -12,14 +12,14 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
+use tooldock_base::issue::Issue;
+use tooldock_base::regular_file;
+use tooldock_base::tree_file::{self, TreeFileError};
 
 use super::REQUIREMENTS_BYTES_MAX;
 use super::local::{LocalFiles, Use};
 use super::requirements::is_archive;
-use crate::issue::Issue;
 use crate::manifest::MANIFEST_FILE;
-use crate::regular_file;
-use crate::tree_file::{self, TreeFileError};
 
 /// Maximum number of sources of one namespace whose changes are noticed.
 const FILES_MAX: usize = 10_000;

@@ -18,14 +18,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
+use tooldock_base::file_lock::FileLock;
+use tooldock_base::names::{NamespaceName, PrincipalName};
+use tooldock_base::secret::Secret;
 use zeroize::Zeroizing;
 
 use super::envelope::Salt;
 use super::store::{self, Content, SecretStore};
 use super::{PersonalSecrets, SecretsError, files};
-use crate::file_lock::FileLock;
-use crate::names::{NamespaceName, PrincipalName};
-use crate::secret::Secret;
 
 /// Name of the file of authorizations.
 pub const AUTHORIZATIONS_FILE: &str = "authorizations.enc";

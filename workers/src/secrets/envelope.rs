@@ -265,8 +265,9 @@ fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::secret::Secret;
+
     use super::*;
-    use crate::secret::Secret;
 
     const PLAIN: &str = r#"{"global":{"GITHUB_TOKEN":"ghp_example_value"},"namespaces":{"slack":{"SLACK_BOT_TOKEN":"xoxb-example"}}}"#;
     /// EX-61, made with Python's `cryptography`.

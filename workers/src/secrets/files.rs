@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use tooldock_base::data_dir::replace_file;
+use tooldock_base::file_lock::belong_to_owner_of;
+use tooldock_base::regular_file;
+
 use super::SecretsError;
-use crate::data_dir::replace_file;
-use crate::file_lock::belong_to_owner_of;
-use crate::regular_file;
 
 /// Prefix of the names of unfinished files of the secrets. The next writer removes those that a crash left.
 pub(super) const UNFINISHED: &str = ".tmp-secrets-";

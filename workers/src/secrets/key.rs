@@ -8,9 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use pbkdf2::{Algorithm, Params, pbkdf2_hmac, pbkdf2_hmac_with_params};
 use sha2::Sha256;
+use tooldock_base::secret::Secret;
 use zeroize::Zeroizing;
-
-use crate::secret::Secret;
 
 /// PBKDF2 iterations of files that this version writes (K-01).
 pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::yaml;
 
 use super::Scope;
 use super::scoped::{Entries, ScopedEntries};
 use super::values::{Values, WithoutValue, told};
-use crate::yaml;
 
 /// Status of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,8 +134,9 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::secret::Secret;
+
     use super::*;
-    use crate::secret::Secret;
     use crate::secrets::scoped::EntryOwner;
 
     const EX_60: &str = "global:

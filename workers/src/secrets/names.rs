@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::secret::Secret;
 
 use super::meta::{Meta, Status};
 use super::scoped::EntryOwner;
 use super::store::SecretStore;
 use super::{Scope, SecretsError, check_new_key};
-use crate::names::NamespaceName;
-use crate::secret::Secret;
 
 /// A secret that a namespace declares.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,14 +22,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{Names, Origin, Source};
+use tooldock_base::secret::Secret;
 use zeroize::Zeroizing;
 
 use super::store::{self, Content, SecretStore, StoreContent};
 use super::{Protection, Secrets, SecretsError, files};
-use crate::issue::Issue;
-use crate::names::NamespaceName;
-use crate::precedence::{Names, Origin, Source};
-use crate::secret::Secret;
 
 /// Name of the file of owners that are not recorded beside the values.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";
@@ -194,7 +194,7 @@ fn may_have(served: Origin, owner: Origin) -> bool {
 }
 
 fn digest(value: &Secret) -> String {
-    crate::data_dir::short_hash(&Sha256::digest(value.expose().as_bytes()))
+    tooldock_base::data_dir::short_hash(&Sha256::digest(value.expose().as_bytes()))
 }
 
 fn not_given(key: &str, scope: &str, owner: Origin) -> Issue {
@@ -331,8 +331,9 @@ impl SecretStore {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::precedence::{Claim, Kind};
+
     use super::*;
-    use crate::precedence::{Claim, Kind};
     use crate::secrets::{Protection, SecretSource as _, SecretsKey};
 
     fn origin(source: Source, kind: Kind) -> Origin {

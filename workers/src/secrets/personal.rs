@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::secret::Secret;
 
 use super::{Authorizer, Secrets};
-use crate::redactor::Redactor;
-use crate::secret::Secret;
 
 /// The values of one principal, by key.
 pub(crate) type Own = Arc<BTreeMap<String, Secret>>;

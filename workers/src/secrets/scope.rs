@@ -4,11 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
+use tooldock_base::mask;
+use tooldock_base::names::{
+    InvalidNamespaceName, InvalidPrincipalName, NamespaceName, PrincipalName,
+};
+use tooldock_base::template::is_variable_name;
 
 use super::SecretsError;
-use crate::mask;
-use crate::names::{InvalidNamespaceName, InvalidPrincipalName, NamespaceName, PrincipalName};
-use crate::template::is_variable_name;
 
 /// The word for [`Scope::Global`]. A namespace of this name has no secrets of its own.
 const GLOBAL: &str = "global";

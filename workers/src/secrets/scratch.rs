@@ -8,9 +8,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use tooldock_base::data_dir::short_hash;
 use zeroize::Zeroizing;
-
-use crate::data_dir::short_hash;
 
 /// Folder in memory, and the folder to use if there is none.
 const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
@@ -50,7 +49,7 @@ impl Scratch {
         remove_left_over(place, &prefix);
         let mut random = [0; 8];
         getrandom::fill(&mut random)?;
-        let folder = place.join(format!("{prefix}{}", crate::data_dir::hex(&random)));
+        let folder = place.join(format!("{prefix}{}", tooldock_base::data_dir::hex(&random)));
         fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let scratch = Self(folder);
         let mut file = OpenOptions::new()

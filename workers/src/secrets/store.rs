@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tooldock_base::file_lock::FileLock;
+use tooldock_base::regular_file;
+use tooldock_base::yaml;
 use zeroize::Zeroizing;
 
 use super::envelope::{self, Fault, Salt};
@@ -17,8 +20,6 @@ use super::{
     Owners, RecordedOwners, Scope, Secret, SecretSource, Secrets, SecretsError, Transaction,
     check_new_key, files,
 };
-use crate::file_lock::FileLock;
-use crate::{regular_file, yaml};
 
 /// Name of the file of values.
 pub const VALUES_FILE: &str = "secrets.enc";

@@ -7,6 +7,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tooldock_base::file_lock::FileLock;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::secret::Secret;
+use tooldock_base::yaml;
 use zeroize::Zeroizing;
 
 use super::envelope::Salt;
@@ -15,10 +19,6 @@ use super::scoped::EntryOwner;
 use super::store::{SecretStore, StoreContent};
 use super::values::{Document, Values};
 use super::{DeclaredSecret, Owners, Scope, SecretsError};
-use crate::file_lock::FileLock;
-use crate::names::NamespaceName;
-use crate::secret::Secret;
-use crate::yaml;
 
 /// First lines of an edited document.
 const HELP: &str = "\

@@ -7,13 +7,13 @@ use std::fmt;
 use serde::de::{self, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tooldock_base::names::PrincipalName;
+use tooldock_base::secret::Secret;
+use tooldock_base::yaml;
 use zeroize::Zeroizing;
 
 use super::scoped::{EntryOwner, ScopedEntries};
 use super::{Owners, Scope, SecretsError, check_key};
-use crate::names::PrincipalName;
-use crate::secret::Secret;
-use crate::yaml;
 
 /// Maximum size of a document of values, in bytes.
 pub(super) const BYTES_MAX: u64 = 1024 * 1024;
@@ -216,7 +216,10 @@ impl Document {
         }
         for (name, own) in self.namespaces.iter().flatten() {
             if !matches!(name.parse(), Ok(Scope::Namespace(_))) {
-                let message = format!("namespaces.{name}: {}", crate::names::InvalidNamespaceName);
+                let message = format!(
+                    "namespaces.{name}: {}",
+                    tooldock_base::names::InvalidNamespaceName
+                );
                 return Err(SecretsError::InvalidDocument(message));
             }
             for (key, value) in own.iter().flatten() {

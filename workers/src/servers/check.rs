@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::{COLLISION, Claim, EXTERNAL_FILE, Names};
+
 use super::{External, Server, ServerPlace, ServersConfig, resolve};
-use crate::config::NamespacesConfig;
 use crate::external::{ServersFile, not_startable};
 use crate::manifest::effective_limits;
-use crate::names::NamespaceName;
-use crate::precedence::{COLLISION, Claim, EXTERNAL_FILE, Names};
 use crate::secrets::Secrets;
 use crate::server_failure::MISSING;
 use crate::server_settings::Isolation;
@@ -184,9 +185,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
+    use tooldock_base::yaml;
+
     use std::collections::BTreeMap;
 
-    use crate::{scan, yaml};
+    use crate::scan;
 
     use super::*;
 

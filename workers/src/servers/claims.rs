@@ -1,8 +1,9 @@
 //! Names that the configuration claims for its servers and aggregates.
 
+use tooldock_base::precedence::{Claim, Kind, Origin, Source};
+
 use super::ServersConfig;
 use crate::aggregate::AggregatesConfig;
-use crate::precedence::{Claim, Kind, Origin, Source};
 
 /// The claims of the configuration: those of the operator's file, and those added by `$DATA/config.yaml`.
 pub fn configured(servers: &ServersConfig, aggregates: &AggregatesConfig) -> Vec<Claim> {

@@ -8,8 +8,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use tooldock_base::precedence::EXTERNAL_FILE;
+
 use super::source::name_counts;
-use crate::precedence::EXTERNAL_FILE;
 use crate::secrets::{META_FILE, VALUES_FILE};
 
 /// Maximum number of entries that a poll reads. A folder of packages among the tools must not keep a core busy.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use notify::event::{AccessKind, AccessMode, MetadataKind, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
+use tooldock_base::precedence::EXTERNAL_FILE;
 
-use crate::precedence::EXTERNAL_FILE;
 use crate::secrets::{META_FILE, VALUES_FILE};
 
 const TOOLS: &str = "tools";

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::time::Instant;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::issue::Issue;
+use tooldock_base::prompt::Prompt;
+use tooldock_base::redactor::Redactor;
+use tooldock_base::resource::{Resource, ResourceTemplate};
+use tooldock_base::tool::Tool;
 
 use super::blocked::{BlockedLoop, BlockingCall};
 use super::{Declarations, SourceFile, WorkerSpec};
-use crate::error::{CallError, CallErrorCode};
-use crate::issue::Issue;
 use crate::process::output::printable_text;
-use crate::prompt::Prompt;
-use crate::redactor::Redactor;
-use crate::resource::{Resource, ResourceTemplate};
-use crate::tool::Tool;
 
 /// Prefix of every line that is meant for the gateway.
 pub(super) const OP_PREFIX: &[u8] = b"{\"op\"";
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn secrets_that_an_import_quotes_are_hidden_in_issues_and_failures() {
         let mut spec = super::super::tests::spec();
-        spec.hidden = vec![crate::secret::Secret::new("hunter2")];
+        spec.hidden = vec![tooldock_base::secret::Secret::new("hunter2")];
         let line = r#"{"op":"ready","namespace":"demo","generation":7,"issues":[
             {"code":"import_error","subject":"a.py","message":"ValueError: hunter2"}]}"#;
         let Some(Announcement::Ready { declared, .. }) = read(line.as_bytes(), &spec) else {
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn a_blocked_loop_is_told_with_its_call_and_fit_for_a_log_line() {
         let mut spec = super::super::tests::spec();
-        spec.hidden = vec![crate::secret::Secret::new("hunter2")];
+        spec.hidden = vec![tooldock_base::secret::Secret::new("hunter2")];
         let read = |line: &str| read(line.as_bytes(), &spec);
         let line = r#"{"op":"blocked","subject":"spin\n","request":"r-1","place":"hunter2.py:3 in spin","id":65536,
             "running_ms":2100}"#;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tooldock_base::answers::AnswerAccount;
 
-use crate::answers::AnswerAccount;
 use crate::keys::KeyMaker;
 
 /// Operation of a call. JSON is sent to the worker verbatim.

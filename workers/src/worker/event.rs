@@ -5,8 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-
-use crate::error::CallError;
+use tooldock_base::error::CallError;
 
 /// Maximum number of questions that one call may have open at once. Further ones are refused before a sink receives them.
 pub const OPEN_QUESTIONS_MAX: usize = 64;

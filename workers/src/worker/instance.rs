@@ -14,17 +14,17 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::redactor::Redactor;
 
 use super::blocked::BlockedLoop;
 use super::boot::{self, Announcement, OP_PREFIX};
 use super::rpc::{Connections, Links, RpcCloseReason};
 use super::sync_waits::SyncWaits;
 use super::{Declarations, WorkerHost, WorkerSpec};
-use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
 use crate::process::output::{Divert, OutputLimit, Pump, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::redactor::Redactor;
 use crate::scan;
 
 /// Maximum time for a process to end after it was asked to.

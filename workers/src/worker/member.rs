@@ -8,13 +8,13 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::worker_state::WorkerState;
 
 use super::rpc::{Link, Links};
 use super::sync_waits::SyncWaits;
 use super::{Declarations, WorkerHost, WorkerSpec, supervisor};
-use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
-use crate::worker_state::WorkerState;
 
 /// State that the processes of one worker share.
 pub(super) struct Common {

@@ -23,13 +23,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::AbortHandle;
+use tooldock_base::answers::AnswerAccount;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 
 use super::pending::Pending;
 use super::{CallSink, ToolReply, WorkerCall};
-use crate::answers::AnswerAccount;
-use crate::error::{CallError, CallErrorCode};
 use crate::metrics::NamespaceMetrics;
-use crate::names::NamespaceName;
 
 use io::{AnnouncementSender, connect};
 pub(super) use links::{Connections, Links};

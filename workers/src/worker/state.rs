@@ -30,8 +30,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
-
-use crate::config::WorkersConfig;
+use tooldock_base::config::WorkersConfig;
 
 /// Events that change the state of a worker's supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, sleep_until};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::worker_state::WorkerState;
 
 use super::instance::{Instance, Report};
 use super::member::{PublishedState, Status};
 use super::rpc::Links;
 use super::state::{Action, LifecycleEvent, LifecyclePhase, LifecycleState, Rules};
 use super::{Declarations, WorkerHost};
-use crate::error::{CallError, CallErrorCode};
 use crate::process::output::printable_text;
-use crate::worker_state::WorkerState;
 
 /// Maximum number of processes of one worker at once. More than two means that old ones do not end.
 const INSTANCES_MAX: usize = 4;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tooldock_workers::bounds::within;
-use tooldock_workers::namespace_scope::NamespaceScope;
+use tooldock_base::bounds::within;
+use tooldock_base::namespace_scope::NamespaceScope;
 
 use super::{AdmissionConfig, ConfigError};
 use crate::config::{Introspection, JwksSource, OauthConfig, TokenNamespaces};
@@ -132,7 +132,7 @@ impl OauthConfig {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::yaml;
+    use tooldock_base::yaml;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use jsonschema::paths::LocationSegment;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::to_raw_value;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 /// Maximum number of problems in the details of an error.
 pub(super) const PROBLEMS_MAX: usize = 100;

@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
-use tooldock_workers::answers::AnswerBudget;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::gate::Gate;
-use tooldock_workers::parking::Parking;
+use tooldock_base::answers::AnswerBudget;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::gate::Gate;
+use tooldock_base::parking::Parking;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::{AskMethod, Operation, Question};
 
@@ -243,7 +243,7 @@ async fn answers_reach_the_function_when_all_are_there_and_a_permit_is_free() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_permit_after_the_answer_counts() {
     let fixture = fixture_with(|namespace| {
-        let tool = tooldock_workers::config::ToolLimits {
+        let tool = tooldock_base::config::ToolLimits {
             timeout: Some(Duration::from_secs(100)),
             max_result: None,
         };

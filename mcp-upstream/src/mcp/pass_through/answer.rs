@@ -16,7 +16,7 @@ use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::{Instant, timeout_at};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::events::{self, Splitter};
 use super::failure::PassThroughFailure;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::remote::BackendId;
 
 use crate::call_error::CallCause;

@@ -8,7 +8,7 @@ use futures_util::future::{AbortHandle, Abortable};
 use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 

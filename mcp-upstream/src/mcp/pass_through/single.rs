@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tooldock_workers::answers::{AnswerAccount, NoAnswerRoom};
+use tooldock_base::answers::{AnswerAccount, NoAnswerRoom};
 
 use super::events::{self, Splitter};
 use super::tap::{self, MessageKind};

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use memchr::memmem::Finder;
 use serde::de::IgnoredAny;
-use tooldock_workers::json;
+use tooldock_base::json;
 
 use crate::engine::UpstreamReply;
 use crate::jsonrpc::plain::is_same_value;

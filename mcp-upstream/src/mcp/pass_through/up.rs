@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 

@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::text;
 use crate::jsonrpc::{self, spans};

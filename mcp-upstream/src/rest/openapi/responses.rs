@@ -156,7 +156,7 @@ fn unwrapped(schema: &RawValue) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::error::CallErrorCode;
+    use tooldock_base::error::CallErrorCode;
 
     use super::*;
     use crate::call_error::rest_status;
@@ -222,7 +222,7 @@ mod tests {
                 "name": "t", "description": "", "filename": "", "inputSchema": {}, "outputSchema": output,
             }))
         };
-        let schema = |tool: &tooldock_workers::tool::Tool, sent| -> Value {
+        let schema = |tool: &tooldock_base::tool::Tool, sent| -> Value {
             serde_json::from_str(&value_schema(tool.output_schema.as_deref(), sent)).expect("JSON")
         };
         let wrapped = json!({

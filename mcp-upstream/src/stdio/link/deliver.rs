@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::{self, Handle};
 use tokio::sync::{Notify, oneshot};
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 
 use crate::jsonrpc::Response;
 

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use tooldock_workers::answers::AnswerAccount;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::answers::AnswerAccount;
+use tooldock_base::names::NamespaceName;
 
 /// The owner of a call: its principal, and the aggregate through which the call came.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::process::pipe::{LARGE, widen};
 use tooldock_workers::worker::pending::NoPendingCall;
 

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
 use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::worker::pending::{NoPendingCall, Pending};
 
 use super::deliver::{Lanes, WaitingCaller};

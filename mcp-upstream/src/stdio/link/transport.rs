@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
-use tooldock_workers::answers::AnswerAccount;
-use tooldock_workers::error::CallError;
+use tooldock_base::answers::AnswerAccount;
+use tooldock_base::error::CallError;
 
 use super::deliver::Batch;
 use super::shared::LinkCore;

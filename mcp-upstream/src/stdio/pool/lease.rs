@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::remote::BackendId;
 
 use super::key::{ConnectionKey, OpenAs};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::PoolShared;
 use super::rules::{SLOT_WAIT, WAITERS_MAX};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 
 use super::PoolData;
 use super::state::PoolCounts;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::runtimes::Runtimes;
 use tooldock_workers::external::{ExternalServer, ProcessHost, Restart, StdioSpec};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
-use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::server_settings::Isolation;
 use tooldock_workers::worker::LogLevel;
 
@@ -113,7 +113,7 @@ impl House {
             program: program.into(),
             args,
             personal: Default::default(),
-            env: vec![("PATH".into(), tooldock_workers::secret::Secret::new(path))],
+            env: vec![("PATH".into(), tooldock_base::secret::Secret::new(path))],
             secrets: Vec::new(),
             cwd: "/".into(),
             settings,

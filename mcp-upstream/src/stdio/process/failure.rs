@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::process::Exit;
 
 use crate::stdio::launch::{Instance, Launcher};

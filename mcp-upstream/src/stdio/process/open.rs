@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 
 use super::ProcessOpening;
 use crate::protocol::ClientIdentity;

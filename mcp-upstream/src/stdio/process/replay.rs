@@ -7,8 +7,8 @@ use futures_util::future::join_all;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
-use tooldock_workers::error::CallError;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::CallError;
+use tooldock_base::names::NamespaceName;
 
 use super::Process;
 use crate::catalogue::{Catalogue, PageSource, late};

@@ -28,7 +28,7 @@ use serde_json::value::RawValue;
 use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::tasks::Tasks;
 use crate::broadcast::{Audience, Change};

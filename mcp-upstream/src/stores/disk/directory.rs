@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::task::spawn_blocking;
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::folder::ReplicaFolder;
 use super::{DiskStore, connect, failed, news};

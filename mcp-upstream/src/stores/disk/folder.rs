@@ -24,9 +24,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-use tooldock_workers::data_dir::{replica_file_name, write_atomically};
-use tooldock_workers::file_lock::{FileLock, LockError};
-use tooldock_workers::regular_file;
+use tooldock_base::data_dir::{replica_file_name, write_atomically};
+use tooldock_base::file_lock::{FileLock, LockError};
+use tooldock_base::regular_file;
 
 use crate::replicas::{Announcement, BEAT_LIFE};
 use crate::seal::SessionKey;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use redis::Script;
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::RedisStore;
 use super::link::OPERATION_MAX;

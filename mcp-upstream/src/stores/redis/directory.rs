@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::Script;
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::{RedisStore, millis};
 use crate::replicas::{Announcement, BEAT_LIFE, Heard, ReplicaDirectory, ReplicaId};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::{EventLog, StreamKind};
 use crate::jsonrpc::RequestError;

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::network::UNIX;
+use tooldock_base::poll_watch::{self, PollSubject};
+use tooldock_base::secret::Secret;
 use tooldock_workers::keys::{ApiKey, KeyMaker, KeyRefusal};
-use tooldock_workers::network::UNIX;
-use tooldock_workers::poll_watch::{self, PollSubject};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::secret::Secret;
 
 use super::frame::{FrameError, ToolCall};
 use super::memory::FrameMemory;

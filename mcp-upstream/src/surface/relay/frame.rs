@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use super::reply;
 use crate::jsonrpc::{self, Body, ID_MAX, Key, Members, Message, RequestError};

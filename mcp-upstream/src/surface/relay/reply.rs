@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use crate::call_error::retry_seconds;
 use crate::catalogue::ToolEntry;

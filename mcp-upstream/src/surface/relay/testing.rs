@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{ApiKey, KeyId, KeyKind, KeyStore, NewKey};
-use tooldock_workers::scope::ScopeTable;
 
 use super::room::Counts;
 

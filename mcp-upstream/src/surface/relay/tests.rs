@@ -10,9 +10,9 @@ use tokio::io::{
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tooldock_workers::failures::FailureLimits;
+use tooldock_base::failures::FailureLimits;
+use tooldock_base::scope::ScopeTable;
 use tooldock_workers::keys::{KeyKind, KeyStore, MadeKey, NewKey};
-use tooldock_workers::scope::ScopeTable;
 
 use super::{FrameLimits, Relay};
 use crate::caller::RelayPeer;

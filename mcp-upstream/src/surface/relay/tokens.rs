@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::keys::{ApiKey, KeyId, KeyTables};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::ToolReply;

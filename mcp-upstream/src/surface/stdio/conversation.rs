@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::poll_watch::PollSubject;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::poll_watch::PollSubject;
 
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Message, RequestError};

@@ -30,7 +30,7 @@ struct Client {
 }
 
 fn of(name: &str) -> Caller {
-    let name: tooldock_workers::names::NamespaceName = name.parse().expect("a name");
+    let name: tooldock_base::names::NamespaceName = name.parse().expect("a name");
     Caller {
         namespace: Some(name.clone()),
         profile: Arc::new(Profile::stdio(name)),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tooldock_base::error::CallError;
 use tooldock_workers::aggregate::{ActivePatterns, AggregateOptions};
-use tooldock_workers::error::CallError;
 
 use super::catalogue::{Catalogue, PublishedEntry};
 use super::hints::NOWHERE;

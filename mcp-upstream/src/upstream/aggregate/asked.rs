@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::aggregate::AggregateOptions;
-use tooldock_workers::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 
 use super::call::{MemberCall, OwnCall};

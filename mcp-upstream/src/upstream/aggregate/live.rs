@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::future::join_all;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::aggregate::ActivationScope;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::Aggregate;
 
 use super::catalogue::{Catalogue, EntryKind};

@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::aggregate::{Member, Pin};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{AggregateMember, Namespace, Registry, Snapshot};
 
 use super::offer::Offer;

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::aggregate::AggregateOptions;
-use tooldock_workers::error::{CallError, CallErrorCode};
 
 use super::catalogue::{Catalogue, EntryKind, PublishedEntry};
 use super::nearness::nearest;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::activate::Activation;
 use super::asked::{AggregateRequest, PublishedName, text_of, with};

@@ -19,8 +19,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
+use tooldock_base::names::{ANONYMOUS, NamespaceName};
 use tooldock_workers::aggregate::ActivationScope;
-use tooldock_workers::names::{ANONYMOUS, NamespaceName};
 
 use crate::broadcast::Change;
 use crate::jsonrpc::{self, Key, Members, RequestError, spans};

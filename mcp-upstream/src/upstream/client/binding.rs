@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use super::ExternalServers;
 use super::inbound::InboundHandler;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{sleep, timeout};
-use tooldock_workers::config::OutputSchema;
-use tooldock_workers::error::{CallError, CallErrorCode};
-use tooldock_workers::json;
+use tooldock_base::config::OutputSchema;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::json;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
 use tooldock_workers::worker::LogLevel;

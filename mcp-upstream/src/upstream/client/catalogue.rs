@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout, timeout_at};
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::server_settings::ListMode;
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;

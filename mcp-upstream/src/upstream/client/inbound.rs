@@ -25,8 +25,8 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::hidden::HiddenValues;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::worker::{AskMethod, LogLevel, Question};
 
 use super::connector::Inbound;

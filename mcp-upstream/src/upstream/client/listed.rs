@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use http::HeaderMap;
 use serde_json::value::RawValue;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 
 use super::call::{ServerCall, unreadable};
 use super::connector::{Fate, MissingResponse, ServerConnection, ServerInfo};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use serde_json::Value;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::remote::Balance;
 

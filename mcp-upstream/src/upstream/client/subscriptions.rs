@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::worker::LogLevel;
 
 use super::binding::UpstreamBinding;

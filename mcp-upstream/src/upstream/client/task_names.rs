@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 
 use crate::jsonrpc;
 use crate::jsonrpc::spans::{self, MemberEdit};

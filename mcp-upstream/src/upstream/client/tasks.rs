@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tooldock_workers::json;
+use tooldock_base::json;
 use tooldock_workers::registry::Namespace;
 
 use super::binding::UpstreamBinding;

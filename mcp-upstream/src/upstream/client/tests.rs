@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tooldock_workers::config::Limits;
-use tooldock_workers::policy::ToolPolicy;
+use tooldock_base::config::Limits;
+use tooldock_base::policy::ToolPolicy;
 
 use super::connector::{ConnectionKey, Era, EraSupport, Isolation};
 use crate::caller::Caller;

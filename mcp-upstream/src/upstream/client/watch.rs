@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Weak};
 
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 use tooldock_workers::registry::Namespace;
 
 use super::isolation::ConnectionTarget;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::{Caller, Visibility};

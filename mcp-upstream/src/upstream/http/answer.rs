@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tooldock_workers::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::answers::{AnswerAccount, AnswerClaim, COUNTED_FROM, NoAnswerRoom};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
 use super::media::{MediaKind, media_kind};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::external::{ProcessHost, Restart, StdioSettings};
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
 use tooldock_workers::secrets::PersonalSecrets;

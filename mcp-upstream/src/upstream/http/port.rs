@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use smallvec::SmallVec;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 
 /// HTTP client that reaches the backends of remote servers.

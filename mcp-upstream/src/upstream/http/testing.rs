@@ -12,15 +12,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::runtimes::Runtimes;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::names::NamespaceName;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{
     Backend as Url, BackendId, BackendSpec, HeaderRules, RemoteServer, RemoteServerConfig,
     RemoteSpec, TlsSpec, Transport,
 };
-use tooldock_workers::runtimes::Runtimes;
 use tooldock_workers::server_settings::Isolation;
 
 use super::launch::AllLaunchers;

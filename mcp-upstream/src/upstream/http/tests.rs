@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use serde_json::json;
-use tooldock_workers::error::CallErrorCode;
+use tooldock_base::error::CallErrorCode;
 use tooldock_workers::remote::Transport;
 
 use super::port::{BodyError, SendError, SendErrorKind};

@@ -7,8 +7,8 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tooldock_workers::error::CallError;
-use tooldock_workers::names::NamespaceName;
+use tooldock_base::error::CallError;
+use tooldock_base::names::NamespaceName;
 
 use super::Management;
 use super::tool::refused;

@@ -3,8 +3,8 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::manage::{PackageSpec, ToolFileName, ToolFileVersion};
-use tooldock_workers::names::NamespaceName;
 
 /// A namespace's name.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

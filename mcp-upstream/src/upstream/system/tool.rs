@@ -17,10 +17,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::effect::Effect;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::tool::Tool;
 use tooldock_workers::keys::KeyMaker;
-use tooldock_workers::tool::Tool;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
 use super::Management;

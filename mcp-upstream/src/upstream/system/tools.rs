@@ -12,7 +12,7 @@ mod servers;
 mod test_tool;
 mod tokens;
 
-use tooldock_workers::effect::Effect;
+use tooldock_base::effect::Effect;
 
 pub use self::core::ServerFacts;
 pub(crate) use self::files::CALL_AGAIN;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};

@@ -1,7 +1,7 @@
 //! Handling of exceptions in Python functions: the traceback for the log, and the error that the caller may read.
 
 use serde_json::value::RawValue;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use crate::caller::Caller;

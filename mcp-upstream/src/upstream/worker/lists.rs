@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tooldock_base::tool::Tool;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::tool::Tool;
 
 use crate::catalogue::{ToolEntry, ToolList};
 use crate::format::{self, ResultFormat, ResultWriter};

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tooldock_workers::config::Limits;
+use tooldock_base::config::Limits;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 

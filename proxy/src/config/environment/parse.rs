@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use tooldock_base::config::Concurrency;
+use tooldock_base::secret::Secret;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_upstream::session::config::PollAfter;
-use tooldock_workers::config::Concurrency;
 use tooldock_workers::repositories::GitScheme;
-use tooldock_workers::secret::Secret;
 
 use crate::config::LogLevel;
 

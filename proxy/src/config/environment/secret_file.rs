@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 
 /// The variables that hold a secret, each with the variable that names a file with the secret.
 const SECRETS: [(&str, &str); 5] = [

@@ -13,8 +13,8 @@ use rmcp::transport::auth::{
     AuthorizationCallback, AuthorizationRequest, AuthorizationSession, CredentialStore as _,
     InMemoryCredentialStore,
 };
+use tooldock_base::secret::Secret;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::Authorization;
 
 use super::binding::Binding;

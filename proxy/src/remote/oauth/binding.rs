@@ -166,9 +166,9 @@ fn origin(backend: &Backend) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::yaml;
     use tooldock_workers::remote::RemoteServerConfig;
     use tooldock_workers::secrets::Secrets;
-    use tooldock_workers::yaml;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use oauth2::TokenResponse as _;
 use rmcp::transport::auth::ClientCredentialsConfig;
+use tooldock_base::secret::Secret;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secret::Secret;
 
 use super::Token;
 use super::endpoints::manager;

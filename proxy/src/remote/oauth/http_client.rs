@@ -15,12 +15,12 @@ use oauth2::{AsyncHttpClient, HttpRequest, HttpResponse};
 use rmcp::transport::auth::{
     OAuthHttpClient, OAuthHttpClientError, OAuthHttpClientFuture, OAuthHttpRequest,
 };
+use tooldock_base::address::is_public;
+use tooldock_base::secret::Secret;
 use tooldock_upstream::http_client::{BackendRequest, BodyError, SendError};
-use tooldock_workers::address::is_public;
 use tooldock_workers::remote::{
     Backend, BackendSpec, HeaderRules, Host, RemoteServer, RemoteSpec, TlsSpec,
 };
-use tooldock_workers::secret::Secret;
 
 use super::token_endpoint;
 use super::words::{Reason, one_line};

@@ -16,9 +16,9 @@ use oauth2::url::Url;
 use rmcp::transport::auth::StoredCredentials;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
+use tooldock_base::secret::Secret;
 use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secret::Secret;
 use tooldock_workers::secrets::{Authorization, AuthorizationStore, Authorizer};
 
 use super::binding::Binding;

@@ -16,8 +16,8 @@ use oauth2::url::form_urlencoded;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use tooldock_base::secret::Secret;
 use tooldock_workers::remote::ClientAuth;
-use tooldock_workers::secret::Secret;
 
 /// Maximum of a number of seconds, some thirty million years; larger numbers are reduced to it.
 const SECONDS_MAX: f64 = 1e15;

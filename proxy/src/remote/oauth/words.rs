@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use tooldock_workers::address::is_public;
+use tooldock_base::address::is_public;
+use tooldock_base::secret::Secret;
 use tooldock_workers::remote::RemoteServer;
-use tooldock_workers::secret::Secret;
 
 /// Maximum length of a reason, in characters.
 const REASON_MAX: usize = 300;
@@ -140,9 +140,9 @@ fn is_private_name(host: &str, is_url: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::yaml;
     use tooldock_workers::remote::RemoteServerConfig;
     use tooldock_workers::secrets::Secrets;
-    use tooldock_workers::yaml;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use toml::Table;
-use tooldock_workers::regular_file;
+use tooldock_base::regular_file;
 
 use super::{Language, is_secondary, is_vendored};
 use crate::tree::Tree;

@@ -244,7 +244,7 @@ fn the_file_is_its_owners_alone_and_has_no_key() {
         !shown.contains(secret) && !shown.contains(&secret[..40]),
         "{shown}"
     );
-    let hash = crate::data_dir::hex(&key.record.hash.0);
+    let hash = tooldock_base::data_dir::hex(&key.record.hash.0);
     assert!(!shown.contains(&hash), "{shown}");
 }
 
@@ -400,7 +400,8 @@ const NAME: &str = "keys::store::tests::revokes_where_it_is_told";
 #[test]
 #[ignore = "run by `a_crash_leaves_the_old_keys_or_the_new_ones`"]
 fn revokes_where_it_is_told() {
-    let file = PathBuf::from(std::env::var_os(crate::fault::FOLDER).unwrap()).join("keys.json");
+    let file =
+        PathBuf::from(std::env::var_os(tooldock_base::fault::FOLDER).unwrap()).join("keys.json");
     let store = KeyStore::open(file, ScopeTable::default()).unwrap();
     let id = store.list().unwrap()[0].id;
     store.revoke(id).unwrap();
@@ -414,7 +415,7 @@ fn a_crash_leaves_the_old_keys_or_the_new_ones() {
         open(folder.path()).unwrap().create(wanted("ci")).unwrap();
         folder
     };
-    let points = crate::fault::dying_everywhere(NAME, &[], prepare, |at, folder| {
+    let points = tooldock_base::fault::dying_everywhere(NAME, &[], prepare, |at, folder| {
         let store = open(folder).unwrap();
         let listed = store.list().unwrap();
         assert_eq!(listed.len(), 1);

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tooldock_base::redactor::Redactor;
+
 use super::lines::ProcessLine;
 use super::printable;
-
-use crate::redactor::Redactor;
 
 /// The last line of a child's output that is not empty. Clones share it.
 #[derive(Clone, Default)]
@@ -82,8 +82,9 @@ impl fmt::Debug for LastLine {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::secret::Secret;
+
     use super::*;
-    use crate::secret::Secret;
 
     fn last(lines: &str) -> Option<String> {
         let last = LastLine::default();

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
 use tokio::sync::watch;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::redactor::Redactor;
 
 use super::{Stream, printable};
-use crate::names::NamespaceName;
-use crate::redactor::Redactor;
 
 /// Maximum number of lines that are kept of one server.
 const LINES_MAX: usize = 500;

@@ -7,16 +7,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tooldock_base::config::NamespacesConfig;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::issue::Issue;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::policy::ToolPolicy;
 
 use super::super::{content_hash, gate, nobody, of_external, parking, same_namespace};
 use crate::aggregate::{AggregateSpec, Member, MemberKind};
-use crate::config::NamespacesConfig;
-use crate::error::{CallError, CallErrorCode};
 use crate::external::StdioServerConfig;
-use crate::issue::Issue;
 use crate::manifest::effective_limits;
-use crate::names::NamespaceName;
-use crate::policy::ToolPolicy;
 use crate::registry::{
     Aggregate, AggregateMember, Attachment, Namespace, SecretsStatus, UpstreamKind,
 };
@@ -79,7 +79,7 @@ pub fn namespace(
         }
     };
     let (limits, tool_limits, found) = effective_limits(
-        &crate::config::LimitsPatch::default(),
+        &tooldock_base::config::LimitsPatch::default(),
         None,
         name,
         around.config,

@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::issue::Issue;
+use tooldock_base::worker_state::WorkerState;
 
 use super::{Change, Changes};
 use crate::environment::{EnvironmentError, NamespaceEnvironment, Packages, Toolchain};
-use crate::error::{CallError, CallErrorCode};
-use crate::issue::Issue;
 use crate::process::variables::worker_variables;
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
 use crate::scan::files_version;
 use crate::worker::{Declarations, Worker, WorkerSpec};
-use crate::worker_state::WorkerState;
 
 /// Shortest time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tooldock_base::config::NamespacesConfig;
+
 use super::{Change, Run};
-use crate::config::NamespacesConfig;
 use crate::environment::{EnvironmentError, Toolchain};
 use crate::process::variables::worker_variables;
 use crate::registry::{Namespace, UpstreamKind};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use tooldock_base::names::NamespaceName;
 
-use crate::names::NamespaceName;
 use crate::registry::Registry;
 
 /// Time of the first scan after which the log names the namespaces that are not up yet. The time until each further line

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tooldock_base::names::NamespaceName;
+
 use super::{Change, Changes};
-use crate::names::NamespaceName;
 use crate::registry::{Namespace, Snapshot};
 use crate::reload::itself::ReloadScope;
 use crate::reload::{Reloader, external, lock};

@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use tempfile::TempDir;
+use tooldock_base::fault::{FOLDER, dying_everywhere};
+use tooldock_base::names::NamespaceName;
 
 use super::*;
-use crate::fault::{FOLDER, dying_everywhere};
 use crate::manifest::Manifest;
-use crate::names::NamespaceName;
 use crate::secrets::{DeclaredSecret, SecretNames, Status};
 
 fn key(text: &str) -> SecretsKey {

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::json;
 
-use crate::error::{CallError, CallErrorCode};
-use crate::json;
 use crate::worker::ToolReply;
 
 /// A line of a worker. Unknown members are ignored, and members are not checked before the line found its call: an invalid

@@ -5,9 +5,10 @@
 
 use std::sync::{Arc, Weak};
 
+use tooldock_base::error::{CallError, CallErrorCode};
+
 use super::event::FrameQuestion;
 use super::{Link, write};
-use crate::error::{CallError, CallErrorCode};
 use crate::worker::{Answers, Ask, CallEvent, OPEN_QUESTIONS_MAX, Question, Replier};
 
 /// Answers the questions of one call, while its connection lives.

@@ -1,8 +1,8 @@
 //! The lines that the gateway writes to a worker. JSON from elsewhere is copied once, into the outbox, and not parsed.
 
 use bytes::{BufMut, BytesMut};
+use tooldock_base::error::CallError;
 
-use crate::error::CallError;
 use crate::worker::{Operation, WorkerCall};
 
 /// Id of requests whose answer is not awaited. Calls never have it.
@@ -136,9 +136,9 @@ fn string(buffer: &mut BytesMut, text: &str) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use tooldock_base::error::CallErrorCode;
 
     use super::*;
-    use crate::error::CallErrorCode;
 
     fn lines(write: impl FnOnce(&mut BytesMut)) -> Vec<String> {
         let mut buffer = BytesMut::new();

@@ -395,7 +395,7 @@ async fn a_question_nobody_answers_ends_its_call() {
 async fn a_full_parking_fails_the_question_not_the_others() {
     let mut shared = full("shared");
     shared.limits.max_parked = 1;
-    shared.parked = Arc::new(tooldock_workers::parking::Parking::new(1));
+    shared.parked = Arc::new(tooldock_base::parking::Parking::new(1));
     let harness = Wanted {
         namespaces: vec![shared],
         ..Wanted::default()

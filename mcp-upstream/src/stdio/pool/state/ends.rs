@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tooldock_workers::error::CallError;
+use tooldock_base::error::CallError;
 
 use super::super::key::{ProcessKey, SlotKey};
 use super::super::rules::{PoolRules, SPREAD_DELAY_MAX};

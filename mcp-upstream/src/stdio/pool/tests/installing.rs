@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use futures_util::FutureExt as _;
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use super::*;
 

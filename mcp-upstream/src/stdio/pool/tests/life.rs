@@ -1,7 +1,7 @@
 //! Lifetime of processes, and the reasons for their start and end.
 
 use tokio::time::timeout;
-use tooldock_workers::secret::Secret;
+use tooldock_base::secret::Secret;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Tests of limit budgets that replicas share.
 
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::*;
 use crate::replicas::ReplicaDirectory;

@@ -2,7 +2,7 @@
 //! server (`simulated`) and docs/scaling.md use. `make simulate-redis` prints them.
 
 use futures_util::{StreamExt, stream};
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::*;
 use crate::replicas::tests::announcement;

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tooldock_workers::budget::BudgetUse;
+use tooldock_base::budget::BudgetUse;
 
 use super::super::link::OPERATION_MAX;
 use super::super::record::{self, FieldChangeKind};

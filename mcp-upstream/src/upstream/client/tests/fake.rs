@@ -10,7 +10,7 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tooldock_workers::error::{CallError, CallErrorCode};
+use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::LogLevel;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
 
 use super::super::Management;
 use super::super::core::{CoreHealth, CoreRequest};

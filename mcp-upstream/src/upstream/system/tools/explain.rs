@@ -5,8 +5,8 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
 use tooldock_workers::explain::{Explanation, Principals, Question};
 
 use super::super::Management;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
+use tooldock_base::names::NamespaceName;
 use tooldock_workers::manage::{TOOL_FILE_BYTES_MAX, ToolFileName};
-use tooldock_workers::names::NamespaceName;
 
 use super::super::Management;
 use super::super::core::{CoreNamespace, CoreRequest};

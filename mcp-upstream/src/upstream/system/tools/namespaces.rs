@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
 use tooldock_workers::manage::NamespaceFolder;
 use tooldock_workers::secrets::Scope;
 

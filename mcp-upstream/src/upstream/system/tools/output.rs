@@ -7,8 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
 use tooldock_workers::process::output::{SHOWN_LINES, SHOWN_LINES_MAX};
 
 use super::super::Management;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
 use tooldock_workers::repositories::{
     self, Analysis, BuilderError, BuilderErrorCode, RegistryEntry, RepoFile,
 };

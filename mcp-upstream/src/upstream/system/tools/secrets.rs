@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::timeout;
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
-use tooldock_workers::names::{NamespaceName, PrincipalName};
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
+use tooldock_base::names::{NamespaceName, PrincipalName};
 use tooldock_workers::secrets::{
     DeclaredSecret, Scope, SecretNames, SecretsError, Status, check_key,
 };

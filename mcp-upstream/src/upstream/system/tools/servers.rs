@@ -5,10 +5,10 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
+use tooldock_base::mask;
 use tooldock_workers::manage::{ServerRefused, check_texts};
-use tooldock_workers::mask;
 
 use super::super::Management;
 use super::super::parameters::{Namespace, Nothing};

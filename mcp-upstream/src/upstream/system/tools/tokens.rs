@@ -12,14 +12,14 @@ use humantime_serde::re::humantime::{format_rfc3339_seconds, parse_duration};
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use tooldock_workers::effect::Effect;
-use tooldock_workers::error::CallError;
+use tooldock_base::effect::Effect;
+use tooldock_base::error::CallError;
+use tooldock_base::network::Cidr;
+use tooldock_base::tool::Tool;
 use tooldock_workers::explain::{Reach, ReachQuestion};
 use tooldock_workers::keys::{
     KeyId, KeyKind, KeyLimit, KeyMaker, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
 };
-use tooldock_workers::network::Cidr;
-use tooldock_workers::tool::Tool;
 
 use super::super::Management;
 use super::super::core::CoreRequest;
@@ -364,7 +364,7 @@ impl ManagementTool for TokenRevoke {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tooldock_workers::scope::ScopeTable;
+    use tooldock_base::scope::ScopeTable;
 
     use super::*;
 

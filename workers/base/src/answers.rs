@@ -318,6 +318,7 @@ impl AnswerAccount {
     /// # Errors
     ///
     /// [`NoAnswerRoom`], if the total has no room for `bytes`; nothing is charged then.
+    #[inline]
     pub fn claim(&self, bytes: usize) -> Result<AnswerClaim, NoAnswerRoom> {
         self.take(bytes, 1)?;
         Ok(AnswerClaim(Arc::new(ClaimState {
@@ -333,6 +334,7 @@ impl AnswerAccount {
     /// # Errors
     ///
     /// [`NoAnswerRoom`], if the total has no room for the bytes.
+    #[inline]
     pub fn keep(&self, bytes: Bytes) -> Result<Bytes, NoAnswerRoom> {
         if bytes.len() < COUNTED_FROM {
             return Ok(bytes);
@@ -368,6 +370,7 @@ pub struct AnswerClaim(Arc<ClaimState>);
 impl AnswerClaim {
     /// Ties the claim to the bytes: it ends when their last part is freed.
     #[must_use]
+    #[inline]
     pub fn keep(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ClaimedBytes {
             bytes,

@@ -89,6 +89,7 @@ impl<'a> Walk<'a> {
     }
 
     /// End of the last value, or of the last object.
+    #[inline]
     pub fn end(&self) -> usize {
         self.scan.at
     }

@@ -12,7 +12,7 @@ pub struct Issue {
 }
 
 /// Subject of an [`Issue`] that tells why the last update of a namespace did not happen.
-pub(crate) const UPDATE: &str = "reload";
+pub const UPDATE: &str = "reload";
 
 impl Issue {
     /// Returns true if the issue may keep a tool of this name from being served: a Python file was not loaded, whatever is in

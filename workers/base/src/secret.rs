@@ -15,6 +15,7 @@ impl Secret {
     }
 
     /// The value, only for code that must pass it on.
+    #[inline]
     pub fn expose(&self) -> &str {
         &self.0
     }

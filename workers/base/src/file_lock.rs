@@ -162,7 +162,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Gives a file that root made to the owner of a directory: the gateway that serves from it must be able to read the file.
-pub(crate) fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
+pub fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }

@@ -25,7 +25,7 @@ pub enum WorkerState {
 
 impl WorkerState {
     /// All values of [`WorkerState::as_str`].
-    pub(crate) const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 8] = [
         "starting",
         "ready",
         "degraded",
@@ -51,7 +51,7 @@ impl WorkerState {
     }
 
     /// Returns true if a process that takes calls may follow.
-    pub(crate) fn may_come(self) -> bool {
+    pub fn may_come(self) -> bool {
         match self {
             Self::Starting | Self::Ready | Self::Degraded | Self::Backoff { .. } => true,
             Self::Stopping | Self::Stopped | Self::Failed => false,
@@ -60,7 +60,7 @@ impl WorkerState {
 
     /// Distance from taking calls. The state of several processes is the nearest one, so "stopped" has the longest: a worker is
     /// gone when all its processes are.
-    pub(crate) fn distance(self) -> u8 {
+    pub fn distance(self) -> u8 {
         match self {
             Self::Ready => 0,
             Self::Degraded => 1,

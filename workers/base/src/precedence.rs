@@ -19,10 +19,10 @@ use crate::names::NamespaceName;
 pub const COLLISION: &str = "name_collision";
 
 /// Name of `$DATA/config.yaml` in messages.
-pub(crate) const DATA_FILE: &str = "config.yaml of the data directory";
+pub const DATA_FILE: &str = "config.yaml of the data directory";
 
 /// Path of the file with servers that managers add, relative to the data directory.
-pub(crate) const EXTERNAL_FILE: &str = "external/config.yaml";
+pub const EXTERNAL_FILE: &str = "external/config.yaml";
 
 /// Source of a namespace's configuration. The order is the precedence: the first wins.
 #[derive(
@@ -152,7 +152,7 @@ impl Claim {
     }
 
     /// The claim of an entry of `external/config.yaml`.
-    pub(crate) fn external(name: &NamespaceName, enabled: bool) -> Self {
+    pub fn external(name: &NamespaceName, enabled: bool) -> Self {
         Self {
             name: name.clone(),
             origin: Origin {
@@ -165,12 +165,7 @@ impl Claim {
     }
 
     /// The claim of an entry of the configuration, below `key`.
-    pub(crate) fn configured(
-        name: &NamespaceName,
-        origin: Origin,
-        key: &str,
-        enabled: bool,
-    ) -> Self {
+    pub fn configured(name: &NamespaceName, origin: Origin, key: &str, enabled: bool) -> Self {
         let key = format!("{key}.{name}");
         Self {
             name: name.clone(),
@@ -219,7 +214,7 @@ impl Names {
     }
 
     /// Adds issues to the names that they concern.
-    pub(crate) fn note(&mut self, issues: Vec<(NamespaceName, Issue)>) {
+    pub fn note(&mut self, issues: Vec<(NamespaceName, Issue)>) {
         for (name, issue) in issues {
             if let Some(settled) = self.0.get_mut(&name) {
                 settled.notes.push(issue);
@@ -270,7 +265,7 @@ impl Names {
     }
 
     /// Names that now have another origin than before, or that nothing is served under any more.
-    pub(crate) fn changed_hands<'a>(&'a self, before: &'a Self) -> Vec<&'a NamespaceName> {
+    pub fn changed_hands<'a>(&'a self, before: &'a Self) -> Vec<&'a NamespaceName> {
         let all = before.0.iter();
         let changed = all
             .filter(|(name, it)| it.winner.enabled && self.served(name) != Some(it.winner.origin));

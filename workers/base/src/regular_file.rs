@@ -70,7 +70,7 @@ pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
 /// # Errors
 ///
 /// As [`open`].
-pub(crate) fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
+pub fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
     let file = opened(path, OFlags::RDWR | OFlags::CREATE, mode, Links::Refused)?;
     tighten(&file, mode);
     Ok(file)
@@ -78,7 +78,7 @@ pub(crate) fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
 
 /// Removes the permissions of a file that are beyond a mode: a user who can read a lock file can hold the lock, and a user who
 /// can read the file of secrets' names learns them. A file of another user, and a file with further hard links, stays as it is.
-pub(crate) fn tighten(file: &File, mode: u32) {
+pub fn tighten(file: &File, mode: u32) {
     let Ok(found) = file.metadata() else { return };
     let beyond = found.mode() & 0o777 & !mode;
     let own = found.uid() == rustix::process::geteuid().as_raw();

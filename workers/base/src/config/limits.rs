@@ -26,7 +26,7 @@ const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 const TOOL_THREADS: RangeInclusive<usize> = 1..=1_000;
 
 /// The highest `queue` and `max_parked` in a namespace's own file: the configuration has no ceilings for these.
-pub(crate) const QUEUE_MAX: usize = 65_536;
+pub const QUEUE_MAX: usize = 65_536;
 pub(crate) const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 macro_rules! limits {
@@ -78,7 +78,7 @@ macro_rules! limits {
             }
 
             /// Lowers every number to that of `most`, if it is above.
-            pub(crate) fn lower_to(&mut self, most: &Self) {
+            pub fn lower_to(&mut self, most: &Self) {
                 $(self.$number = self.$number.min(most.$number);)*
             }
 
@@ -95,7 +95,7 @@ macro_rules! limits {
 
         impl LimitsPatch {
             /// Every key that a patch may have.
-            pub(crate) const KEYS: &[&str] = &[$(stringify!($number),)* $(stringify!($other),)* "tools"];
+            pub const KEYS: &[&str] = &[$(stringify!($number),)* $(stringify!($other),)* "tools"];
 
             /// Checks every number. `aliases` belong to overrides, where their paths are checked.
             ///
@@ -129,7 +129,7 @@ macro_rules! limits {
 
             /// Lowers every number to its ceiling, or to the operator's number if that is higher. Calls `say` for each
             /// lowered number with its key and a message.
-            pub(crate) fn cap(&mut self, operator: &Self, ceilings: &Self, mut say: impl FnMut(&str, String)) {
+            pub fn cap(&mut self, operator: &Self, ceilings: &Self, mut say: impl FnMut(&str, String)) {
                 $(cap(&mut self.$number, operator.$number, ceilings.$number, |it| say(stringify!($number), it));)*
                 for (name, tool) in &mut self.tools {
                     let own = operator.tools.get(name).copied().unwrap_or_default();
@@ -218,7 +218,7 @@ pub struct ToolLimits {
 
 impl ToolLimits {
     /// Lowers both numbers to those of `own`, or to those of its namespace if `own` does not set them.
-    pub(crate) fn lower_to(&mut self, own: Option<&Self>, namespace: &Limits) {
+    pub fn lower_to(&mut self, own: Option<&Self>, namespace: &Limits) {
         let own = own.copied().unwrap_or_default();
         let timeout = own.timeout.unwrap_or(namespace.timeout);
         let max_result = own.max_result.unwrap_or(namespace.max_result);
@@ -317,7 +317,7 @@ pub struct OutOfBounds {
     /// The value and its bounds.
     pub message: String,
     /// True when the value is below its bounds, false when it is above.
-    pub(crate) too_low: bool,
+    pub too_low: bool,
 }
 
 fn check<T: BoundedValue>(

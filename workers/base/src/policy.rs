@@ -100,7 +100,7 @@ impl Lists {
 
 /// Returns true if a list is known to match every name that a pattern matches. For a pattern without wildcards, a pattern of the
 /// list has to match it; for any other, the list has to hold the same pattern or `*`.
-pub(crate) fn covers(list: &[String], pattern: &str) -> bool {
+pub fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)
         || (is_name && Patterns::new("", list).is_ok_and(|known| known.is_match(pattern)))

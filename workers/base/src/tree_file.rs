@@ -11,7 +11,7 @@ use crate::regular_file;
 
 /// Reason why a path in the tree is not opened or not read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TreeFileError {
+pub enum TreeFileError {
     /// A symlink leads out of the tree.
     #[error("a symlink that leaves the tools directory")]
     Outside,
@@ -30,13 +30,13 @@ pub(crate) enum TreeFileError {
 }
 
 /// The real path of `path`; `None` if a symlink leads out of the tree. `tree` is a real path itself.
-pub(crate) fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
+pub fn resolve(path: &Path, tree: &Path) -> io::Result<Option<PathBuf>> {
     let real = path.canonicalize()?;
     Ok(real.starts_with(tree).then_some(real))
 }
 
 /// Opens a regular file in the tree, without blocking.
-pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFileError> {
+pub fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFileError> {
     let real = resolve(path, tree)?.ok_or(TreeFileError::Outside)?;
     // Checked before the file is opened: opening a device can have effects.
     regular(&real.metadata()?)?;
@@ -46,7 +46,7 @@ pub(crate) fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFil
 }
 
 /// A small file's content; `None` if there is nothing of that name. A symlink that leads nowhere is an error.
-pub(crate) fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, TreeFileError> {
+pub fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, TreeFileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -72,15 +72,15 @@ fn regular(metadata: &Metadata) -> Result<(), TreeFileError> {
 }
 
 /// Makes a named pipe without a writer: opening it the usual way blocks.
-#[cfg(test)]
-pub(crate) fn make_pipe(path: &Path) {
+#[cfg(any(test, feature = "testing"))]
+pub fn make_pipe(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
-    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("made");
 }
 
 /// The result of work that might block for ever.
-#[cfg(test)]
-pub(crate) fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+#[cfg(any(test, feature = "testing"))]
+pub fn without_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     std::thread::spawn(move || sender.send(work()));
     receiver

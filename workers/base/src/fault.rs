@@ -1,14 +1,14 @@
 //! Points in the code at which a test can end the process, to test the leftovers of a crash. In the product they do nothing.
 
 /// A moment at which a process may die. A test's child process names the moment by its number in `TOOLDOCK_TEST_DIES_AT`.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "testing")))]
 #[inline]
-pub(crate) fn point() {}
+pub fn point() {}
 
-#[cfg(test)]
-pub(crate) use dying::{FOLDER, dying_everywhere, point};
+#[cfg(any(test, feature = "testing"))]
+pub use dying::{FOLDER, dying_everywhere, point};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod dying {
     use std::os::unix::process::ExitStatusExt as _;
     use std::path::Path;
@@ -20,9 +20,10 @@ mod dying {
     /// Variable with the point at which the process dies, counted from 1.
     const DIES_AT: &str = "TOOLDOCK_TEST_DIES_AT";
     /// Variable with the folder that the process works in.
-    pub(crate) const FOLDER: &str = "TOOLDOCK_TEST_FOLDER";
+    pub const FOLDER: &str = "TOOLDOCK_TEST_FOLDER";
 
-    pub(crate) fn point() {
+    /// Ends the process if this is the point that the test names.
+    pub fn point() {
         static PASSED: AtomicUsize = AtomicUsize::new(0);
         let Ok(at) = std::env::var(DIES_AT) else {
             return;
@@ -37,7 +38,7 @@ mod dying {
     /// Runs an ignored test in separate processes, each in a folder that `prepare` made. The first is killed at the first
     /// point, the next at the second, until one passes all points. `judge` gets each folder with the number of the point, 0
     /// for the process that was not killed. Returns the number of killed processes.
-    pub(crate) fn dying_everywhere(
+    pub fn dying_everywhere(
         test: &str,
         variables: &[(&str, &str)],
         mut prepare: impl FnMut() -> TempDir,
@@ -45,13 +46,13 @@ mod dying {
     ) -> usize {
         for at in 1.. {
             let folder = prepare();
-            let output = Command::new(std::env::current_exe().unwrap())
+            let output = Command::new(std::env::current_exe().expect("it runs"))
                 .args(["--ignored", "--exact", test])
                 .envs(variables.iter().copied())
                 .env(FOLDER, folder.path())
                 .env(DIES_AT, at.to_string())
                 .output()
-                .unwrap();
+                .expect("the test runs");
             if output.status.success() {
                 let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
                 assert!(ran, "there is no test {test}");

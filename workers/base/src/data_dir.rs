@@ -16,7 +16,7 @@
 //!       replicas/<name>/     gateways that share the sessions of this directory, one folder each: lock, sockets
 //! ```
 //!
-//! This module does not read namespaces (see [`crate::scan`]) and knows no file of the secrets store.
+//! This module does not read namespaces (see `scan` in `tooldock-workers`) and knows no file of the secrets store.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -49,7 +49,7 @@ const SOCKET_PATH_MAX: usize = 100;
 const GENERATION_MAX: usize = 4 + 21;
 
 /// The tool file of a first start (DRP-14).
-const HELLO: &str = include_str!("../../conf/examples/basic-tool/hello.py");
+const HELLO: &str = include_str!("../../../conf/examples/basic-tool/hello.py");
 
 /// The namespace that a first start places (DRP-14).
 pub const STARTER: &str = "shared";
@@ -318,7 +318,7 @@ impl DataDir {
 }
 
 /// Returns true if a folder holds the files of a first start, and nothing else.
-pub(crate) fn is_starter(folder: &Path) -> bool {
+pub fn is_starter(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else {
         return false;
     };
@@ -353,10 +353,10 @@ fn make_layout(root: &Path) -> Result<(), DataDirError> {
 }
 
 /// Prefix of the temporary files of [`write_atomically`].
-pub(crate) const TEMPORARY: &str = ".tmp-";
+pub const TEMPORARY: &str = ".tmp-";
 
 /// Returns true if a name is that of a temporary file made here: a prefix, six letters or digits, a suffix.
-pub(crate) fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
+pub fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
     let random = name
         .to_str()
         .and_then(|name| name.strip_prefix(beginning)?.strip_suffix(ending));
@@ -373,7 +373,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
 }
 
 /// As [`write_atomically`], with another prefix of the temporary file's name, and a last step before the file is in place.
-pub(crate) fn replace_file(
+pub fn replace_file(
     path: &Path,
     bytes: &[u8],
     mode: u32,
@@ -400,12 +400,12 @@ pub(crate) fn replace_file(
 }
 
 /// The first 16 hex digits of a SHA-256: enough to name a file, and short.
-pub(crate) fn short_hash(bytes: &[u8]) -> String {
+pub fn short_hash(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes)[..8])
 }
 
 /// Bytes as lowercase hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -586,7 +586,7 @@ mod tests {
         let hello = root.join("tools/shared/hello.py");
         assert_eq!(mode(&hello), 0o644);
         let example =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../conf/examples/basic-tool/hello.py");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conf/examples/basic-tool/hello.py");
         assert_eq!(fs::read(hello).unwrap(), fs::read(example).unwrap());
         assert!(
             data.builds_dir().is_dir() && data.logs_dir().is_dir() && data.runtime_dir().is_dir()

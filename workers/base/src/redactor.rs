@@ -19,14 +19,14 @@ const PART_MIN: usize = 8;
 
 /// The values that must not show.
 #[derive(Clone, Default)]
-pub(crate) struct Redactor {
+pub struct Redactor {
     /// Search of each value and its escaped forms, longest first, so that a value that begins like another is hidden whole.
     needles: Vec<Finder<'static>>,
 }
 
 impl Redactor {
     /// Creates a redactor of these values.
-    pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
+    pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secret>) -> Self {
         let mut needles = Vec::new();
         for secret in secrets {
             let value = secret.expose();
@@ -55,19 +55,19 @@ impl Redactor {
     }
 
     /// Returns true if there is nothing to hide.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.needles.is_empty()
     }
 
     /// Returns true if a value may be in JSON: written out, or with characters that are escaped.
-    pub(crate) fn may_be_in_json(&self, json: &[u8]) -> bool {
+    pub fn may_be_in_json(&self, json: &[u8]) -> bool {
         let is_escaped = || memchr::memchr(b'\\', json).is_some();
         let mut needles = self.needles.iter();
         !self.is_empty() && (is_escaped() || needles.any(|needle| needle.find(json).is_some()))
     }
 
     /// The line with its values hidden. The end of a line that was `cut` may be the beginning of a value.
-    pub(crate) fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
+    pub fn hide(&self, line: Vec<u8>, cut: bool) -> Vec<u8> {
         self.needles
             .iter()
             .fold(line, |line, needle| hide_one(line, needle, cut))

@@ -30,17 +30,21 @@ pub struct Template(String);
 
 /// Reason why a template has no value. Names the variable, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoValue {
+pub enum NoValue {
+    /// Neither a secret nor a variable of the gateway has the name.
     #[error(
         "${{{0}}} is set neither in the gateway's environment nor in the secrets store; prepare_secret asks for it, `tooldock secrets set` sets it"
     )]
     Missing(String),
+    /// The variable is for the gateway itself.
     #[error("${{{0}}} is the gateway's own and is not given away")]
     Own(String),
+    /// No secret has the name, and the variable may not be used.
     #[error(
         "${{{0}}} is not in the secrets store, and namespaces.env_allowed of the gateway's configuration does not name it; prepare_secret asks for it, `tooldock secrets set` sets it"
     )]
     NotAllowed(String),
+    /// A `${` without a name.
     #[error(
         "\"${{\" is not followed by a variable name and \"}}\"; write \"$${{\" for the text \"${{\""
     )]
@@ -48,11 +52,13 @@ pub(crate) enum NoValue {
 }
 
 /// Sources of names: the namespace's secrets, then the gateway's environment.
-pub(crate) struct Sources<'a> {
-    pub(crate) secrets: &'a BTreeMap<String, Secret>,
-    pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
+pub struct Sources<'a> {
+    /// Secrets of the namespace.
+    pub secrets: &'a BTreeMap<String, Secret>,
+    /// Variables of the gateway's environment.
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
     /// The names that may be looked up in the environment. `None` for texts of the operator, which may refer to any name.
-    pub(crate) allowed: Option<&'a [String]>,
+    pub allowed: Option<&'a [String]>,
 }
 
 impl Sources<'_> {
@@ -80,7 +86,7 @@ impl Sources<'_> {
 }
 
 /// Returns true if a variable opens the gateway itself, so that no process started by the gateway may have its value.
-pub(crate) fn is_own(name: &str) -> bool {
+pub fn is_own(name: &str) -> bool {
     let name = name.strip_suffix("_FILE").unwrap_or(name);
     OWN.contains(&name)
 }
@@ -100,12 +106,12 @@ impl Template {
     }
 
     /// Returns true if the template is exactly this text, whatever the text refers to.
-    pub(crate) fn is(&self, text: &str) -> bool {
+    pub fn is(&self, text: &str) -> bool {
         self.0 == text
     }
 
     /// The names that the template refers to.
-    pub(crate) fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         let pieces = self.pieces().unwrap_or_default();
         let names = pieces.into_iter().filter_map(|piece| match piece {
             Piece::Variable(name) => Some(name),
@@ -115,12 +121,12 @@ impl Template {
     }
 
     /// Checks that each reference in the template is well-formed; otherwise the template can never have a value.
-    pub(crate) fn check(&self) -> Result<(), NoValue> {
+    pub fn check(&self) -> Result<(), NoValue> {
         self.pieces().map(drop)
     }
 
     /// The template's text with each reference replaced by its value.
-    pub(crate) fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
+    pub fn fill(&self, sources: &Sources<'_>) -> Result<Secret, NoValue> {
         let mut value = String::new();
         for piece in self.pieces()? {
             match piece {
@@ -133,7 +139,7 @@ impl Template {
 
     /// Values that must not show in the server's logged output: those of its references, and the whole value, which may be or
     /// contain a credential. Plain words and short texts are left alone.
-    pub(crate) fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
+    pub fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
         let mut hidden = Vec::new();
         let mut literal = true;
         for name in self.names() {
@@ -154,7 +160,7 @@ impl Template {
     }
 
     /// Looks up all names except those that are `personal`, for which each principal has its own value.
-    pub(crate) fn parts(
+    pub fn parts(
         &self,
         sources: &Sources<'_>,
         personal: &dyn Fn(&str) -> bool,
@@ -197,7 +203,7 @@ impl Template {
 
 /// A template whose personal names are not filled in yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Parts(Vec<Part>);
+pub struct Parts(Vec<Part>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
@@ -208,7 +214,7 @@ enum Part {
 
 impl Parts {
     /// The value for a principal; `None` if that principal lacks a personal value.
-    pub(crate) fn fill(&self, own: &BTreeMap<String, Secret>) -> Option<Secret> {
+    pub fn fill(&self, own: &BTreeMap<String, Secret>) -> Option<Secret> {
         let mut value = String::new();
         for part in &self.0 {
             value.push_str(match part {
@@ -232,7 +238,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Returns true if a text is a valid name of a variable.
-pub(crate) fn is_variable_name(name: &str) -> bool {
+pub fn is_variable_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     name.len() <= 256
         && bytes
@@ -267,7 +273,7 @@ impl<'de> Deserialize<'de> for Template {
 }
 
 /// A single value as text; null is the empty text.
-pub(crate) fn scalar(value: Value) -> Option<String> {
+pub fn scalar(value: Value) -> Option<String> {
     match value {
         Value::Null => Some(String::new()),
         Value::String(text) => Some(text),

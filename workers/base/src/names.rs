@@ -59,6 +59,7 @@ impl NamespaceName {
     }
 
     /// Returns true for the name of the management tools' namespace.
+    #[inline]
     pub fn is_system(&self) -> bool {
         &*self.0 == SYSTEM
     }
@@ -70,6 +71,7 @@ impl NamespaceName {
     }
 
     /// Returns true for the name under which all namespaces are seen at once.
+    #[inline]
     pub fn is_global(&self) -> bool {
         &*self.0 == GLOBAL
     }
@@ -89,6 +91,7 @@ impl NamespaceName {
     }
 
     /// The name as text.
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -142,6 +145,7 @@ pub enum InvalidPrincipalName {
 
 impl PrincipalName {
     /// The name as text.
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }

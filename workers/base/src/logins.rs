@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Removes `user:password@` from every URL: index addresses carry credentials.
-pub(crate) fn redact_credentials(text: &str) -> String {
+pub fn redact_credentials(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut shown = 0;
     for found in url_logins(text) {

@@ -13,11 +13,9 @@ mod concurrency;
 mod limits;
 
 pub use concurrency::{Concurrency, InvalidConcurrency};
-#[cfg(test)]
-pub(crate) use limits::QUEUE_MAX;
 pub use limits::{
     AccessLists, Ceilings, GlobalSecrets, Limits, LimitsPatch, OutOfBounds, OutputSchema,
-    PROCESSES_MAX, ToolLimits,
+    PROCESSES_MAX, QUEUE_MAX, ToolLimits,
 };
 
 /// `workers:` — the environments, starts and restarts of Python workers.
@@ -115,7 +113,7 @@ pub struct NamespacesConfig {
     pub ceilings: Ceilings,
     /// The operator's limits by namespace, which win over all others. Not bound by the ceilings.
     pub overrides: BTreeMap<NamespaceName, LimitsPatch>,
-    /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See [`crate::narrow`].
+    /// Limits of the operator's file alone, if `$DATA/config.yaml` is merged into the other fields. See `narrow` in `tooldock-workers`.
     #[serde(skip)]
     pub operator: Option<Arc<OperatorLimits>>,
 }
