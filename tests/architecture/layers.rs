@@ -182,6 +182,7 @@ const BASE: &[&str] = &[
     "resource",
     "tool",
     "error",
+    "server_failure",
     "fault",
     "issue",
     "precedence",
@@ -217,7 +218,6 @@ const WORKERS: &[&str] = &[
     // Credentials.
     "keys",
     "secrets",
-    "server_failure",
     "personal",
     // Processes.
     "metrics",

@@ -38,7 +38,6 @@ pub mod remote;
 pub mod repositories;
 pub mod scan;
 pub mod secrets;
-pub mod server_failure;
 pub mod server_settings;
 pub mod servers;
 pub mod watch;

@@ -15,10 +15,10 @@ use serde_json::json;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::{NamespaceName, PrincipalName};
 use tooldock_base::secret::Secret;
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::{NoValue, Parts, Sources, Template, is_variable_name};
 
 use crate::secrets::{Authorizer, PersonalSecrets, Scope};
-use crate::server_failure::InvalidServer;
 
 /// Maximum number of personal values of one server; more is a mistake.
 const SLOTS_MAX: usize = 64;

@@ -41,7 +41,7 @@ pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{DeclaredSecret, SecretEntry, SecretNames, SecretsCheck};
-pub use owners::{FOREIGN, OWNERS_FILE, Owners, RecordedOwners};
+pub use owners::{OWNERS_FILE, Owners, RecordedOwners};
 pub use personal::PersonalSecrets;
 pub use scope::{InvalidScope, Scope, check_key, check_new_key};
 pub use scratch::Scratch;

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tooldock_base::config::{Limits, LimitsPatch};
 use tooldock_base::policy::ToolPolicy;
-
-use crate::server_failure::InvalidServer;
+use tooldock_base::server_failure::InvalidServer;
 
 /// Sharing of a server's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -23,6 +23,7 @@ use tooldock_base::config::LimitsPatch;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{EXTERNAL_FILE, Kind, Names, Origin, Source};
+use tooldock_base::server_failure::{ExternalFailure, FOREIGN, INVALID, InvalidServer, MISSING};
 use tooldock_base::template::{NoValue, Sources, Template};
 
 use crate::external::{
@@ -32,8 +33,7 @@ use crate::personal::Personal;
 use crate::process::variables::server_variables;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
-use crate::secrets::{FOREIGN, OWNERS_FILE, Secrets};
-use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
+use crate::secrets::{OWNERS_FILE, Secrets};
 
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
 pub use claims::configured;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_workers::remote::{RemoteTls, TlsSpec, is_server_name};
-use tooldock_workers::server_failure::InvalidServer;
 
 use super::tls::{ClientAuth, KeyPairFiles, TlsConfig, TlsVersion};
 

@@ -52,6 +52,7 @@ pub mod route;
 pub mod runtimes;
 pub mod scope;
 pub mod secret;
+pub mod server_failure;
 pub mod template;
 pub mod tool;
 pub mod tree_file;

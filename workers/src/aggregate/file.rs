@@ -14,6 +14,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::regular_file;
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
 
 use super::spec::{
@@ -22,7 +23,6 @@ use super::spec::{
 };
 use crate::external::{Restart, StdioServerConfig};
 use crate::remote::{BackendConfig, HeadersConfig, RemoteServerConfig};
-use crate::server_failure::InvalidServer;
 use crate::server_settings::Isolation;
 use keys::{AggregateText, Keys, Value};
 

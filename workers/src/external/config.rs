@@ -10,11 +10,11 @@ use tooldock_base::bounds::{TIMES, within};
 use tooldock_base::config::LimitsPatch;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Source;
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::{Template, scalar};
 use tooldock_base::yaml::Value;
 
 use crate::personal;
-use crate::server_failure::InvalidServer;
 use crate::server_settings::{Isolation, ListMode, check_limits};
 
 /// `upstreams.stdio:` — servers by namespace.

@@ -12,12 +12,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{Claim, EXTERNAL_FILE};
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::tree_file::{self, TreeFileError};
 use tooldock_base::yaml::{self, Mapping, Value};
 
 use super::config::StdioServerConfig;
 use super::registry_name::{PackageType, RegistryCache, launch};
-use crate::server_failure::InvalidServer;
 
 /// Path of cached answers of registries, relative to the data directory.
 const CACHE_FILE: &str = "external/registry-cache.yaml";

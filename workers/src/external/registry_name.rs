@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-
-use crate::server_failure::InvalidServer;
+use tooldock_base::server_failure::InvalidServer;
 
 /// Maximum length of a name in a registry, in bytes.
 const NAME_MAX: usize = 256;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{Kind, Names, Origin};
+use tooldock_base::server_failure::INVALID;
 
 use super::run::{Change, Changes};
 use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::aggregate::{AggregateSpec, refused_nesting};
 use crate::registry::{Snapshot, UpstreamKind};
-use crate::server_failure::INVALID;
 
 pub use serve::{Surroundings, namespace};
 

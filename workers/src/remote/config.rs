@@ -9,13 +9,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tooldock_base::bounds::{TIMES, within};
 use tooldock_base::config::LimitsPatch;
 use tooldock_base::names::NamespaceName;
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
 
 use super::backend::{Backend, BackendConfig};
 use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
 use crate::personal;
-use crate::server_failure::InvalidServer;
 use crate::server_settings::{Isolation, ListMode, check_limits};
 
 /// `upstreams.remote:` — servers by namespace.

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
-
-use crate::server_failure::InvalidServer;
 
 /// Maximum number of headers of one server; more is a mistake.
 const HEADERS_MAX: usize = 100;

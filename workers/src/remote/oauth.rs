@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 use tooldock_base::secret::Secret;
+use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
 
 use super::backend::Backend;
 use crate::personal::AuthorizedBy;
-use crate::server_failure::InvalidServer;
 
 /// Maximum number of scopes of one server; more is a mistake.
 const SCOPES_MAX: usize = 64;

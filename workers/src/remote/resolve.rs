@@ -6,6 +6,7 @@ use std::path::Path;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::regular_file;
 use tooldock_base::secret::Secret;
+use tooldock_base::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use tooldock_base::template::{NoValue, Sources, Template};
 
 use super::backend::Backend;
@@ -15,7 +16,6 @@ use super::oauth::OAuthConfig;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
 use crate::personal::Personal;
 use crate::secrets::Secrets;
-use crate::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 
 /// Maximum size of a file of certificates, in bytes.
 const PEM_MAX: u64 = 4 * 1024 * 1024;

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::secret::Secret;
+use tooldock_base::server_failure::InvalidServer;
 
 use super::backend::{Backend, BackendId};
 use super::config::RemoteServerConfig;
@@ -15,7 +16,6 @@ use super::oauth::OAuthSpec;
 use super::resolve::spec;
 use crate::personal::Personal;
 use crate::secrets::Secrets;
-use crate::server_failure::InvalidServer;
 use crate::server_settings::{Isolation, ListMode};
 
 /// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.

@@ -26,6 +26,7 @@ use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{Names, Origin, Source};
 use tooldock_base::secret::Secret;
+use tooldock_base::server_failure::FOREIGN;
 use zeroize::Zeroizing;
 
 use super::store::{self, Content, SecretStore, StoreContent};
@@ -33,8 +34,6 @@ use super::{Protection, Secrets, SecretsError, files};
 
 /// Name of the file of owners that are not recorded beside the values.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";
-/// Code of an [`Issue`] about a value that belongs to another namespace of the name.
-pub const FOREIGN: &str = "secret_of_another";
 
 const MODE: u32 = 0o600;
 const BYTES_MAX: u64 = 4 * 1024 * 1024;

@@ -1,15 +1,16 @@
 //! Failures of servers whose configuration cannot be used.
 
-use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_base::names::NamespaceName;
-
-use crate::secrets::FOREIGN;
+use crate::error::{CallError, CallErrorCode};
+use crate::names::NamespaceName;
 
 /// Code of a failure over a missing variable.
-pub(crate) const MISSING: &str = "missing_variable";
+pub const MISSING: &str = "missing_variable";
 
 /// Code of any other failure.
-pub(crate) const INVALID: &str = "invalid_config";
+pub const INVALID: &str = "invalid_config";
+
+/// Code of a failure, and of an issue, over a value that belongs to another namespace of the name.
+pub const FOREIGN: &str = "secret_of_another";
 
 /// Reason why the keys of a server cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,7 +23,8 @@ pub struct InvalidServer {
 }
 
 impl InvalidServer {
-    pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+    /// A problem with a key.
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             key: key.into(),
             message: message.into(),
@@ -32,21 +34,21 @@ impl InvalidServer {
 
 /// Reason why a server cannot be started.
 #[derive(Debug)]
-pub(crate) struct ExternalFailure {
+pub struct ExternalFailure {
     /// The stable code for reports.
-    pub(crate) code: &'static str,
+    pub code: &'static str,
     /// The key, and the problem with it.
-    pub(crate) reason: Box<InvalidServer>,
+    pub reason: Box<InvalidServer>,
     /// Error that calls of the server's namespace get.
-    pub(crate) error: CallError,
+    pub error: CallError,
     /// True when the previously served server may stay in service. False when a variable is no longer set: it may have been
     /// revoked.
-    pub(crate) keeps_old: bool,
+    pub keeps_old: bool,
 }
 
 impl ExternalFailure {
     /// The failure of a server that `cannot` be something, as in "cannot be started".
-    pub(crate) fn new(
+    pub fn new(
         name: &NamespaceName,
         cannot: &str,
         code: &'static str,
