@@ -13,8 +13,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::namespace_scope::NamespaceScope;
-use tooldock_workers::keys::{self, KeyMaker, KeyRefusal, KeyTables};
+use tooldock_workers::keys::{self, KeyRefusal, KeyTables};
 
 use crate::basic;
 use crate::config::TokenConfig;

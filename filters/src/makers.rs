@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tooldock_workers::keys::{EntryHash, EntryName, KeyMaker, KeyMakers, MakerCredential};
+use tooldock_base::key_maker::{EntryHash, EntryName, KeyMaker, MakerCredential};
+use tooldock_workers::keys::KeyMakers;
 
 use crate::config::{
     AdmissionConfig, CertificateConfig, OauthConfig, TokenConfig, TokenNamespaces,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use tooldock_base::grant::Grant;
+use tooldock_base::key_maker::KeyMaker;
 pub use tooldock_base::names::ANONYMOUS;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::namespace_scope::NamespaceScope;
-use tooldock_workers::keys::{KeyLimit, KeyMaker};
+use tooldock_workers::keys::KeyLimit;
 
 /// Name of the principal of requests with `BEARER_TOKEN`. It may use every namespace.
 pub const BEARER: &str = "bearer";

@@ -9,8 +9,9 @@ use std::time::Duration;
 use http::HeaderMap;
 use tooldock_base::budget::{Budget, BudgetNote};
 use tooldock_base::grant::Grant;
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::keys::{KeyLimit, KeyMaker};
+use tooldock_workers::keys::KeyLimit;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 

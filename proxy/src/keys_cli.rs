@@ -6,10 +6,9 @@ use std::time::SystemTime;
 
 use humantime_serde::re::humantime::format_rfc3339_seconds;
 use serde::Serialize;
+use tooldock_base::key_maker::{InvalidKeyId, KeyId};
 use tooldock_workers::explain::Reach;
-use tooldock_workers::keys::{
-    InvalidKeyId, KeyId, KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey,
-};
+use tooldock_workers::keys::{KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey};
 use tooldock_workers::process::output::printable_text;
 
 use crate::cli::{KeysArgs, KeysCommand, NewKeyArgs};

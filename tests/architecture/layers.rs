@@ -185,6 +185,7 @@ const BASE: &[&str] = &[
     "server_failure",
     "fault",
     "issue",
+    "key_maker",
     "precedence",
     "worker_state",
     "route",

@@ -28,12 +28,10 @@ mod store;
 mod table;
 mod text;
 
-pub use credential::{
-    CredentialRecord, EntryHash, EntryName, KeyMaker, KeyMakers, MakerCredential,
-};
+pub use credential::{CredentialRecord, KeyMakers};
 pub use error::KeysError;
 pub use readers::ChangeSocket;
 pub use record::{KeyLimit, KeyLimitUnit, KeyRecord, KeyState, NewKey};
 pub use store::{KeyStore, MadeKey};
 pub use table::{ApiKey, KeyRefusal, KeyTable, KeyTables};
-pub use text::{InvalidKeyId, KeyId, KeyKind, looks_like_key};
+pub use text::{KeyKind, looks_like_key};

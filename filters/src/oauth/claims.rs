@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tooldock_base::grant::{Grant, GrantSource, OfferedScope, TokenScopes};
+use tooldock_base::key_maker::{EntryHash, KeyMaker};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{EntryHash, KeyMaker};
 
 use super::jwt::Claims;
 use crate::config::{OauthConfig, TokenNamespaces};

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
 use http::StatusCode;
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::registry::startup;
 
 use super::Service;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use tooldock_base::key_maker::KeyId;
 use tooldock_base::names::ANONYMOUS;
 use tooldock_upstream::Credentials;
 use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
-use tooldock_workers::keys::{self, ApiKey, KeyId, KeyState, KeyTables};
+use tooldock_workers::keys::{self, ApiKey, KeyState, KeyTables};
 
 use crate::rules::Rules;
 

@@ -31,6 +31,7 @@ pub mod gateway_process;
 pub mod grant;
 pub mod issue;
 pub mod json;
+pub mod key_maker;
 pub mod listening;
 pub mod logins;
 pub mod mask;

@@ -10,91 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+use tooldock_base::key_maker::{EntryHash, EntryName, MakerCredential};
 
 use super::record::{Bytes, KeyRecord, NewKey, hash, whole_seconds};
-use super::text::KeyId;
-
-/// Reason for callers that the edge gave no maker.
-const NO_MAKER: &str = "this caller makes no API keys";
-
-/// The maker of a new API key: the credential with which `token_create` was called, as admitted at the edge.
-#[derive(Debug, Clone)]
-pub enum KeyMaker {
-    /// The holder of the gateway's own bearer token: keys of any kind, which have no maker.
-    Operator,
-    /// An API key.
-    Key(KeyId),
-    /// An entry of the configuration, or an access token.
-    Credential(Arc<MakerCredential>),
-    /// A credential that may not make keys. The text is the reason, for the error message.
-    Barred(&'static str),
-}
-
-impl Default for KeyMaker {
-    fn default() -> Self {
-        Self::Barred(NO_MAKER)
-    }
-}
-
-/// A credential that makes keys and is not a key.
-#[derive(Debug, PartialEq, Eq)]
-pub struct MakerCredential {
-    /// The entry of the configuration that the credential belongs to.
-    pub entry: EntryName,
-    /// The principal of the credential.
-    pub principal: Arc<str>,
-    /// Hash over the entry.
-    pub fingerprint: EntryHash,
-    /// Namespaces that the credential opens: names and globs.
-    pub namespaces: Arc<[String]>,
-    /// End of the credential, if it ends by itself.
-    pub ends: Option<SystemTime>,
-}
-
-/// The kind and the name of an entry: `token:NAME`, `certificate:NAME` or `oauth:ISSUER`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EntryName(Box<str>);
-
-impl EntryName {
-    /// The name of an entry of `admission.tokens`.
-    pub fn token(name: &str) -> Self {
-        Self(format!("token:{name}").into())
-    }
-
-    /// The name of an entry of `admission.certificates`.
-    pub fn certificate(name: &str) -> Self {
-        Self(format!("certificate:{name}").into())
-    }
-
-    /// The name of an entry of `admission.oauth`.
-    pub fn issuer(issuer: &str) -> Self {
-        Self(format!("oauth:{issuer}").into())
-    }
-}
-
-/// SHA-256 over an entry of the configuration.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct EntryHash([u8; 32]);
-
-impl EntryHash {
-    /// The hash of an entry, over the texts that make it up.
-    pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut hash = Sha256::new();
-        for part in parts {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        Self(hash.finalize().into())
-    }
-}
-
-impl std::fmt::Debug for EntryHash {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("[redacted]")
-    }
-}
 
 /// The entries of a configuration whose credentials make keys.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -125,7 +43,7 @@ impl KeyMakers {
     fn stands_behind(&self, key: &KeyRecord, credential: &CredentialRecord) -> bool {
         let entries = self.0.get(&credential.entry).into_iter().flatten();
         let mut same = entries.filter(|entry| {
-            let proof = hash(&key.salt.0, &entry.fingerprint.0);
+            let proof = hash(&key.salt.0, entry.fingerprint.bytes());
             credential.proof.matches(&proof)
         });
         same.any(|entry| {
@@ -169,7 +87,7 @@ impl CredentialRecord {
         Self {
             principal: credential.principal.to_string(),
             entry: credential.entry.clone(),
-            proof: Bytes(hash(salt, &credential.fingerprint.0)),
+            proof: Bytes(hash(salt, credential.fingerprint.bytes())),
         }
     }
 }
@@ -203,8 +121,8 @@ pub(super) fn within(
 /// The maker's name, which precedes the names of its keys. Names of keys have no colon, so that no key's name can be mistaken for
 /// it.
 fn name_of(maker: &MakerCredential) -> String {
-    let entry = &maker.entry.0;
-    match maker.principal.strip_prefix(&**entry) {
+    let entry = maker.entry.as_str();
+    match maker.principal.strip_prefix(entry) {
         // `oauth:ISSUER#SUBJECT`: a slash in the subject would separate names.
         Some(subject) => {
             let subject = subject.replace('%', "%25").replace('/', "%2F");

@@ -4,8 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use tooldock_base::file_lock::LockError;
-
-use super::text::KeyId;
+use tooldock_base::key_maker::KeyId;
 
 /// Reason why the store cannot carry out a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use tooldock_base::key_maker::KeyId;
 use tooldock_base::scope::ADMIN;
 
 use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
-use super::text::KeyId;
 
 /// Maximum number of makers behind one key. A key with more is not valid.
 const MAKERS_MAX: usize = 16;

@@ -10,11 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use tooldock_base::key_maker::{KeyId, KeyMaker};
 use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_base::network::Cidr;
 
-use super::credential::{CredentialRecord, KeyMaker};
-use super::text::{KeyId, KeyKind};
+use super::credential::CredentialRecord;
+use super::text::KeyKind;
 
 /// Maximum number of entries of each list in one record; more would be a mistake.
 const LIST_MAX: usize = 64;

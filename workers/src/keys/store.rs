@@ -14,17 +14,18 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tooldock_base::file_lock::FileLock;
+use tooldock_base::key_maker::{KeyId, KeyMaker};
 use tooldock_base::scope::ScopeTable;
 use tooldock_base::secret::Secret;
 
-use super::credential::{self, KeyMaker, KeyMakers};
+use super::credential::{self, KeyMakers};
 use super::error::KeysError;
 use super::file::{self, Stamp};
 use super::lineage;
 use super::readers;
 use super::record::{KeyRecord, NewKey, whole_seconds};
 use super::table::{KeyTable, KeyTables};
-use super::text::{self, KeyId};
+use super::text;
 
 /// Maximum time that a writer waits for another writer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -198,9 +199,9 @@ impl KeyStore {
         if records.len() >= KEYS_MAX {
             return Err(KeysError::TooMany(KEYS_MAX));
         }
-        let mut id = KeyId::new()?;
+        let mut id = text::new_id()?;
         while records.iter().any(|record| record.id == id) {
-            id = KeyId::new()?;
+            id = text::new_id()?;
         }
         let text = text::generate(wanted.kind, id)?;
         let mut salt = [0; 16];

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Guard};
 use tooldock_base::grant::{Grant, GrantSource};
+use tooldock_base::key_maker::KeyId;
 use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_base::scope::{ScopeTable, ToolScope};
 
 use super::record::{self, KeyLimit, KeyRecord, KeyState};
 use super::store::KeyStore;
-use super::text::{self, KeyId};
+use super::text;
 
 /// Resolution, in seconds, of the last use that a process remembers: threads that serve the same key rarely write.
 const USE_STEP_SECONDS: u64 = 60;
@@ -398,9 +399,9 @@ impl KeyCompiler {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use tooldock_base::key_maker::KeyMaker;
     use tooldock_base::secret::Secret;
 
-    use super::super::credential::KeyMaker;
     use super::super::record::NewKey;
     use super::super::text::{self, KeyKind};
     use super::*;
@@ -421,7 +422,7 @@ mod tests {
         let now = SystemTime::now();
         (0..count)
             .map(|_| {
-                let id = KeyId::new().unwrap();
+                let id = text::new_id().unwrap();
                 let text = text::generate(KeyKind::Gateway, id).unwrap();
                 let sent = text.expose().as_bytes();
                 let record =

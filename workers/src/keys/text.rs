@@ -4,19 +4,13 @@
 //! The checksum tells a typing error from a wrong key without a look at any table. It gives no protection: it can be computed
 //! without a secret.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use tooldock_base::key_maker::KeyId;
 use tooldock_base::secret::Secret;
 
 /// Characters of a key's text: digits, capitals, small letters, which survive in headers, in shells and under a double click.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-/// Characters of an id: no capitals, so that it is easy to spell.
-const ID_ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
-const ID_BYTES: usize = 12;
 /// Number of random characters of a key: 238 bits, which cannot be guessed, so that a fast hash is enough for storing.
 const RANDOM_BYTES: usize = 40;
 const CHECKSUM_BYTES: usize = 6;
@@ -43,78 +37,6 @@ impl KeyKind {
     }
 }
 
-/// A key's public name: it may appear in logs, and leads to the key's record in one step.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct KeyId([u8; ID_BYTES]);
-
-/// Error of a text that is not a key's id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not the id of a key: it has 12 small letters and digits, as `tooldock keys list` shows it"
-)]
-pub struct InvalidKeyId;
-
-impl KeyId {
-    /// Makes a random id.
-    ///
-    /// # Errors
-    ///
-    /// When the operating system returns no random bytes.
-    pub(super) fn new() -> Result<Self, getrandom::Error> {
-        let mut id = [0; ID_BYTES];
-        random(&mut id, ID_ALPHABET)?;
-        Ok(Self(id))
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        // Only characters of the alphabet get in.
-        std::str::from_utf8(&self.0).unwrap_or_default()
-    }
-
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let id: [u8; ID_BYTES] = bytes.try_into().ok()?;
-        id.iter()
-            .all(|byte| ID_ALPHABET.contains(byte))
-            .then_some(Self(id))
-    }
-}
-
-impl FromStr for KeyId {
-    type Err = InvalidKeyId;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::of(text.as_bytes()).ok_or(InvalidKeyId)
-    }
-}
-
-impl TryFrom<String> for KeyId {
-    type Error = InvalidKeyId;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<KeyId> for String {
-    fn from(id: KeyId) -> Self {
-        id.as_str().to_owned()
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl fmt::Debug for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// Returns true if a credential is meant to be a key, valid or not: then no other kind of credential is tried with it.
 pub fn looks_like_key(text: &[u8]) -> bool {
     KeyKind::ALL
@@ -127,11 +49,23 @@ pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
     let rest = KeyKind::ALL
         .iter()
         .find_map(|kind| text.strip_prefix(kind.prefix().as_bytes()))?;
-    if rest.len() != ID_BYTES + 1 + RANDOM_BYTES + CHECKSUM_BYTES || rest[ID_BYTES] != b'_' {
+    if rest.len() != KeyId::BYTES + 1 + RANDOM_BYTES + CHECKSUM_BYTES || rest[KeyId::BYTES] != b'_'
+    {
         return None;
     }
     let (signed, sum) = text.split_at(text.len() - CHECKSUM_BYTES);
-    (checksum(signed) == sum).then(|| KeyId::of(&rest[..ID_BYTES]))?
+    (checksum(signed) == sum).then(|| KeyId::of(&rest[..KeyId::BYTES]))?
+}
+
+/// Makes a random id.
+///
+/// # Errors
+///
+/// When the operating system returns no random bytes.
+pub(super) fn new_id() -> Result<KeyId, getrandom::Error> {
+    let mut id = [0; KeyId::BYTES];
+    random(&mut id, KeyId::ALPHABET)?;
+    Ok(KeyId::of(&id).expect("characters of the alphabet"))
 }
 
 /// Makes the text of a new key.
@@ -177,10 +111,12 @@ fn checksum(text: &[u8]) -> [u8; CHECKSUM_BYTES] {
 
 #[cfg(test)]
 mod tests {
+    use tooldock_base::key_maker::InvalidKeyId;
+
     use super::*;
 
     fn key(kind: KeyKind) -> (KeyId, Secret) {
-        let id = KeyId::new().unwrap();
+        let id = new_id().unwrap();
         (id, generate(kind, id).unwrap())
     }
 
@@ -219,7 +155,7 @@ mod tests {
 
     #[test]
     fn ids_are_read_as_they_are_written_and_nothing_else_is_one() {
-        let id = KeyId::new().unwrap();
+        let id = new_id().unwrap();
         assert_eq!(id.to_string().parse(), Ok(id));
         for wrong in ["", "abc", "ABCDEFGHIJKL", "abcdefghijk_", "../../etc/pa"] {
             assert_eq!(wrong.parse::<KeyId>(), Err(InvalidKeyId), "{wrong}");

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tooldock_base::answers::AnswerAccount;
-
-use crate::keys::KeyMaker;
+use tooldock_base::key_maker::KeyMaker;
 
 /// Operation of a call. JSON is sent to the worker verbatim.
 #[derive(Debug, Clone)]

@@ -5,10 +5,11 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::network::UNIX;
 use tooldock_base::poll_watch::{self, PollSubject};
 use tooldock_base::secret::Secret;
-use tooldock_workers::keys::{ApiKey, KeyMaker, KeyRefusal};
+use tooldock_workers::keys::{ApiKey, KeyRefusal};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::frame::{FrameError, ToolCall};

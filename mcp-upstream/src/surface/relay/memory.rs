@@ -14,7 +14,8 @@ use std::task::Waker;
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use tooldock_workers::keys::{ApiKey, KeyId};
+use tooldock_base::key_maker::KeyId;
+use tooldock_workers::keys::ApiKey;
 
 use super::room::Counts;
 

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use tooldock_base::key_maker::KeyId;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{ApiKey, KeyId, KeyKind, KeyStore, NewKey};
+use tooldock_workers::keys::{ApiKey, KeyKind, KeyStore, NewKey};
 
 use super::room::Counts;
 

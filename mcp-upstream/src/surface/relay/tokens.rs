@@ -10,7 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::keys::{ApiKey, KeyId, KeyTables};
+use tooldock_base::key_maker::KeyId;
+use tooldock_workers::keys::{ApiKey, KeyTables};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::ToolReply;
 

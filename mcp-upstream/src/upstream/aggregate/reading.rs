@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tooldock_base::error::CallError;
-use tooldock_workers::keys::KeyMaker;
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_workers::registry::Namespace;
 
 use super::offer::{NAME_MAX, Offer, OfferEntry, OfferRoom, TEMPLATE_MAX, URI_MAX};

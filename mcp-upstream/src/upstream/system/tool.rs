@@ -19,8 +19,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use tooldock_base::effect::Effect;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::tool::Tool;
-use tooldock_workers::keys::KeyMaker;
 use tooldock_workers::worker::{CallEvent, CallSink};
 
 use super::Management;

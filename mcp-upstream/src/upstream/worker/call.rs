@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::keys::KeyMaker;
+use tooldock_base::key_maker::KeyMaker;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 

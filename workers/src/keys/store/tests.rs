@@ -2,10 +2,10 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt as _;
 
+use tooldock_base::key_maker::{EntryHash, EntryName, MakerCredential};
+
 use super::*;
-use crate::keys::{
-    ChangeSocket, EntryHash, EntryName, KeyKind, KeyRefusal, KeyState, MakerCredential,
-};
+use crate::keys::{ChangeSocket, KeyKind, KeyRefusal, KeyState};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -87,7 +87,7 @@ fn a_key_counts_from_its_making_to_its_end() {
     // The second time nothing changes, and an unknown key is reported.
     let first = store.list().unwrap()[0].revoked;
     assert_eq!(store.revoke(key.record.id).unwrap().revoked, first);
-    let other = KeyId::new().unwrap();
+    let other = text::new_id().unwrap();
     assert!(matches!(store.revoke(other), Err(KeysError::NoSuchKey(id)) if id == other));
 }
 
@@ -128,7 +128,7 @@ fn what_is_almost_a_key_is_none() {
     // A correct checksum around another key's id, or around an unknown id.
     for (id, refusal) in [
         (other.record.id, KeyRefusal::WrongSecret),
-        (KeyId::new().unwrap(), KeyRefusal::Unknown),
+        (text::new_id().unwrap(), KeyRefusal::Unknown),
     ] {
         let forged = text::generate(KeyKind::Relay, id).unwrap();
         assert_eq!(refused(forged.expose().as_bytes()), Some(refusal));

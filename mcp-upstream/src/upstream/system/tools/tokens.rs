@@ -14,12 +14,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use tooldock_base::effect::Effect;
 use tooldock_base::error::CallError;
+use tooldock_base::key_maker::{KeyId, KeyMaker};
 use tooldock_base::network::Cidr;
 use tooldock_base::tool::Tool;
 use tooldock_workers::explain::{Reach, ReachQuestion};
-use tooldock_workers::keys::{
-    KeyId, KeyKind, KeyLimit, KeyMaker, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
-};
+use tooldock_workers::keys::{KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey};
 
 use super::super::Management;
 use super::super::core::CoreRequest;
