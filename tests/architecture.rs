@@ -31,6 +31,7 @@ fn crates_depend_in_one_direction() {
             &[
                 "tooldock-base",
                 "tooldock-builder",
+                "tooldock-credentials",
                 "tooldock-filters",
                 "tooldock-import-nginx",
                 "tooldock-upstream",
@@ -39,13 +40,23 @@ fn crates_depend_in_one_direction() {
         ),
         ("tooldock-base", &[]),
         ("tooldock-builder", &["tooldock-base", "tooldock-workers"]),
-        ("tooldock-filters", &["tooldock-base", "tooldock-workers"]),
+        ("tooldock-credentials", &["tooldock-base"]),
+        (
+            "tooldock-filters",
+            &["tooldock-base", "tooldock-credentials", "tooldock-workers"],
+        ),
         (
             "tooldock-import-nginx",
             &["tooldock-base", "tooldock-filters", "tooldock-workers"],
         ),
-        ("tooldock-upstream", &["tooldock-base", "tooldock-workers"]),
-        ("tooldock-workers", &["tooldock-base"]),
+        (
+            "tooldock-upstream",
+            &["tooldock-base", "tooldock-credentials", "tooldock-workers"],
+        ),
+        (
+            "tooldock-workers",
+            &["tooldock-base", "tooldock-credentials"],
+        ),
         ("tooldock-load-tests", &[]),
         ("oubliette-client", &[]),
     ]);

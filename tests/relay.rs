@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{KeyKind, KeyStore, MadeKey, NewKey};
+use tooldock_credentials::keys::{KeyKind, KeyStore, MadeKey, NewKey};
 
 use crate::observability::audit;
 use crate::support::gateway::Builder;

@@ -8,7 +8,7 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{KeyKind, KeyStore, NewKey};
+use tooldock_credentials::keys::{KeyKind, KeyStore, NewKey};
 
 use crate::relay::Connection;
 use crate::support::gateway::MANAGER_TOKEN;

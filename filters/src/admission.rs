@@ -15,7 +15,7 @@ use tooldock_base::budget::Budget;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::namespace_scope::NamespaceScope;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::KeyTables;
+use tooldock_credentials::keys::KeyTables;
 
 use crate::bearer::{BearerTokens, Unknown};
 use crate::certificate::{Certificates, PeerCertificate};

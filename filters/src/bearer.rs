@@ -5,7 +5,7 @@
 //! a digest, so the timing of that step reveals nothing useful about stored digests. A constant-time compare decides.
 //!
 //! Tokens that are not in the configuration and begin as API keys do are looked up among the API keys
-//! ([`tooldock_workers::keys`]), in their current table. All wrong keys get one answer; the log has the cause. Any other token
+//! ([`tooldock_credentials::keys`]), in their current table. All wrong keys get one answer; the log has the cause. Any other token
 //! may be an access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::time::SystemTime;
 
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::namespace_scope::NamespaceScope;
-use tooldock_workers::keys::{self, KeyRefusal, KeyTables};
+use tooldock_credentials::keys::{self, KeyRefusal, KeyTables};
 
 use crate::basic;
 use crate::config::TokenConfig;

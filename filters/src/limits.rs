@@ -21,7 +21,7 @@ use globset::{Glob, GlobMatcher};
 use governor::clock::{Clock, MonotonicClock};
 use tooldock_base::budget::Budget;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::keys::{KeyLimit, KeyLimitUnit};
+use tooldock_credentials::keys::{KeyLimit, KeyLimitUnit};
 
 pub use self::shared::LimitUse;
 use crate::budget::header_fields;

@@ -1,13 +1,13 @@
 //! Credentials as makers of API keys: the configuration entry that each credential belongs to.
 //!
-//! The rights and the end of the keys that a maker makes are decided in [`tooldock_workers::keys`]. Here entries get
+//! The rights and the end of the keys that a maker makes are decided in [`tooldock_credentials::keys`]. Here entries get
 //! the names and hashes by which a key's record finds its maker's entry again, also after a reload.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use tooldock_base::key_maker::{EntryHash, EntryName, KeyMaker, MakerCredential};
-use tooldock_workers::keys::KeyMakers;
+use tooldock_credentials::keys::KeyMakers;
 
 use crate::config::{
     AdmissionConfig, CertificateConfig, OauthConfig, TokenConfig, TokenNamespaces,

@@ -8,7 +8,7 @@ use tooldock_base::key_maker::KeyMaker;
 pub use tooldock_base::names::ANONYMOUS;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::namespace_scope::NamespaceScope;
-use tooldock_workers::keys::KeyLimit;
+use tooldock_credentials::keys::KeyLimit;
 
 /// Name of the principal of requests with `BEARER_TOKEN`. It may use every namespace.
 pub const BEARER: &str = "bearer";

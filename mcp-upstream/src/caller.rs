@@ -11,7 +11,7 @@ use tooldock_base::budget::{Budget, BudgetNote};
 use tooldock_base::grant::Grant;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::keys::KeyLimit;
+use tooldock_credentials::keys::KeyLimit;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 

@@ -10,11 +10,11 @@ use tooldock_base::data_dir::STARTER;
 use tooldock_base::mask::{self, MASK};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::yaml::{self, Value};
+use tooldock_credentials::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::aggregate;
 use tooldock_workers::folder_check::{self, PythonCheck};
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::scan;
-use tooldock_workers::secrets::{Protection, SecretSource as _, SecretStore, Secrets};
 use tooldock_workers::servers::{self, Finding, ServerCheck};
 
 use crate::config::{Config, ConfigError, Effective, ListenerConfig, NamespaceRule, SECRETS_KEY};

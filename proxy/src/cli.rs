@@ -8,8 +8,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use humantime_serde::re::humantime;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::network::Cidr;
-use tooldock_workers::keys::KeyLimit;
-use tooldock_workers::secrets::Scope;
+use tooldock_credentials::keys::KeyLimit;
+use tooldock_credentials::secrets::Scope;
 
 /// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.
 #[derive(Debug, Parser)]

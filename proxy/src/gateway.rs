@@ -29,6 +29,7 @@ use prometheus::{Encoder, TextEncoder};
 use tokio::sync::watch;
 use tooldock_base::answers::{AnswerAccount, AnswerBudget};
 use tooldock_base::budget::BudgetNote;
+use tooldock_credentials::keys::KeyStore;
 use tooldock_filters::{
     Admission, AdmissionAttempt, AdmittedHead, ErrorShape, Fields, Permit, Reason, Rejection,
     RouteId, Verdict, lists_any_type,
@@ -36,7 +37,6 @@ use tooldock_filters::{
 use tooldock_upstream::profile::Profile;
 use tooldock_upstream::reply::{Head, Reply};
 use tooldock_upstream::{McpHead, Service};
-use tooldock_workers::keys::KeyStore;
 use tooldock_workers::registry::Registry;
 
 use self::admit::{LeadsTo, tls_of};

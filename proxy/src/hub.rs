@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tooldock_credentials::keys::KeyStore;
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::replicas::{BEAT_EVERY, Replicas};
 use tooldock_upstream::service::Service;
-use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::Reloader;
 
 use crate::access_log::AccessLogGuard;

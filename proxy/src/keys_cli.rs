@@ -7,8 +7,10 @@ use std::time::SystemTime;
 use humantime_serde::re::humantime::format_rfc3339_seconds;
 use serde::Serialize;
 use tooldock_base::key_maker::{InvalidKeyId, KeyId};
+use tooldock_credentials::keys::{
+    KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey,
+};
 use tooldock_workers::explain::Reach;
-use tooldock_workers::keys::{KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey};
 use tooldock_workers::process::output::printable_text;
 
 use crate::cli::{KeysArgs, KeysCommand, NewKeyArgs};

@@ -54,7 +54,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tooldock_workers::keys::KeyStore;
+use tooldock_credentials::keys::KeyStore;
 
 use crate::check::Target;
 use crate::cli::{CheckArgs, CheckFormat, Cli, Command, Role, ServeArgs};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tooldock_filters::origin::OriginPattern;
 
 use tooldock_base::data_dir::DataDir;
+use tooldock_credentials::keys::KeyStore;
+use tooldock_credentials::secrets::{SecretNames, SecretStore};
 use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
-use tooldock_workers::keys::KeyStore;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::repositories;
-use tooldock_workers::secrets::{SecretNames, SecretStore};
 
 use crate::config::{Effective, ProfileName};
 

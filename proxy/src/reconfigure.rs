@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tooldock_base::answers::AnswerBudget;
+use tooldock_credentials::keys::KeyStore;
+use tooldock_credentials::secrets::{SecretSource as _, SecretStore};
 use tooldock_filters::Admission;
 use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_workers::external::check_servers_file;
-use tooldock_workers::keys::KeyStore;
 use tooldock_workers::reload::{ReloadOutcome, Reloader};
-use tooldock_workers::secrets::{SecretSource as _, SecretStore};
 
 use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};

@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use pingora_core::protocols::l4::socket::SocketAddr;
 use tooldock_base::secret::Secret;
+use tooldock_credentials::keys::KeyTables;
 use tooldock_filters::{
     AcceptRule, Admission, Auth, EndpointAliases, ListenerRules, NamespaceRule, RouteGroup,
     SecretToken,
 };
 use tooldock_upstream::profile::{self, Profile};
 use tooldock_upstream::session::config::StoreConfig;
-use tooldock_workers::keys::KeyTables;
 
 use crate::body::BodyLimits;
 use crate::config::{self, Effective, ListenAddress, ListenerConfig, ProfileName, ProfileSpec};

@@ -18,12 +18,12 @@ use std::sync::Arc;
 
 use tooldock_base::precedence::Claim;
 use tooldock_base::secret::Secret;
-use tooldock_workers::recipients::Recipients;
-use tooldock_workers::scan;
-use tooldock_workers::secrets::{
+use tooldock_credentials::secrets::{
     AuthorizationStore, Scope, SecretEntry, SecretNames, SecretStore, SecretsError, SecretsKey,
     Status, check_new_key,
 };
+use tooldock_workers::recipients::Recipients;
+use tooldock_workers::scan;
 use tooldock_workers::servers;
 
 use crate::cli::{SecretsArgs, SecretsCommand};

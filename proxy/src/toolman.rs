@@ -21,6 +21,7 @@ use tooldock_base::config::NamespacesConfig;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
+use tooldock_credentials::secrets::Secrets;
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::engine::{CountedBy, ExhaustedLimit, Limiter};
@@ -36,7 +37,6 @@ use tooldock_workers::external::ProcessHost;
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::reload::{Surroundings, aggregate_namespace};
-use tooldock_workers::secrets::Secrets;
 
 use crate::cli::ToolmanArgs;
 use crate::config::{LogConfig, LogLevel};

@@ -113,6 +113,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
         "proxy/src",
         "workers/base/src",
         "workers/builder/src",
+        "workers/credentials/src",
         "workers/src",
     ];
     for folder in folders {

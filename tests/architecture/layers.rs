@@ -17,6 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("proxy/src/main.rs", PROXY),
     ("workers/base/src/lib.rs", BASE),
     ("workers/builder/src/lib.rs", BUILDER),
+    ("workers/credentials/src/lib.rs", CREDENTIALS),
     ("workers/src/lib.rs", WORKERS),
 ];
 
@@ -215,11 +216,9 @@ const BASE: &[&str] = &[
     "poll_watch",
 ];
 
+const CREDENTIALS: &[&str] = &["keys", "secrets", "personal"];
+
 const WORKERS: &[&str] = &[
-    // Credentials.
-    "keys",
-    "secrets",
-    "personal",
     // Processes.
     "metrics",
     "process",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{KeyKind, KeyStore, NewKey};
+use tooldock_credentials::keys::{KeyKind, KeyStore, NewKey};
 
 use super::{Web, answer, code, sent, with_web};
 use crate::support::{Gateway, eventually};

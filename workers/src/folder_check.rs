@@ -9,10 +9,10 @@ use tooldock_base::config::NamespacesConfig;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::template::Sources;
+use tooldock_credentials::secrets::{NamespaceSecrets, Secrets};
 
 use crate::manifest::{INVALID_VARIABLE, Variables};
 use crate::scan::{NamespaceSource, ignored, look_at, scan};
-use crate::secrets::{NamespaceSecrets, Secrets};
 use crate::servers::Finding;
 
 pub use python::PythonCheck;

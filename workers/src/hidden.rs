@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use tooldock_base::error::CallError;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::secret::Secret;
+use tooldock_credentials::personal::Personal;
 
-use crate::personal::Personal;
 use crate::registry::{AggregateMember, Namespace, Registry, UpstreamKind};
 
 /// The values of a namespace that must not show.

@@ -14,8 +14,7 @@ use tooldock_base::template::Template;
 use tooldock_base::tree_file;
 use tooldock_base::yaml;
 use tooldock_base::yaml::{Mapping, Value};
-
-use crate::secrets::DeclaredSecret;
+use tooldock_credentials::secrets::DeclaredSecret;
 
 mod variables;
 
@@ -352,10 +351,13 @@ fn clamped(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use bytesize::ByteSize;
     use tooldock_base::config::QUEUE_MAX;
+    use tooldock_base::secret::Secret;
+    use tooldock_credentials::secrets::{Protection, Scope, SecretNames, SecretStore};
 
     use super::*;
 
@@ -367,6 +369,31 @@ mod tests {
         Manifest::parse(text.as_bytes())
             .expect_err("invalid")
             .to_string()
+    }
+
+    #[test]
+    fn a_variable_with_a_value_in_the_manifest_is_not_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SecretStore::new(folder.path(), Protection::new(None, true));
+        let store = Arc::new(store);
+        let names = SecretNames::of(Arc::clone(&store));
+        let manifest =
+            "secrets: [PLAIN, FROM_OTHER, BARE]\nenv: { PLAIN: eu, FROM_OTHER: 'x-${OTHER}' }\n";
+        let declared = Manifest::parse(manifest.as_bytes())
+            .unwrap()
+            .declared_secrets();
+        let github: NamespaceName = "github".parse().unwrap();
+        let check = || {
+            let it = names.check(&github, &declared).unwrap();
+            let lacking = store.begin("test").unwrap();
+            let lacking = lacking.lacking(&github, &declared).join(" ");
+            [it.satisfied.join(" "), it.missing.join(" "), lacking]
+        };
+        assert_eq!(check(), ["PLAIN", "FROM_OTHER BARE", "FROM_OTHER BARE"]);
+        store
+            .set("OTHER", &Scope::Global, Secret::new("v"))
+            .unwrap();
+        assert_eq!(check(), ["PLAIN FROM_OTHER", "BARE", "BARE"]);
     }
 
     #[test]

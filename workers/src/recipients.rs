@@ -6,10 +6,10 @@ use std::path::Path;
 use tooldock_base::config::{GlobalSecrets, NamespacesConfig};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{Claim, Kind, Names};
+use tooldock_credentials::secrets::{Owners, Scope, SecretSource};
 
 use crate::external::ServersFile;
 use crate::scan;
-use crate::secrets::{Owners, Scope, SecretSource};
 use crate::servers::{self, ServersConfig};
 
 /// Maximum number of names in one line of the list.
@@ -163,9 +163,9 @@ mod tests {
 
     use tooldock_base::secret::Secret;
     use tooldock_base::yaml;
+    use tooldock_credentials::secrets::{Protection, SecretStore, SecretsKey};
 
     use super::*;
-    use crate::secrets::{Protection, SecretStore, SecretsKey};
     use crate::servers::configured;
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         let folder = data.path().join("tools/near");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("tool.py"), "").unwrap();
-        let key = Protection::Key(SecretsKey::quick("key"));
+        let key = Protection::Key(SecretsKey::new(Secret::new("key")));
         let store = SecretStore::new(data.path(), key);
         store
             .set("TOKEN", &Scope::Namespace(name.clone()), Secret::new("v"))

@@ -25,10 +25,10 @@ use tooldock_base::prompt::Prompt;
 use tooldock_base::resource::{Resource, ResourceTemplate};
 use tooldock_base::tool::Tool;
 use tooldock_base::worker_state::WorkerState;
+use tooldock_credentials::secrets::PersonalSecrets;
 
 use crate::external::ExternalServer;
 use crate::remote::RemoteServer;
-use crate::secrets::PersonalSecrets;
 use crate::worker::{SourceFile, Worker};
 
 pub use aggregate::{Aggregate, AggregateMember};
@@ -522,7 +522,7 @@ mod tests {
                 let config =
                     format!("{{ backends: ['https://a'], headers: {{ pass: [{headers}] }} }}");
                 let config = tooldock_base::yaml::from_str(&config).unwrap();
-                let secrets = crate::secrets::Secrets::default();
+                let secrets = tooldock_credentials::secrets::Secrets::default();
                 let server = RemoteServer::resolve(&name, &config, &secrets, &|_| None).unwrap();
                 (name.clone(), Arc::new(served_by(name, server)))
             });

@@ -43,13 +43,13 @@ use tooldock_base::data_dir::DataDir;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{DATA_FILE, Names};
+use tooldock_credentials::secrets::{RecordedOwners, SecretSource, Secrets};
 
 use crate::aggregate::AggregatesConfig;
 use crate::environment::Environments;
 use crate::external::ServersFile;
 use crate::registry::startup::ExpectedNamespaces;
 use crate::registry::{Registry, UpstreamKind};
-use crate::secrets::{RecordedOwners, SecretSource, Secrets};
 use crate::servers::{ServersConfig, configured};
 use crate::worker::{Worker, WorkerHost, WorkerSpec};
 

@@ -18,9 +18,9 @@ use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Claim;
 use tooldock_base::tree_file::{self, resolve};
+use tooldock_credentials::secrets::{NamespaceSecrets, Secrets};
 
 use crate::manifest::Manifest;
-use crate::secrets::{NamespaceSecrets, Secrets};
 
 pub(crate) use local::LocalFiles;
 pub use requirements::Requirements;

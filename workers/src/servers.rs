@@ -25,15 +25,15 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{EXTERNAL_FILE, Kind, Names, Origin, Source};
 use tooldock_base::server_failure::{ExternalFailure, FOREIGN, INVALID, InvalidServer, MISSING};
 use tooldock_base::template::{NoValue, Sources, Template};
+use tooldock_credentials::personal::Personal;
+use tooldock_credentials::secrets::{OWNERS_FILE, Secrets};
 
 use crate::external::{
     ExternalServer, ServersFile, StdioServerConfig, StdioServersConfig, StdioSpec,
 };
-use crate::personal::Personal;
 use crate::process::variables::server_variables;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
-use crate::secrets::{OWNERS_FILE, Secrets};
 
 pub use check::{CheckedServer, Finding, ServerCheck, check, check_file};
 pub use claims::configured;

@@ -24,6 +24,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
 use tooldock_base::yaml;
+use tooldock_credentials::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::external::{
     ExternalServer, ProcessHost, ServerProcess, StdioServersConfig, StdioSettings, StdioSpec,
 };
@@ -32,7 +33,6 @@ use tooldock_workers::process::Exit;
 use tooldock_workers::process::left_behind::end_left_behind;
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
-use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::servers::ServersConfig;
 use tooldock_workers::worker::WorkerHost;
 

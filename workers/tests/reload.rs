@@ -21,10 +21,10 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
+use tooldock_credentials::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
-use tooldock_workers::secrets::{SecretSource, Secrets, SecretsError};
 use tooldock_workers::worker::{
     Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,
 };

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 
 use tooldock_base::names::NamespaceName;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{KeyStore, NewKey};
+use tooldock_credentials::keys::{KeyStore, NewKey};
 
 use super::*;
 use crate::rejection::Reason;

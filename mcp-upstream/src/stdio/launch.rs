@@ -12,14 +12,14 @@ use http::HeaderMap;
 use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_credentials::personal::{Personal, PersonalValues};
+use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_workers::external::{
     ExternalServer, InstallStep, NotInstalled, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
-use tooldock_workers::personal::{Personal, PersonalValues};
 use tooldock_workers::process::Exit;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::remote::{BackendId, RemoteServer};
-use tooldock_workers::secrets::PersonalSecrets;
 use tooldock_workers::server_settings::{Isolation, ListMode};
 
 use super::link::{Homes, Inbound, Link, LinkLimits};

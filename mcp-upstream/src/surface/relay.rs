@@ -33,7 +33,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tooldock_base::failures::{FailureLimits, FailureOutcome, FailureTable};
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::keys::{ApiKey, KeyState, KeyStore, KeyTables};
+use tooldock_credentials::keys::{ApiKey, KeyState, KeyStore, KeyTables};
 
 use crate::profile::Profile;
 use crate::upstream::system::KeyTools;

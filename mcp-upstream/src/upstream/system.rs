@@ -30,11 +30,11 @@ use tooldock_base::gate::Gate;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::parking::Parking;
 use tooldock_base::policy::ToolPolicy;
-use tooldock_workers::keys::KeyStore;
+use tooldock_credentials::keys::KeyStore;
+use tooldock_credentials::secrets::SecretNames;
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use tooldock_workers::repositories::Builder;
-use tooldock_workers::secrets::SecretNames;
 use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
 use super::worker::WorkerPort;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::json;
 use tooldock_base::secret::Secret;
-use tooldock_workers::secrets::{Scope, SecretNames, SecretsError, Status};
+use tooldock_credentials::secrets::{Scope, SecretNames, SecretsError, Status};
 
 use super::answer::{Answer, WebFailure, capitalised, json_of};
 use super::request::ApiRequest;

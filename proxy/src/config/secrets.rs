@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tooldock_base::secret::Secret;
-use tooldock_workers::secrets::{Protection, SecretStore};
+use tooldock_credentials::secrets::{Protection, SecretStore};
 
 use super::dev_tokens;
 use super::{ConfigError, Purpose, Role};

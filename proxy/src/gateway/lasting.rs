@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tooldock_base::grant::Grant;
+use tooldock_credentials::keys::KeyStore;
 use tooldock_filters::{Fields, Principal};
-use tooldock_workers::keys::KeyStore;
 
 use super::Gateway;
 use crate::stream::End;

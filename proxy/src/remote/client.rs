@@ -12,10 +12,10 @@ use arc_swap::ArcSwapOption;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tooldock_base::names::NamespaceName;
+use tooldock_credentials::secrets::{AuthorizationStore, PersonalSecrets};
 use tooldock_upstream::http_client::{Backends, HttpClient};
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{BackendSpec, RemoteServer};
-use tooldock_workers::secrets::{AuthorizationStore, PersonalSecrets};
 
 use super::connect::Connector;
 use super::headers::Headers;

@@ -26,10 +26,10 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::secret::Secret;
+use tooldock_credentials::personal::not_authorized;
+use tooldock_credentials::secrets::{AuthorizationStore, Authorizer};
 use tooldock_upstream::http_client::{SendError, SendErrorKind};
-use tooldock_workers::personal::not_authorized;
 use tooldock_workers::remote::{BackendId, ClientAuth, Grant, Host, OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::{AuthorizationStore, Authorizer};
 
 use super::client::RemoteClient;
 use super::lock;

@@ -7,11 +7,11 @@ use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
 use http::StatusCode;
 use tokio::time::Instant;
+use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, BackendState, Backends, SendError, SendErrorKind,
 };
 use tooldock_workers::remote::{BackendId, BackendSpec, RemoteServer};
-use tooldock_workers::secrets::PersonalSecrets;
 
 use super::balance::{Candidate, CandidateFacts, Choice};
 use super::connect::Connector;

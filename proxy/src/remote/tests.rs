@@ -19,11 +19,11 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 use tooldock_base::secret::Secret;
 use tooldock_base::yaml;
+use tooldock_credentials::secrets::{AuthorizationStore, Secrets};
 use tooldock_upstream::http_client::{
     Backend, BackendRequest, BackendResponse, Backends, BodyError, HttpClient as _, SendError,
 };
 use tooldock_workers::remote::{RemoteServer, RemoteServerConfig};
-use tooldock_workers::secrets::{AuthorizationStore, Secrets};
 
 use super::names::Names;
 use super::pool::Pool;

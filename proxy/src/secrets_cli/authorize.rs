@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tooldock_workers::remote::{Grant, RemoteServer};
-use tooldock_workers::secrets::{
+use tooldock_credentials::secrets::{
     Authorization, AuthorizationStore, Authorizer, PersonalSecrets, Scope, SecretSource as _,
     SecretStore,
 };
+use tooldock_workers::remote::{Grant, RemoteServer};
 
 use self::visitors::Visitors;
 use super::{CommandFailure, make};

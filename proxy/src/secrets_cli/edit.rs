@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use tooldock_credentials::secrets::{Scratch, SecretStore, Transaction};
 use tooldock_workers::scan;
-use tooldock_workers::secrets::{Scratch, SecretStore, Transaction};
 
 use super::{CommandFailure, TAKES_EFFECT};
 

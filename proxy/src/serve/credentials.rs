@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use tooldock_base::key_maker::KeyId;
 use tooldock_base::names::ANONYMOUS;
+use tooldock_credentials::keys::{self, ApiKey, KeyState, KeyTables};
 use tooldock_upstream::Credentials;
 use tooldock_workers::explain::{Credential, KnownPrincipal, Principals};
-use tooldock_workers::keys::{self, ApiKey, KeyState, KeyTables};
 
 use crate::rules::Rules;
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tooldock_workers::keys::{ChangeSocket, KeyState, KeyStore, KeyTable};
+use tooldock_credentials::keys::{ChangeSocket, KeyState, KeyStore, KeyTable};
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 
 /// Starts the tasks that follow changes of keys and warn of keys without tools.

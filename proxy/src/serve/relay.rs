@@ -6,8 +6,8 @@ use anyhow::Context;
 use bytesize::ByteSize;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tooldock_credentials::keys::KeyStore;
 use tooldock_upstream::{FrameLimits, Relay};
-use tooldock_workers::keys::KeyStore;
 
 use super::Parts;
 use crate::config::{Effective, Role};

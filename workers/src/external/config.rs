@@ -13,8 +13,8 @@ use tooldock_base::precedence::Source;
 use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::{Template, scalar};
 use tooldock_base::yaml::Value;
+use tooldock_credentials::personal;
 
-use crate::personal;
 use crate::server_settings::{Isolation, ListMode, check_limits};
 
 /// `upstreams.stdio:` — servers by namespace.

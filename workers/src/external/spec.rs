@@ -7,9 +7,9 @@ use sha2::{Digest as _, Sha256};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::secret::Secret;
+use tooldock_credentials::personal::{Personal, PersonalValues};
 
 use super::config::StdioSettings;
-use crate::personal::{Personal, PersonalValues};
 
 /// An external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of a server that
 /// is in no snapshot any more are to be ended.

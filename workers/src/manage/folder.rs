@@ -11,10 +11,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use tooldock_base::fault;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{EXTERNAL_FILE, Names};
+use tooldock_credentials::secrets::DeclaredSecret;
 
 use super::{NotDone, Workspace, blocking, leftovers, servers};
 use crate::scan;
-use crate::secrets::DeclaredSecret;
 
 /// Prefix of the folder of a deleted namespace until everything in it is removed. The scan ignores such names.
 pub(super) const DELETED: &str = ".deleted-";

@@ -6,9 +6,9 @@ use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::secret::Secret;
 use tooldock_base::template::{NoValue, Sources};
+use tooldock_credentials::secrets::NamespaceSecrets;
 
 use super::{MANIFEST_FILE, Manifest};
-use crate::secrets::NamespaceSecrets;
 
 /// The code of an [`Issue`] about a variable without a value.
 const MISSING: &str = "missing_variable";

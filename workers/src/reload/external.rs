@@ -10,6 +10,7 @@ use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::policy::ToolPolicy;
 use tooldock_base::precedence::{EXTERNAL_FILE, Names};
+use tooldock_credentials::secrets::Secrets;
 
 use super::run::{Change, Changes};
 use super::wanted::{UPDATE, content_hash, gate, nobody, parking};
@@ -17,7 +18,6 @@ use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::external::ServersFile;
 use crate::manifest::effective_limits;
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
-use crate::secrets::Secrets;
 use crate::servers::{External, resolve};
 
 /// Code of a failure that concerns the whole file or one entry of it.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{Claim, Names};
+use tooldock_credentials::secrets::{OWNERS_FILE, Owners, RecordedOwners, Secrets, SecretsError};
 
 use super::run::{Change, Changes};
 use super::{Reloader, lock};
 use crate::registry::Snapshot;
 use crate::scan::NamespaceSource;
-use crate::secrets::{OWNERS_FILE, Owners, RecordedOwners, Secrets, SecretsError};
 use crate::servers::configured;
 
 impl Reloader {

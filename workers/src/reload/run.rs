@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use tooldock_base::error::CallError;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
+use tooldock_credentials::secrets::Secrets;
 
 use self::bring_up::{BroughtUp, NotUp, ReadyWorker, bring_up, recover};
 use self::compare::{reason_for, sentence};
@@ -29,7 +30,6 @@ use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, Surround
 use crate::environment::{EnvironmentError, Packages, Toolchain};
 use crate::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
-use crate::secrets::Secrets;
 use crate::worker::Worker;
 
 /// Time that ready namespaces wait for the others before they are published without them.

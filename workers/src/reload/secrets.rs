@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use tooldock_base::issue::Issue;
+use tooldock_credentials::secrets::{Secrets, VALUES_FILE};
 
 use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
-use crate::secrets::{Secrets, VALUES_FILE};
 
 /// The code of secrets that cannot be read.
 const UNAVAILABLE: &str = "secrets_unavailable";

@@ -15,11 +15,11 @@ use tooldock_base::policy::ToolPolicy;
 use tooldock_base::precedence::COLLISION;
 use tooldock_base::secret::Secret;
 use tooldock_base::template::Sources;
+use tooldock_credentials::secrets::NamespaceSecrets;
 
 use crate::manifest::{CLAMPED, MANIFEST_FILE, MISSING_SECRET, Variables, effective_limits};
 use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
-use crate::secrets::NamespaceSecrets;
 use crate::worker::Declarations;
 pub(super) use tooldock_base::issue::UPDATE;
 

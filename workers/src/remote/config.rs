@@ -11,11 +11,11 @@ use tooldock_base::config::LimitsPatch;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
+use tooldock_credentials::personal;
 
 use super::backend::{Backend, BackendConfig};
 use super::headers::HeadersConfig;
 use super::oauth::OAuthConfig;
-use crate::personal;
 use crate::server_settings::{Isolation, ListMode, check_limits};
 
 /// `upstreams.remote:` — servers by namespace.

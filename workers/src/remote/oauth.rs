@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use tooldock_base::secret::Secret;
 use tooldock_base::server_failure::InvalidServer;
 use tooldock_base::template::Template;
+use tooldock_credentials::personal::AuthorizedBy;
 
 use super::backend::Backend;
-use crate::personal::AuthorizedBy;
 
 /// Maximum number of scopes of one server; more is a mistake.
 const SCOPES_MAX: usize = 64;

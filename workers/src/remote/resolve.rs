@@ -8,14 +8,14 @@ use tooldock_base::regular_file;
 use tooldock_base::secret::Secret;
 use tooldock_base::server_failure::{ExternalFailure, INVALID, InvalidServer, MISSING};
 use tooldock_base::template::{NoValue, Sources, Template};
+use tooldock_credentials::personal::Personal;
+use tooldock_credentials::secrets::Secrets;
 
 use super::backend::Backend;
 use super::config::{RemoteServerConfig, RemoteTls};
 use super::headers::is_header_value;
 use super::oauth::OAuthConfig;
 use super::spec::{BackendSpec, HeaderRules, Pem, RemoteSpec, TlsIdentity, TlsSpec};
-use crate::personal::Personal;
-use crate::secrets::Secrets;
 
 /// Maximum size of a file of certificates, in bytes.
 const PEM_MAX: u64 = 4 * 1024 * 1024;

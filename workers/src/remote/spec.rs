@@ -8,14 +8,14 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::secret::Secret;
 use tooldock_base::server_failure::InvalidServer;
+use tooldock_credentials::personal::Personal;
+use tooldock_credentials::secrets::Secrets;
 
 use super::backend::{Backend, BackendId};
 use super::config::RemoteServerConfig;
 use super::config::{Balance, Mode, RemoteHealth, RemoteRetry, RemoteTimeouts, Transport};
 use super::oauth::OAuthSpec;
 use super::resolve::spec;
-use crate::personal::Personal;
-use crate::secrets::Secrets;
 use crate::server_settings::{Isolation, ListMode};
 
 /// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.

@@ -8,11 +8,11 @@ use tooldock_base::config::NamespacesConfig;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{COLLISION, Claim, EXTERNAL_FILE, Names};
 use tooldock_base::server_failure::MISSING;
+use tooldock_credentials::secrets::Secrets;
 
 use super::{External, Server, ServerPlace, ServersConfig, resolve};
 use crate::external::{ServersFile, not_startable};
 use crate::manifest::effective_limits;
-use crate::secrets::Secrets;
 use crate::server_settings::Isolation;
 
 /// Result of checking the external servers of a data directory and a configuration.

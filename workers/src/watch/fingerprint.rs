@@ -9,9 +9,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use tooldock_base::precedence::EXTERNAL_FILE;
+use tooldock_credentials::secrets::{META_FILE, VALUES_FILE};
 
 use super::source::name_counts;
-use crate::secrets::{META_FILE, VALUES_FILE};
 
 /// Maximum number of entries that a poll reads. A folder of packages among the tools must not keep a core busy.
 const ENTRIES_MAX: usize = 200_000;

@@ -10,8 +10,7 @@ use notify::event::{AccessKind, AccessMode, MetadataKind, ModifyKind};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::Notify;
 use tooldock_base::precedence::EXTERNAL_FILE;
-
-use crate::secrets::{META_FILE, VALUES_FILE};
+use tooldock_credentials::secrets::{META_FILE, VALUES_FILE};
 
 const TOOLS: &str = "tools";
 

@@ -12,10 +12,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
-use tooldock_workers::secrets::PersonalSecrets;
 
 use super::key::{ConnectionKey, OpenAs, Opener};
 use super::rules::HangThresholds;

@@ -9,7 +9,7 @@ use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::network::UNIX;
 use tooldock_base::poll_watch::{self, PollSubject};
 use tooldock_base::secret::Secret;
-use tooldock_workers::keys::{ApiKey, KeyRefusal};
+use tooldock_credentials::keys::{ApiKey, KeyRefusal};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::frame::{FrameError, ToolCall};

@@ -15,7 +15,7 @@ use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tooldock_base::key_maker::KeyId;
-use tooldock_workers::keys::ApiKey;
+use tooldock_credentials::keys::ApiKey;
 
 use super::room::Counts;
 

@@ -25,7 +25,7 @@ use arc_swap::ArcSwapOption;
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
-use tooldock_workers::keys::ApiKey;
+use tooldock_credentials::keys::ApiKey;
 
 use super::memory::{FrameMemory, FrameOwner, MemoryStore};
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tooldock_base::key_maker::KeyId;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{ApiKey, KeyKind, KeyStore, NewKey};
+use tooldock_credentials::keys::{ApiKey, KeyKind, KeyStore, NewKey};
 
 use super::room::Counts;
 

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::failures::FailureLimits;
 use tooldock_base::scope::ScopeTable;
-use tooldock_workers::keys::{KeyKind, KeyStore, MadeKey, NewKey};
+use tooldock_credentials::keys::{KeyKind, KeyStore, MadeKey, NewKey};
 
 use super::{FrameLimits, Relay};
 use crate::caller::RelayPeer;

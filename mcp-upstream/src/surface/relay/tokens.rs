@@ -3,7 +3,7 @@
 //! The tools are those of the management server. A key creates keys with at most its own rights, which end with it
 //! ([`KeyStore::create_by`], SEC-18). On the relay it sees and revokes only keys whose namespaces are among its own.
 //!
-//! [`KeyStore::create_by`]: tooldock_workers::keys::KeyStore::create_by
+//! [`KeyStore::create_by`]: tooldock_credentials::keys::KeyStore::create_by
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyId;
-use tooldock_workers::keys::{ApiKey, KeyTables};
+use tooldock_credentials::keys::{ApiKey, KeyTables};
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::worker::ToolReply;
 

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_credentials::secrets::PersonalSecrets;
 use tooldock_workers::external::{ProcessHost, Restart, StdioSettings};
 use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
-use tooldock_workers::secrets::PersonalSecrets;
 use tooldock_workers::server_settings::Isolation;
 
 use super::port::{Backend, BackendState, Backends, HttpClient};

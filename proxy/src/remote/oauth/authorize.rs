@@ -14,8 +14,8 @@ use rmcp::transport::auth::{
     InMemoryCredentialStore,
 };
 use tooldock_base::secret::Secret;
+use tooldock_credentials::secrets::Authorization;
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::Authorization;
 
 use super::binding::Binding;
 use super::endpoints::{Endpoints, manager};

@@ -167,8 +167,8 @@ fn origin(backend: &Backend) -> String {
 #[cfg(test)]
 mod tests {
     use tooldock_base::yaml;
+    use tooldock_credentials::secrets::Secrets;
     use tooldock_workers::remote::RemoteServerConfig;
-    use tooldock_workers::secrets::Secrets;
 
     use super::*;
 

@@ -17,9 +17,9 @@ use rmcp::transport::auth::StoredCredentials;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tooldock_base::secret::Secret;
-use tooldock_workers::personal::not_authorized;
+use tooldock_credentials::personal::not_authorized;
+use tooldock_credentials::secrets::{Authorization, AuthorizationStore, Authorizer};
 use tooldock_workers::remote::{OAuthSpec, RemoteServer};
-use tooldock_workers::secrets::{Authorization, AuthorizationStore, Authorizer};
 
 use super::binding::Binding;
 use super::endpoints::{configured, issuers_of};

@@ -141,8 +141,8 @@ fn is_private_name(host: &str, is_url: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use tooldock_base::yaml;
+    use tooldock_credentials::secrets::Secrets;
     use tooldock_workers::remote::RemoteServerConfig;
-    use tooldock_workers::secrets::Secrets;
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! Tokens for backends: fetched once, renewed in time, and shown nowhere.
 
 use http::StatusCode;
+use tooldock_credentials::secrets::{Authorization, Authorizer, Protection, SecretStore};
 use tooldock_upstream::http_client::SendErrorKind;
-use tooldock_workers::secrets::{Authorization, Authorizer, Protection, SecretStore};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use tooldock_workers::secrets::{Authorization, Authorizer, Protection, SecretStore};
+use tooldock_credentials::secrets::{Authorization, Authorizer, Protection, SecretStore};
 
 use super::oauth::{authorization, token};
 use super::*;

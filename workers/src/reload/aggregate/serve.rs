@@ -13,6 +13,7 @@ use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::policy::ToolPolicy;
 use tooldock_base::server_failure::INVALID;
+use tooldock_credentials::secrets::Secrets;
 
 use super::super::{content_hash, gate, nobody, of_external, parking, same_namespace};
 use crate::aggregate::{AggregateSpec, Member, MemberKind};
@@ -21,7 +22,6 @@ use crate::manifest::effective_limits;
 use crate::registry::{
     Aggregate, AggregateMember, Attachment, Namespace, SecretsStatus, UpstreamKind,
 };
-use crate::secrets::Secrets;
 use crate::servers;
 
 /// Processes of members last as long as the gateway: they are never stopped or replaced for their age.

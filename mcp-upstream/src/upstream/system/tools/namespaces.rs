@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tooldock_base::effect::Effect;
 use tooldock_base::error::CallError;
+use tooldock_credentials::secrets::Scope;
 use tooldock_workers::manage::NamespaceFolder;
-use tooldock_workers::secrets::Scope;
 
 use super::super::Management;
 use super::super::core::{CoreNamespace, CoreRequest};

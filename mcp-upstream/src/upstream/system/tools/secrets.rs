@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tooldock_base::effect::Effect;
 use tooldock_base::error::CallError;
 use tooldock_base::names::{NamespaceName, PrincipalName};
-use tooldock_workers::secrets::{
+use tooldock_credentials::secrets::{
     DeclaredSecret, Scope, SecretNames, SecretsError, Status, check_key,
 };
 

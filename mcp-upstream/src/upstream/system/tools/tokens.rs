@@ -17,8 +17,10 @@ use tooldock_base::error::CallError;
 use tooldock_base::key_maker::{KeyId, KeyMaker};
 use tooldock_base::network::Cidr;
 use tooldock_base::tool::Tool;
+use tooldock_credentials::keys::{
+    KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
+};
 use tooldock_workers::explain::{Reach, ReachQuestion};
-use tooldock_workers::keys::{KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey};
 
 use super::super::Management;
 use super::super::core::CoreRequest;

@@ -41,7 +41,7 @@ pub use error::SecretsError;
 pub use key::{Protection, SecretsKey};
 pub use meta::Status;
 pub use names::{DeclaredSecret, SecretEntry, SecretNames, SecretsCheck};
-pub use owners::{OWNERS_FILE, Owners, RecordedOwners};
+pub use owners::{BoundSecrets, OWNERS_FILE, Owners, RecordedOwners};
 pub use personal::PersonalSecrets;
 pub use scope::{InvalidScope, Scope, check_key, check_new_key};
 pub use scratch::Scratch;
@@ -137,7 +137,7 @@ impl Secrets {
 
     /// Reason why the server of this name gets no personal values: the namespace that had them under the name, or `None`
     /// inside if that is not known.
-    pub(crate) fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
+    pub fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
         self.0.not_personal.get(name).copied()
     }
 
@@ -162,7 +162,7 @@ impl Secrets {
 
     /// The secrets of a namespace's workers: its own, and the global ones that `global` allows. `declared` are the keys under
     /// `secrets:` in its `tooldock.yaml`.
-    pub(crate) fn for_workers(
+    pub fn for_workers(
         &self,
         namespace: &NamespaceName,
         global: GlobalSecrets,

@@ -9,7 +9,6 @@ use tooldock_base::fault::{FOLDER, dying_everywhere};
 use tooldock_base::names::NamespaceName;
 
 use super::*;
-use crate::manifest::Manifest;
 use crate::secrets::{DeclaredSecret, SecretNames, Status};
 
 fn key(text: &str) -> SecretsKey {
@@ -142,30 +141,6 @@ fn a_placeholder_is_no_variable_and_becomes_a_secret() {
         "{error}"
     );
     assert!(names.prepare("no key", &Scope::Global).is_err());
-}
-
-#[test]
-fn a_variable_with_a_value_in_the_manifest_is_not_asked_for() {
-    let folder = TempDir::new().unwrap();
-    let store = Arc::new(store(folder.path()));
-    let names = SecretNames::of(Arc::clone(&store));
-    let manifest =
-        "secrets: [PLAIN, FROM_OTHER, BARE]\nenv: { PLAIN: eu, FROM_OTHER: 'x-${OTHER}' }\n";
-    let declared = Manifest::parse(manifest.as_bytes())
-        .unwrap()
-        .declared_secrets();
-    let github: NamespaceName = "github".parse().unwrap();
-    let check = || {
-        let it = names.check(&github, &declared).unwrap();
-        let lacking = store.begin("test").unwrap();
-        let lacking = lacking.lacking(&github, &declared).join(" ");
-        [it.satisfied.join(" "), it.missing.join(" "), lacking]
-    };
-    assert_eq!(check(), ["PLAIN", "FROM_OTHER BARE", "FROM_OTHER BARE"]);
-    store
-        .set("OTHER", &Scope::Global, Secret::new("v"))
-        .unwrap();
-    assert_eq!(check(), ["PLAIN FROM_OTHER", "BARE", "BARE"]);
 }
 
 #[test]

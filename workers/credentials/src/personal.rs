@@ -56,7 +56,7 @@ pub struct PersonalValues {
 
 impl Personal {
     /// Creates the settings of a server with these personal names; none is added yet.
-    pub(crate) fn new(slots: &[String]) -> Self {
+    pub fn new(slots: &[String]) -> Self {
         Self {
             slots: slots.iter().cloned().collect(),
             ..Self::default()
@@ -64,13 +64,13 @@ impl Personal {
     }
 
     /// Requires that `by` has authorized the gateway at the server.
-    pub(crate) fn authorize(&mut self, by: AuthorizedBy) {
+    pub fn authorize(&mut self, by: AuthorizedBy) {
         self.authorized_by = Some(by);
     }
 
     /// Adds a setting if its template refers to a personal name; other references in the template are looked up now. Returns
     /// false if it refers to no personal name, so that the setting is the same for all principals.
-    pub(crate) fn take(
+    pub fn take(
         &mut self,
         name: &str,
         template: &Template,
@@ -182,7 +182,7 @@ impl Personal {
     }
 
     /// The values of all principals that the server may get.
-    pub(crate) fn of_all(&self, secrets: &PersonalSecrets) -> Vec<Secret> {
+    pub fn of_all(&self, secrets: &PersonalSecrets) -> Vec<Secret> {
         let all = secrets.current.load();
         let own = all.values().flat_map(|own| &**own);
         let own = own.filter(|(key, _)| self.slots.contains(*key));
@@ -190,11 +190,7 @@ impl Personal {
     }
 
     /// The values of a principal that the server may get.
-    pub(crate) fn of_principal(
-        &self,
-        secrets: &PersonalSecrets,
-        principal: Option<&str>,
-    ) -> Vec<Secret> {
+    pub fn of_principal(&self, secrets: &PersonalSecrets, principal: Option<&str>) -> Vec<Secret> {
         let own = principal.and_then(|principal| secrets.of(principal));
         let own = own.iter().flat_map(|own| &**own);
         let own = own.filter(|(key, _)| self.slots.contains(*key));
@@ -265,7 +261,7 @@ fn with_details(mut error: CallError, details: &serde_json::Value) -> CallError 
 }
 
 /// Checks the key `personal` of a server whose settings refer to `used`.
-pub(crate) fn check<'a>(
+pub fn check<'a>(
     personal: &[String],
     used: impl IntoIterator<Item = &'a Template>,
 ) -> Result<(), InvalidServer> {

@@ -74,18 +74,18 @@ struct OwnedValue {
 }
 
 /// The secrets that the currently served namespaces may have, as computed from the owners of the values.
-pub(crate) struct Bound {
+pub struct BoundSecrets {
     /// The secrets without the values that belong to other namespaces.
-    pub(crate) secrets: Secrets,
+    pub secrets: Secrets,
     /// The owners, including new ones.
-    pub(crate) owners: Owners,
+    pub owners: Owners,
     /// Issues about values that a namespace does not get.
-    pub(crate) issues: Vec<(NamespaceName, Issue)>,
+    pub issues: Vec<(NamespaceName, Issue)>,
 }
 
 impl Owners {
     /// A record without owners, although there may be some: values go only to namespaces of the operator's configuration.
-    pub(crate) fn unknown() -> Self {
+    pub fn unknown() -> Self {
         Self {
             incomplete: true,
             ..Self::default()
@@ -93,7 +93,7 @@ impl Owners {
     }
 
     /// Returns true if there may be owners that are not in here.
-    pub(crate) fn is_incomplete(&self) -> bool {
+    pub fn is_incomplete(&self) -> bool {
         self.incomplete
     }
 
@@ -120,12 +120,12 @@ impl Owners {
 
     /// Gives each value to its owner alone, and a value without an owner to the namespace that is served under its scope's
     /// name. `personal` are the servers that ask for personal values.
-    pub(crate) fn bind(
+    pub fn bind(
         &self,
         secrets: &Secrets,
         names: &Names,
         personal: &BTreeSet<NamespaceName>,
-    ) -> Bound {
+    ) -> BoundSecrets {
         let mut owners = Self {
             values: BTreeMap::new(),
             personal: self.personal.clone(),
@@ -174,7 +174,7 @@ impl Owners {
                 }
             }
         }
-        Bound {
+        BoundSecrets {
             secrets: secrets.without(&foreign, refused),
             owners,
             issues,
@@ -355,7 +355,7 @@ mod tests {
         )
     }
 
-    fn has(bound: &Bound) -> bool {
+    fn has(bound: &BoundSecrets) -> bool {
         let own = bound.secrets.for_namespace(&"a".parse().unwrap()).values;
         assert!(own.contains_key("ALL"), "global values stay");
         own.contains_key("KEY")
