@@ -222,6 +222,9 @@ const WORKERS: &[&str] = &[
     // Processes.
     "metrics",
     "process",
+    "requirements",
+    "environment",
+    "worker",
     "repositories",
     // Configured servers of one kind, folders, workers.
     "server_settings",
@@ -230,8 +233,6 @@ const WORKERS: &[&str] = &[
     "aggregate",
     "manifest",
     "scan",
-    "environment",
-    "worker",
     // All namespaces, and changes of them.
     "registry",
     "explain",

@@ -37,7 +37,7 @@ use tooldock_base::names::NamespaceName;
 
 use crate::metrics::ProcessMetrics;
 use crate::process::output::{RecentLines, RecentOutput};
-use crate::scan::NamespaceSource;
+use crate::requirements::Requirements;
 
 use base::Base;
 use installer::Installer;
@@ -75,6 +75,17 @@ impl From<EnvironmentError> for CallError {
     fn from(error: EnvironmentError) -> Self {
         Self::new(CallErrorCode::DependencyError, error.0)
     }
+}
+
+/// Packages of a namespace's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NamespacePackages<'a> {
+    /// The namespace.
+    pub(crate) namespace: &'a NamespaceName,
+    /// Content of its `requirements.txt`.
+    pub(crate) requirements: Option<&'a Requirements>,
+    /// Hash over the files on this machine that the requirements name.
+    pub(crate) files_hash: [u8; 32],
 }
 
 /// Permission to install packages for a namespace.
@@ -187,11 +198,11 @@ impl Environments {
     /// The last output of the installer. `venvs/<ns>` is then as it was.
     pub(crate) async fn prepare(
         &self,
-        source: &NamespaceSource,
+        wanted: NamespacePackages<'_>,
         toolchain: &Toolchain,
         packages: Packages,
     ) -> Result<NamespaceEnvironment, EnvironmentError> {
-        venv::prepare(self, source, toolchain, packages).await
+        venv::prepare(self, wanted, toolchain, packages).await
     }
 
     /// Points `venvs/<ns>` back to the build that serves, after a new build's worker did not come up: otherwise a worker that

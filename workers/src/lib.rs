@@ -34,6 +34,7 @@ pub mod registry;
 pub mod reload;
 pub mod remote;
 pub mod repositories;
+pub(crate) mod requirements;
 pub mod scan;
 pub mod server_settings;
 pub mod servers;

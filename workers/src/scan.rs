@@ -4,8 +4,6 @@
 //! that cannot be used are skipped and reported, and never affect others.
 
 pub(crate) mod ignored;
-mod local;
-mod requirements;
 mod walk;
 
 use std::fs;
@@ -20,19 +18,14 @@ use tooldock_base::precedence::Claim;
 use tooldock_base::tree_file::{self, resolve};
 use tooldock_credentials::secrets::{NamespaceSecrets, Secrets};
 
+use crate::environment::NamespacePackages;
 use crate::manifest::Manifest;
+use crate::requirements::{LocalFiles, REQUIREMENTS_BYTES_MAX, REQUIREMENTS_FILE, Requirements};
 
-pub(crate) use local::LocalFiles;
-pub use requirements::Requirements;
 use walk::Walk;
-
-/// The file with a namespace's dependencies.
-pub const REQUIREMENTS_FILE: &str = "requirements.txt";
 
 /// Maximum number of folders that are served.
 const NAMESPACES_MAX: usize = 10_000;
-/// Maximum size of `requirements.txt`, in bytes.
-const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 
 /// A namespace folder, with the result of the scan.
 #[derive(Debug, Clone)]
@@ -68,6 +61,15 @@ impl NamespaceSource {
     pub(crate) fn secrets(&self, config: &NamespacesConfig, secrets: &Secrets) -> NamespaceSecrets {
         let (limits, ..) = self.manifest.effective_limits(&self.name, config);
         secrets.for_workers(&self.name, limits.global_secrets, &self.manifest.secrets)
+    }
+
+    /// Packages of the namespace's environment.
+    pub(crate) fn packages(&self) -> NamespacePackages<'_> {
+        NamespacePackages {
+            namespace: &self.name,
+            requirements: self.requirements.as_ref(),
+            files_hash: self.packages_hash,
+        }
     }
 
     /// The failed source of a folder that is gone, or has no Python file any more, while its namespace is served.
@@ -369,6 +371,26 @@ mod tests {
 
     fn names(sources: &[NamespaceSource]) -> Vec<&str> {
         sources.iter().map(|source| source.name.as_str()).collect()
+    }
+
+    #[test]
+    fn an_edited_tool_installs_nothing() {
+        for requirements in ["httpx\n", "-r base.txt\n"] {
+            let files = [
+                ("ns/tool.py", "a = 1"),
+                ("ns/requirements.txt", requirements),
+                ("ns/base.txt", "httpx\n"),
+            ];
+            let tree = Tree::new(&files);
+            let plain = tree.one();
+            tree.write("ns/tool.py", "a = 2");
+            let edited = tree.one();
+            assert_ne!(plain.files_hash, edited.files_hash);
+            assert_eq!(plain.packages(), edited.packages());
+            tree.write("ns/base.txt", "httpx2\n");
+            let follows = requirements.starts_with("-r");
+            assert_eq!(plain.packages() != tree.one().packages(), follows);
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -88,9 +88,8 @@ pub struct WorkerSpec {
     pub tools_dir: PathBuf,
     /// True if a function that is named like its file is a tool.
     pub vault_style: bool,
-    /// The [`crate::scan::NamespaceSource::files_hash`] with which the worker was started. A later process is only started
-    /// from files with this hash. `None`: not compared.
-    pub files_hash: Option<[u8; 32]>,
+    /// The files that the worker was started from. A later process is only started from equal files. `None`: not compared.
+    pub files_hash: Option<FilesHash>,
     /// `<ns>.sock`: the name to which the worker renames its own socket; at most 100 bytes long. Further processes have
     /// `<ns>.p1.sock` and so on.
     pub socket: PathBuf,
@@ -108,6 +107,15 @@ pub struct WorkerSpec {
     pub drain: Duration,
     /// Maximum silence of a process, heartbeats included, before it counts as hung and is replaced.
     pub silence: Duration,
+}
+
+/// Hash over the files of a namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct FilesHash {
+    /// The hash when the worker was started.
+    pub value: [u8; 32],
+    /// The present hash of a namespace folder; `None` if no namespace is there. Blocking.
+    pub now: fn(&Path) -> Option<[u8; 32]>,
 }
 
 /// The common dependencies of a gateway's workers.

@@ -20,11 +20,11 @@ use super::installer::Step;
 use super::interpreter::find_program;
 use super::lock::FileLock;
 use super::{
-    EnvironmentError, Environments, LOCAL_STEP, Packages, Toolchain, blocking, empty,
-    is_switch_leftover, stamp, switch_symlink, turn,
+    EnvironmentError, Environments, LOCAL_STEP, NamespacePackages, Packages, Toolchain, blocking,
+    empty, is_switch_leftover, stamp, switch_symlink, turn,
 };
 use crate::process::Priority;
-use crate::scan::{LocalFiles, NamespaceSource, REQUIREMENTS_FILE, Requirements};
+use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements};
 
 /// File with the paths of runtime and base environment. Its name sorts behind most others, so that paths from `.pth` files of
 /// packages come first.
@@ -46,16 +46,13 @@ pub(crate) struct NamespaceEnvironment {
 
 pub(super) async fn prepare(
     environments: &Environments,
-    source: &NamespaceSource,
+    wanted: NamespacePackages<'_>,
     toolchain: &Toolchain,
     packages: Packages,
 ) -> Result<NamespaceEnvironment, EnvironmentError> {
-    let name = &source.name;
-    let requirements = source
-        .requirements
-        .as_ref()
-        .filter(|file| file.asks_for_packages());
-    let key = build_key(source, requirements, &toolchain.interpreter.id);
+    let name = wanted.namespace;
+    let requirements = wanted.requirements.filter(|file| file.asks_for_packages());
+    let key = build_key(requirements, &wanted.files_hash, &toolchain.interpreter.id);
     let builds = environments.data.builds_dir();
     let build = builds.join(format!("{name}-{key}"));
     let site_packages = build.join(&toolchain.interpreter.site_packages);
@@ -124,15 +121,15 @@ pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
 
 /// Key of a build: with an equal key the same build is used.
 fn build_key(
-    source: &NamespaceSource,
     requirements: Option<&Requirements>,
+    files_hash: &[u8; 32],
     interpreter: &str,
 ) -> String {
     let mut key = format!("1\0{interpreter}");
     if let Some(requirements) = requirements {
         key = format!("{key}\0{}", requirements.text);
         if requirements.refers_to_files() {
-            key = format!("{key}\0{}", hex(&source.packages_hash));
+            key = format!("{key}\0{}", hex(files_hash));
         }
     }
     short_hash(key.as_bytes())
@@ -460,54 +457,28 @@ fn remove_unused(
 mod tests {
     use super::*;
 
-    fn source(requirements: Option<&str>) -> NamespaceSource {
-        NamespaceSource {
-            name: "ns".parse().unwrap(),
-            dir: "/t/ns".into(),
-            has_python: true,
-            manifest: Default::default(),
-            requirements: requirements.map(|text| Requirements {
-                path: "/t/ns/requirements.txt".into(),
-                text: text.into(),
-            }),
-            issues: Vec::new(),
-            failure: None,
-            files_hash: [7; 32],
-            packages_hash: [7; 32],
-            files_version: [7; 32],
-        }
-    }
-
-    fn key_of(source: &NamespaceSource, interpreter: &str) -> String {
-        build_key(source, source.requirements.as_ref(), interpreter)
+    fn key_of(requirements: Option<&str>, files_hash: [u8; 32], interpreter: &str) -> String {
+        let requirements = requirements.map(|text| Requirements {
+            path: "/t/ns/requirements.txt".into(),
+            text: text.into(),
+        });
+        build_key(requirements.as_ref(), &files_hash, interpreter)
     }
 
     #[test]
     fn the_key_follows_requirements_and_interpreter_and_nothing_else() {
-        let plain = source(Some("httpx\n"));
-        let mut edited = source(Some("httpx\n"));
-        edited.files_hash = [8; 32];
-        assert_eq!(
-            key_of(&plain, "py"),
-            key_of(&edited, "py"),
-            "an edited tool installs nothing"
-        );
-        assert_ne!(key_of(&plain, "py"), key_of(&plain, "other"));
-        assert_ne!(
-            key_of(&plain, "py"),
-            key_of(&source(Some("httpx>=1\n")), "py")
-        );
-        assert_ne!(key_of(&plain, "py"), key_of(&source(None), "py"));
+        let plain = key_of(Some("httpx\n"), [7; 32], "py");
+        assert_eq!(plain, key_of(Some("httpx\n"), [8; 32], "py"));
+        assert_ne!(plain, key_of(Some("httpx\n"), [7; 32], "other"));
+        assert_ne!(plain, key_of(Some("httpx>=1\n"), [7; 32], "py"));
+        assert_ne!(plain, key_of(None, [7; 32], "py"));
     }
 
     #[test]
     fn requirements_that_name_files_follow_those_and_no_tool() {
-        let mut edited = source(Some("-r base.txt"));
-        let before = key_of(&edited, "py");
-        edited.files_hash = [8; 32];
-        assert_eq!(key_of(&edited, "py"), before);
-        edited.packages_hash = [8; 32];
-        assert_ne!(key_of(&edited, "py"), before);
+        let before = key_of(Some("-r base.txt"), [7; 32], "py");
+        assert_eq!(key_of(Some("-r base.txt"), [7; 32], "py"), before);
+        assert_ne!(key_of(Some("-r base.txt"), [8; 32], "py"), before);
     }
 
     #[tokio::test]

@@ -21,7 +21,8 @@ use super::package::{PackageSpec, normal_name};
 use super::{NotDone, Workspace, blocking, leftovers};
 use crate::environment::{LockOf, Packages};
 use crate::process::output::RecentLines;
-use crate::scan::{self, NamespaceSource, REQUIREMENTS_FILE, Requirements, read_requirements};
+use crate::requirements::{REQUIREMENTS_FILE, Requirements};
+use crate::scan::{self, NamespaceSource, read_requirements};
 
 /// Maximum number of lines in a `requirements.txt` that a manager adds a requirement to.
 const LINES_MAX: usize = 500;
@@ -176,7 +177,7 @@ impl Workspace {
             };
             let packages = Packages::Install;
             self.environments
-                .prepare(source, &toolchain, packages)
+                .prepare(source.packages(), &toolchain, packages)
                 .await
         };
         Ok(match installed.await {

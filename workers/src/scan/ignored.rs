@@ -10,8 +10,8 @@ use toml::Table;
 use tooldock_base::issue::Issue;
 use tooldock_base::tree_file;
 
-use super::local::{LocalFiles, Use};
-use super::{REQUIREMENTS_FILE, Requirements, namespace_at};
+use super::namespace_at;
+use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements, Use};
 
 /// The code of an [`Issue`] about a folder without tools.
 pub(crate) const EMPTY: &str = "empty_namespace";

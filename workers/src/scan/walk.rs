@@ -16,10 +16,8 @@ use tooldock_base::issue::Issue;
 use tooldock_base::regular_file;
 use tooldock_base::tree_file::{self, TreeFileError};
 
-use super::REQUIREMENTS_BYTES_MAX;
-use super::local::{LocalFiles, Use};
-use super::requirements::is_archive;
 use crate::manifest::MANIFEST_FILE;
+use crate::requirements::{LocalFiles, REQUIREMENTS_BYTES_MAX, Use, is_archive};
 
 /// Maximum number of sources of one namespace whose changes are noticed.
 const FILES_MAX: usize = 10_000;

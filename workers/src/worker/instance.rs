@@ -25,7 +25,6 @@ use super::{Declarations, WorkerHost, WorkerSpec};
 use crate::metrics::NamespaceMetrics;
 use crate::process::output::{Divert, OutputLimit, Pump, Stream};
 use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
-use crate::scan;
 
 /// Maximum time for a process to end after it was asked to.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -161,8 +160,8 @@ impl Instance {
             return false;
         };
         let folder = self.spec.tools_dir.clone();
-        let now = tokio::task::spawn_blocking(move || scan::files_hash(&folder)).await;
-        !matches!(now, Ok(Some(now)) if now == started_with)
+        let now = tokio::task::spawn_blocking(move || (started_with.now)(&folder)).await;
+        !matches!(now, Ok(Some(now)) if now == started_with.value)
     }
 
     fn process(&self) -> ProcessSpec {

@@ -14,8 +14,8 @@ use crate::process::variables::worker_variables;
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
-use crate::scan::files_version;
-use crate::worker::{Declarations, Worker, WorkerSpec};
+use crate::scan::{files_hash, files_version};
+use crate::worker::{Declarations, FilesHash, Worker, WorkerSpec};
 
 /// Shortest time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);
@@ -69,7 +69,7 @@ pub(super) async fn bring_up(
     let result = async {
         let prepared = reloader
             .environments
-            .prepare(&wanted.source, &toolchain, packages)
+            .prepare(wanted.source.packages(), &toolchain, packages)
             .await?;
         synced = prepared.synced;
         boot(&reloader, &toolchain, &wanted, prepared).await
@@ -110,7 +110,10 @@ async fn boot(
         venv: prepared.venv,
         tools_dir: wanted.source.dir.clone(),
         vault_style: wanted.source.manifest.vault_style,
-        files_hash: Some(wanted.source.files_hash),
+        files_hash: Some(FilesHash {
+            value: wanted.source.files_hash,
+            now: files_hash,
+        }),
         socket,
         environment,
         hidden: wanted.hidden(),

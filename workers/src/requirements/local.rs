@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tooldock_base::regular_file;
 
-use super::REQUIREMENTS_BYTES_MAX;
-use super::requirements::{LocalRequirement, named};
+use super::{LocalRequirement, REQUIREMENTS_BYTES_MAX, named};
 use crate::process::variables::installer_variables;
 
 /// Maximum number of lists in one namespace. More are refused.

@@ -1,7 +1,17 @@
 //! A `requirements.txt`, parsed only for the other files that it depends on: lists, local packages, wheels, folders of
 //! wheels. All other meaning of a line is left to the installer.
 
+mod local;
+
 use std::path::PathBuf;
+
+pub(crate) use local::{LocalFiles, Use};
+
+/// The file with a namespace's dependencies.
+pub const REQUIREMENTS_FILE: &str = "requirements.txt";
+
+/// Maximum size of `requirements.txt`, in bytes.
+pub(crate) const REQUIREMENTS_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Content of a `requirements.txt`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +24,7 @@ pub struct Requirements {
 
 /// A file or folder on this machine that a line of requirements names, as it is spelled there.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum LocalRequirement {
+enum LocalRequirement {
     /// Another list of requirements or constraints; relative to the list that names it.
     List(String),
     /// A package's folder, a wheel or an archive; relative to the namespace's folder.
@@ -45,7 +55,7 @@ const LINE_ENDS: [char; 10] = [
 ];
 
 /// The files and folders of this machine that the lines of a list name, in their order.
-pub(super) fn named(text: &str) -> Vec<LocalRequirement> {
+fn named(text: &str) -> Vec<LocalRequirement> {
     let text = text.trim_start_matches('\u{feff}');
     let joined = text.replace("\\\r\n", "").replace("\\\n", "");
     joined.split(LINE_ENDS).flat_map(named_by).collect()
@@ -179,7 +189,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Returns true if a file of this name is a wheel or a source archive.
-pub(super) fn is_archive(text: &str) -> bool {
+pub(crate) fn is_archive(text: &str) -> bool {
     const ENDINGS: [&str; 7] = [
         ".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz",
     ];
