@@ -66,7 +66,7 @@ skip = echo "skipped: $(1)"; echo "$(1)" >>"$${TEST_SKIPPED:-/dev/null}"
 
 .PHONY: test-fast
 test-fast: prerequisites ## unit tests alone, without network and Node: two minutes once built (a filter: make test-fast TESTS='mcp::')
-	cargo build --quiet --package tooldock-workers --bins --locked
+	cargo build --quiet --package tooldock-process --bins --locked
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		cargo nextest run --workspace --lib --bins --locked --no-fail-fast $(TESTS); \
 	else \

@@ -15,7 +15,7 @@ use slab::Slab;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::worker::Notice;
+use tooldock_process::worker::Notice;
 
 use crate::replicas::Replicas;
 use crate::session::Session;

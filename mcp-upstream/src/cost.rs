@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use tokio::runtime::{Builder, Runtime};
 use tooldock_base::error::CallError;
+use tooldock_process::worker::{CallSink, ToolReply, WorkerCall};
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::{CallSink, ToolReply, WorkerCall};
 
 use crate::engine::{UpstreamReply, Work};
 use crate::jsonrpc;

@@ -23,8 +23,8 @@ use tooldock_base::budget::Budget;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::grant::Grant;
 use tooldock_base::names::NamespaceName;
+use tooldock_process::worker::ToolReply;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
-use tooldock_workers::worker::ToolReply;
 
 use crate::audit::{AuditSender, Transport};
 use crate::broadcast::Audience;

@@ -40,7 +40,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
+use tooldock_process::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 
 use crate::jsonrpc::Response;
 

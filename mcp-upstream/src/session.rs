@@ -31,7 +31,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use crate::interaction::{AnswerFate, Interaction, SessionInteractions};
 use crate::jsonrpc::Response;

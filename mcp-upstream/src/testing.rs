@@ -29,10 +29,10 @@ use tooldock_base::route::RouteId;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::scope::ScopeTable;
 use tooldock_base::tool::Tool;
+use tooldock_process::metrics::WorkerMetrics;
+use tooldock_process::worker::Operation;
 use tooldock_workers::external::ProcessHost;
-use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{self, Namespace, Registry, SecretsStatus, Snapshot};
-use tooldock_workers::worker::Operation;
 
 use crate::audit::Audit;
 use crate::broadcast::Audience;

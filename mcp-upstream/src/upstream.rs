@@ -27,7 +27,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
 use tooldock_workers::registry::Namespace;
 
 use crate::broadcast::Filter;

@@ -52,9 +52,9 @@ use tooldock_base::scope::ScopeTable;
 use tooldock_base::secret::Secret;
 use tooldock_base::yaml::Value;
 use tooldock_filters::config::AdmissionConfig;
+use tooldock_process::repositories::BuilderConfig;
 use tooldock_upstream::session::config::{SessionsConfig, StoreConfig};
 use tooldock_workers::aggregate::AggregatesConfig;
-use tooldock_workers::repositories::BuilderConfig;
 use tooldock_workers::servers::ServersConfig;
 
 pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use anyhow::ensure;
-use tooldock_workers::process::open_files;
+use tooldock_process::child::open_files;
 
 /// Minimum of the limit on open files. The gateway does not start with less, as nothing would be left beside the
 /// reserve.

@@ -10,8 +10,8 @@ use tooldock_base::key_maker::{InvalidKeyId, KeyId};
 use tooldock_credentials::keys::{
     KeyKind, KeyRecord, KeyState, KeyStore, KeysError, MadeKey, NewKey,
 };
+use tooldock_process::child::output::printable_text;
 use tooldock_workers::explain::Reach;
-use tooldock_workers::process::output::printable_text;
 
 use crate::cli::{KeysArgs, KeysCommand, NewKeyArgs};
 use crate::config::{self, Effective};

@@ -147,7 +147,7 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new()
         .with_default(ours.min(LevelFilter::WARN))
         .with_target("tooldock", ours)
-        // The output of tools; see `tooldock_workers::process::output`.
+        // The output of tools; see `tooldock_process::child::output`.
         .with_target("worker_output", ours)
 }
 
@@ -164,7 +164,7 @@ mod tests {
             "tooldock::serve",
             "tooldock_filters",
             "tooldock_upstream::engine",
-            "tooldock_workers::worker",
+            "tooldock_process::worker",
             "tooldock_base::data_dir",
         ] {
             assert!(filter.would_enable(target, &Level::DEBUG), "{target}");

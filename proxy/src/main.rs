@@ -66,12 +66,12 @@ use crate::config::{
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    tooldock_workers::process::hide_from_tools();
+    tooldock_process::child::hide_from_tools();
     // Tested before any other work: a guard runs beside every child process, and must use little memory.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == "__guard" => {
-            return tooldock_workers::process::guard::main(arguments);
+            return tooldock_process::child::guard::main(arguments);
         }
         Some(first) if first == "__builder" => return tooldock_builder::main(),
         _ => {}

@@ -7,10 +7,10 @@ use tooldock_filters::origin::OriginPattern;
 use tooldock_base::data_dir::DataDir;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{SecretNames, SecretStore};
+use tooldock_process::repositories;
 use tooldock_upstream::WebFacts;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
 use tooldock_workers::manage::Workspace;
-use tooldock_workers::repositories;
 
 use crate::config::{Effective, ProfileName};
 

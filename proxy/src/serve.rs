@@ -23,6 +23,11 @@ use tooldock_base::listening;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{AuthorizationStore, SecretSource as _, SecretStore};
+use tooldock_process::child::output::RecentOutput;
+use tooldock_process::child::{self, left_behind};
+use tooldock_process::metrics::WorkerMetrics;
+use tooldock_process::repositories::{Builder, BuilderHost};
+use tooldock_process::worker::WorkerHost;
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::management::Management;
@@ -32,13 +37,8 @@ use tooldock_upstream::metrics::breakdown::Breakdown;
 use tooldock_upstream::{OwnCore, Pages, Service, ServiceParts};
 use tooldock_workers::external::{ProcessHost, check_servers_file};
 use tooldock_workers::manage::Workspace;
-use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::process::output::RecentOutput;
-use tooldock_workers::process::{self, left_behind};
 use tooldock_workers::registry::Registry;
 use tooldock_workers::reload::{ReloadMetrics, Reloader, VaultFolder};
-use tooldock_workers::repositories::{Builder, BuilderHost};
-use tooldock_workers::worker::WorkerHost;
 
 use crate::access_log::AccessLog;
 use crate::check;
@@ -817,7 +817,7 @@ fn control_runtime() -> anyhow::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control")
-        .on_thread_start(process::give_way)
+        .on_thread_start(child::give_way)
         .enable_all()
         .build()
         .context("the control runtime")

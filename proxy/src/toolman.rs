@@ -22,6 +22,7 @@ use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_credentials::secrets::Secrets;
+use tooldock_process::metrics::WorkerMetrics;
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::caller::{Caller, Visibility};
 use tooldock_upstream::engine::{CountedBy, ExhaustedLimit, Limiter};
@@ -34,7 +35,6 @@ use tooldock_upstream::session::config::SessionsConfig;
 use tooldock_upstream::{ConversationEnd, Service, ServiceParts};
 use tooldock_workers::aggregate::{self, ActivationScope, AggregateSpec, ServedOver};
 use tooldock_workers::external::ProcessHost;
-use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::reload::{Surroundings, aggregate_namespace};
 

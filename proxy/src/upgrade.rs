@@ -26,7 +26,7 @@ use anyhow::anyhow;
 use tokio::sync::mpsc;
 use tooldock_base::data_dir::replica_file_name;
 use tooldock_base::gateway_process::GatewayProcess;
-use tooldock_workers::process::left_behind;
+use tooldock_process::child::left_behind;
 
 use self::channel::{Channel, ChannelListener};
 use crate::config::{Effective, ListenAddress, Role};

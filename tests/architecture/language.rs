@@ -114,6 +114,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
         "workers/base/src",
         "workers/builder/src",
         "workers/credentials/src",
+        "workers/process/src",
         "workers/src",
     ];
     for folder in folders {

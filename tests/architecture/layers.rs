@@ -18,6 +18,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("workers/base/src/lib.rs", BASE),
     ("workers/builder/src/lib.rs", BUILDER),
     ("workers/credentials/src/lib.rs", CREDENTIALS),
+    ("workers/process/src/lib.rs", PROCESS),
     ("workers/src/lib.rs", WORKERS),
 ];
 
@@ -218,15 +219,17 @@ const BASE: &[&str] = &[
 
 const CREDENTIALS: &[&str] = &["keys", "secrets", "personal"];
 
-const WORKERS: &[&str] = &[
-    // Processes.
+const PROCESS: &[&str] = &[
     "metrics",
-    "process",
+    "child",
     "requirements",
     "environment",
     "worker",
     "repositories",
-    // Configured servers of one kind, folders, workers.
+];
+
+const WORKERS: &[&str] = &[
+    // Configured servers of one kind, folders.
     "server_settings",
     "external",
     "remote",

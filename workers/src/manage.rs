@@ -27,10 +27,10 @@ use tooldock_base::data_dir::DataDir;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Names;
+use tooldock_process::environment::{Environments, FileLock};
+use tooldock_process::metrics::WorkerMetrics;
 
 use crate::aggregate::AggregatesConfig;
-use crate::environment::{Environments, FileLock};
-use crate::metrics::WorkerMetrics;
 use crate::servers::ServersConfig;
 
 pub use file_name::{InvalidToolFileName, InvalidToolFileVersion, ToolFileName, ToolFileVersion};

@@ -26,10 +26,10 @@ use tooldock_base::resource::{Resource, ResourceTemplate};
 use tooldock_base::tool::Tool;
 use tooldock_base::worker_state::WorkerState;
 use tooldock_credentials::secrets::PersonalSecrets;
+use tooldock_process::worker::{SourceFile, Worker};
 
 use crate::external::ExternalServer;
 use crate::remote::RemoteServer;
-use crate::worker::{SourceFile, Worker};
 
 pub use aggregate::{Aggregate, AggregateMember};
 use startup::Startup;

@@ -44,14 +44,14 @@ use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{DATA_FILE, Names};
 use tooldock_credentials::secrets::{RecordedOwners, SecretSource, Secrets};
+use tooldock_process::environment::Environments;
+use tooldock_process::worker::{Worker, WorkerHost, WorkerSpec};
 
 use crate::aggregate::AggregatesConfig;
-use crate::environment::Environments;
 use crate::external::ServersFile;
 use crate::registry::startup::ExpectedNamespaces;
 use crate::registry::{Registry, UpstreamKind};
 use crate::servers::{ServersConfig, configured};
-use crate::worker::{Worker, WorkerHost, WorkerSpec};
 
 pub use aggregate::{Surroundings, namespace as aggregate_namespace};
 use external::{is_same as same_namespace, namespace as of_external};

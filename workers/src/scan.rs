@@ -17,10 +17,12 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Claim;
 use tooldock_base::tree_file::{self, resolve};
 use tooldock_credentials::secrets::{NamespaceSecrets, Secrets};
+use tooldock_process::environment::NamespacePackages;
+use tooldock_process::requirements::{
+    LocalFiles, REQUIREMENTS_BYTES_MAX, REQUIREMENTS_FILE, Requirements,
+};
 
-use crate::environment::NamespacePackages;
 use crate::manifest::Manifest;
-use crate::requirements::{LocalFiles, REQUIREMENTS_BYTES_MAX, REQUIREMENTS_FILE, Requirements};
 
 use walk::Walk;
 

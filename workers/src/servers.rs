@@ -27,11 +27,11 @@ use tooldock_base::server_failure::{ExternalFailure, FOREIGN, INVALID, InvalidSe
 use tooldock_base::template::{NoValue, Sources, Template};
 use tooldock_credentials::personal::Personal;
 use tooldock_credentials::secrets::{OWNERS_FILE, Secrets};
+use tooldock_process::child::variables::server_variables;
 
 use crate::external::{
     ExternalServer, ServersFile, StdioServerConfig, StdioServersConfig, StdioSpec,
 };
-use crate::process::variables::server_variables;
 use crate::registry::{SecretsStatus, UpstreamKind};
 use crate::remote::{self, RemoteServer, RemoteServerConfig, RemoteServersConfig};
 

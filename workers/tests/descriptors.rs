@@ -10,10 +10,13 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
+use tooldock_process::metrics::WorkerMetrics;
 use tooldock_workers::external::{
     ExternalServer, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
-use tooldock_workers::metrics::WorkerMetrics;
+
+#[path = "../process/tests/support/beside.rs"]
+mod beside;
 
 const ROUNDS: usize = 200;
 /// Rounds at once.
@@ -83,7 +86,7 @@ async fn round(number: usize, host: ProcessHost) {
 async fn two_hundred_starts_and_ends_of_every_kind_leave_no_descriptor_open() {
     let exported = prometheus::Registry::new();
     let host = ProcessHost {
-        guard: env!("CARGO_BIN_EXE_tooldock-test-guard").into(),
+        guard: beside::guard(),
         control: tokio::runtime::Handle::current(),
         runtimes: Arc::new(Runtimes::new()),
         metrics: Arc::new(WorkerMetrics::new(&exported).unwrap()),

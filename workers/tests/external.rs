@@ -25,24 +25,27 @@ use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
 use tooldock_base::yaml;
 use tooldock_credentials::secrets::{SecretSource, Secrets, SecretsError};
+use tooldock_process::child::Exit;
+use tooldock_process::child::left_behind::end_left_behind;
+use tooldock_process::metrics::WorkerMetrics;
+use tooldock_process::worker::WorkerHost;
 use tooldock_workers::external::{
     ExternalServer, ProcessHost, ServerProcess, StdioServersConfig, StdioSettings, StdioSpec,
 };
-use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::process::Exit;
-use tooldock_workers::process::left_behind::end_left_behind;
 use tooldock_workers::registry::{Namespace, Registry, SecretsStatus, UpstreamKind};
 use tooldock_workers::reload::{ReloadMetrics, ReloadReport, Reloader};
 use tooldock_workers::servers::ServersConfig;
-use tooldock_workers::worker::WorkerHost;
 
-#[path = "support/logged.rs"]
+#[path = "../process/tests/support/beside.rs"]
+mod beside;
+#[path = "../process/tests/support/logged.rs"]
 mod logged;
-#[path = "support/programs.rs"]
+#[path = "../process/tests/support/programs.rs"]
 mod programs;
 
+use beside::guard;
 use logged::Logged;
-use programs::{DEADLINE, guard, python, within};
+use programs::{DEADLINE, python, within};
 
 /// Prints its pid and arguments, then sends every line back, and ends with its input. By its arguments it also starts a
 /// grandchild that detaches itself, ignores signals, or prints a lot.

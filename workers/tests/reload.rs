@@ -22,12 +22,15 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
 use tooldock_credentials::secrets::{SecretSource, Secrets, SecretsError};
-use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
-use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
-use tooldock_workers::worker::{
+use tooldock_process::metrics::WorkerMetrics;
+use tooldock_process::worker::{
     Ask, CallEvent, CallSink, Operation, Worker, WorkerCall, WorkerHost,
 };
+use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
+use tooldock_workers::reload::{ReloadError, ReloadMetrics, ReloadReport, Reloader};
+
+#[path = "../process/tests/support/beside.rs"]
+mod beside;
 
 const TOOL: &str = "from fastmcp.tools import tool\nimport os, sys\n";
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -84,7 +87,7 @@ impl House {
         runtimes.provide(vec![tokio::runtime::Handle::current()]);
         let host = Arc::new(WorkerHost {
             output: Default::default(),
-            guard: env!("CARGO_BIN_EXE_tooldock-test-guard").into(),
+            guard: beside::guard(),
             config: config.clone(),
             runtimes,
             metrics: Arc::new(WorkerMetrics::unregistered()),

@@ -8,7 +8,7 @@ use memchr::memmem::Finder;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
+use tooldock_process::worker::{AskMethod, OPEN_QUESTIONS_MAX, Question};
 
 use crate::jsonrpc::spans;
 use crate::jsonrpc::{Key, Request, entries};

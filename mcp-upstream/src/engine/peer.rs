@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tooldock_base::answers::AnswerAccount;
-use tooldock_workers::worker::{CallSink, LogLevel};
+use tooldock_process::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
 use super::{CallSecrets, EventSender, PeerEvent};

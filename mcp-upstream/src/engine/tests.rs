@@ -5,8 +5,8 @@ use bytes::Bytes;
 use tooldock_base::answers::AnswerBudget;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::gate::Gate;
+use tooldock_process::worker::Operation;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::Operation;
 
 use super::*;
 use crate::audit::{Audit, AuditConfig};

@@ -1,7 +1,7 @@
 //! Writes a tool's value as the result of `tools/call`: content blocks and `structuredContent`, spliced, never decoded.
 
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::ToolReply;
+use tooldock_process::worker::ToolReply;
 
 use super::{ResultFormat, ResultWriter, escape};
 use crate::call_error;

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{Ask, Question, Replier};
+use tooldock_process::worker::{Ask, Question, Replier};
 
 use super::{OpenQuestionGuard, ask_failed, missing_capability};
 use crate::jsonrpc::{self, Response, ResponseOutcome, ServerRequest, spans};

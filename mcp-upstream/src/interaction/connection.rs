@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::watch;
-use tooldock_workers::worker::AskMethod;
+use tooldock_process::worker::AskMethod;
 
 use super::{EARLY_MAX, Interaction};
 use crate::jsonrpc::{Key, Members, Notification, RawId, ServerRequest};

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tokio::task::coop::cooperative;
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::{Interaction, TakenBack, ask_failed};
 

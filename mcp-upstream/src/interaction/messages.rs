@@ -2,7 +2,7 @@
 //! and their withdrawal. Each is one line of JSON, spliced from spans and never decoded.
 
 use bytes::Bytes;
-use tooldock_workers::worker::{LogLevel, Question};
+use tooldock_process::worker::{LogLevel, Question};
 
 use super::PeerEvent;
 use crate::jsonrpc::splice;
@@ -99,7 +99,7 @@ fn log(params: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tooldock_workers::worker::AskMethod;
+    use tooldock_process::worker::AskMethod;
 
     use super::*;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_process::worker::ToolReply;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::ToolReply;
 
 use crate::engine::UpstreamReply;
 use crate::jsonrpc::{ResponseOutcome, few_entries, spans};

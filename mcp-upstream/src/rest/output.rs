@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json as value};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::process::output::{RecentLine, SHOWN_LINES, SHOWN_LINES_MAX};
+use tooldock_process::child::output::{RecentLine, SHOWN_LINES, SHOWN_LINES_MAX};
 use tooldock_workers::registry::{UpstreamKind, startup};
 
 use super::json;

@@ -11,8 +11,8 @@ use tooldock_base::config::Limits;
 use tooldock_base::policy::ToolPolicy;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::secret::Secret;
+use tooldock_process::metrics::WorkerMetrics;
 use tooldock_workers::external::{ExternalServer, StdioSettings, StdioSpec};
-use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::server_settings::Isolation;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::Affinity;
 use super::client::{self, ClientFacts, TooMuch};

@@ -14,11 +14,11 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_credentials::personal::{Personal, PersonalValues};
 use tooldock_credentials::secrets::PersonalSecrets;
+use tooldock_process::child::Exit;
+use tooldock_process::child::output::RecentLines;
 use tooldock_workers::external::{
     ExternalServer, InstallStep, NotInstalled, ProcessHost, ServerProcess, StdioSettings, StdioSpec,
 };
-use tooldock_workers::process::Exit;
-use tooldock_workers::process::output::RecentLines;
 use tooldock_workers::remote::{BackendId, RemoteServer};
 use tooldock_workers::server_settings::{Isolation, ListMode};
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use serde_json::value::RawValue;
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use crate::protocol::ProtocolVersion;
 use crate::replicas::tests::announcement;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
+use tooldock_process::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
 use super::script;
 use crate::engine::Work;

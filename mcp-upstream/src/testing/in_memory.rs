@@ -13,8 +13,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_process::worker::{LogLevel, ToolReply};
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::{LogLevel, ToolReply};
 
 use super::script;
 use crate::broadcast::Filter;

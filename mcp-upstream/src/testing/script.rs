@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tooldock_base::error::CallError;
-use tooldock_workers::worker::{
+use tooldock_process::worker::{
     Answers, Ask, AskMethod, CallEvent, CallSink, Notice, Question, Replier,
 };
 

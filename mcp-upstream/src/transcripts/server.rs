@@ -13,8 +13,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tooldock_base::error::CallError;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::LogLevel;
 
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{Notification, Request, ResponseOutcome, RpcError, ServerRequest};

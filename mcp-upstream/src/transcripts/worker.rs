@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tooldock_base::error::CallError;
+use tooldock_process::worker::{CallSink, Operation, ToolReply, WorkerCall};
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
 use crate::engine::Work;
 use crate::testing::FakeBackend;

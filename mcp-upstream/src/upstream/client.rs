@@ -21,9 +21,9 @@ use bytes::Bytes;
 use tokio::sync::watch::Receiver;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::json;
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
-use tooldock_workers::worker::LogLevel;
 
 use super::health::ServerHealth;
 use super::{

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::LogLevel;
 
 use super::Upstream;
 use crate::audit::Transport;

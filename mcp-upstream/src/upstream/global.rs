@@ -21,8 +21,8 @@ use tooldock_base::gate::Gate;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::parking::Parking;
 use tooldock_base::policy::ToolPolicy;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::{Attachment, Namespace, Registry, SecretsStatus, UpstreamKind};
-use tooldock_workers::worker::LogLevel;
 
 use super::worker::describe;
 use super::{

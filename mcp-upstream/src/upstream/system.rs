@@ -32,10 +32,10 @@ use tooldock_base::parking::Parking;
 use tooldock_base::policy::ToolPolicy;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::SecretNames;
+use tooldock_process::repositories::Builder;
+use tooldock_process::worker::{CallSink, Operation, ToolReply, WorkerCall};
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
-use tooldock_workers::repositories::Builder;
-use tooldock_workers::worker::{CallSink, Operation, ToolReply, WorkerCall};
 
 use super::worker::WorkerPort;
 use crate::engine::{UpstreamReply, Work, unknown_tool};

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
+use tooldock_process::worker::Operation;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
-use tooldock_workers::worker::Operation;
 
 use super::{
     CallContext, IncomingRequest, Listening, PreparedRequest, SessionChanges, Soon, ToolsWait,

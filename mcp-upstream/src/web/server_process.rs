@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::sleep;
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, capitalised, json_of};

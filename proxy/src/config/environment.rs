@@ -422,8 +422,8 @@ mod tests {
 
     use bytesize::ByteSize;
     use tooldock_base::secret::Secret;
+    use tooldock_process::repositories::GitScheme;
     use tooldock_upstream::protocol::ProtocolVersion;
-    use tooldock_workers::repositories::GitScheme;
 
     use tooldock_base::yaml;
 

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use tooldock_base::regular_file;
-use tooldock_workers::repositories::{Analysis, FoundTool};
+use tooldock_process::repositories::{Analysis, FoundTool};
 use tree_sitter::{ParseOptions, ParseState, Parser};
 
 use crate::progress::{Show, step};

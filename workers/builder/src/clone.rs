@@ -15,7 +15,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use tooldock_workers::repositories::{BuilderConfig, BuilderError, GitScheme, Progress};
+use tooldock_process::repositories::{BuilderConfig, BuilderError, GitScheme, Progress};
 
 use crate::progress::{Show, step};
 use crate::source::Repository;

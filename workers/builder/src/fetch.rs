@@ -7,7 +7,7 @@ mod npm;
 mod pypi;
 
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
-use tooldock_workers::repositories::{BuilderConfig, BuilderError, BuilderErrorCode};
+use tooldock_process::repositories::{BuilderConfig, BuilderError, BuilderErrorCode};
 
 use crate::http::{Client, Registries};
 use crate::progress::{Show, step};

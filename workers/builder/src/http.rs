@@ -11,7 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tooldock_base::address::is_public;
-use tooldock_workers::repositories::{BuilderConfig, BuilderError};
+use tooldock_process::repositories::{BuilderConfig, BuilderError};
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::Uri;

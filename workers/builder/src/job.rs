@@ -6,8 +6,8 @@ use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
 
 use rustix::process::{Resource, Rlimit, nice, setrlimit};
-use tooldock_workers::repositories::store::TreeSource;
-use tooldock_workers::repositories::{
+use tooldock_process::repositories::store::TreeSource;
+use tooldock_process::repositories::{
     Analysis, BuilderConfig, BuilderError, BuilderLine, BuilderRequest, Task,
 };
 

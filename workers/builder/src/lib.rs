@@ -10,7 +10,7 @@
 //!  └─ analysis                    tools, dependencies, hosts and secrets, by a parser for each language
 //! ```
 //!
-//! The gateway's side is [`tooldock_workers::repositories`]: it starts the process and holds the messages between both. Only the
+//! The gateway's side is [`tooldock_process::repositories`]: it starts the process and holds the messages between both. Only the
 //! binary depends on this crate, so that neither the parsers nor a change in here are built with the gateway's other crates.
 //!
 //! Knows nothing of namespaces, workers, MCP or the gateway's configuration, except what a request brings. Reading starts at

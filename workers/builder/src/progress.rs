@@ -1,6 +1,6 @@
 //! Progress of a job, as it goes to the gateway.
 
-use tooldock_workers::repositories::Progress;
+use tooldock_process::repositories::Progress;
 
 /// Callback for progress of a job.
 pub(crate) type Show<'a> = &'a dyn Fn(Progress);

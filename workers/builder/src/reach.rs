@@ -6,7 +6,7 @@
 use std::net::{IpAddr, ToSocketAddrs as _};
 
 use tooldock_base::address::is_public;
-use tooldock_workers::repositories::{BuilderConfig, BuilderError};
+use tooldock_process::repositories::{BuilderConfig, BuilderError};
 
 use crate::source::Repository;
 

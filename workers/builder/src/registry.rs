@@ -3,7 +3,7 @@
 //! Answers of both forms are understood: entries as the registry writes them today, wrapped in `server`, and bare ones.
 
 use serde_json::Value;
-use tooldock_workers::repositories::{
+use tooldock_process::repositories::{
     BuilderConfig, BuilderError, BuilderErrorCode, RegistryEntry,
 };
 use url::Url;

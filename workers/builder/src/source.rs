@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tooldock_workers::repositories::{BuilderConfig, BuilderError, GitScheme};
+use tooldock_process::repositories::{BuilderConfig, BuilderError, GitScheme};
 use url::{Host, Url};
 
 /// A repository that may be cloned, judged by its address.
@@ -138,7 +138,7 @@ pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::repositories::BuilderErrorCode;
+    use tooldock_process::repositories::BuilderErrorCode;
 
     use super::*;
 

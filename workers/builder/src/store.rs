@@ -1,4 +1,4 @@
-//! Writes `$DATA/repos`, whose layout and readers are [`tooldock_workers::repositories::store`].
+//! Writes `$DATA/repos`, whose layout and readers are [`tooldock_process::repositories::store`].
 //!
 //! A new tree removes the least recently used trees beyond [`REPOS_MAX`] trees and [`BYTES_MAX`] bytes.
 
@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use tooldock_workers::repositories::store::{BUILDING, FILES, SOURCE, TreeSource, TreeStore};
+use tooldock_process::repositories::store::{BUILDING, FILES, SOURCE, TreeSource, TreeStore};
 
 /// Maximum number of trees that are kept.
 const REPOS_MAX: usize = 32;
@@ -144,8 +144,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::{Duration, SystemTime};
 
-    use tooldock_workers::repositories::BuilderErrorCode;
-    use tooldock_workers::repositories::store::FILE_MAX;
+    use tooldock_process::repositories::BuilderErrorCode;
+    use tooldock_process::repositories::store::FILE_MAX;
 
     use super::*;
 

@@ -7,8 +7,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use tooldock_workers::repositories::store::FILE_MAX;
-use tooldock_workers::repositories::{BuilderError, BuilderError as Error};
+use tooldock_process::repositories::store::FILE_MAX;
+use tooldock_process::repositories::{BuilderError, BuilderError as Error};
 
 /// Maximum number of files of a repository or archive.
 pub(crate) const FILES_MAX: usize = 50_000;
@@ -171,7 +171,7 @@ fn unusable(path: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use tooldock_workers::repositories::BuilderErrorCode;
+    use tooldock_process::repositories::BuilderErrorCode;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tooldock_workers::metrics::WorkerMetrics;
-use tooldock_workers::repositories::{
+use tooldock_process::metrics::WorkerMetrics;
+use tooldock_process::repositories::{
     Builder, BuilderConfig, BuilderErrorCode, BuilderHost, GitScheme,
 };
 

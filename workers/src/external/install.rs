@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tooldock_base::redactor::Redactor;
+use tooldock_process::child::output::{LastLine, OutputLimit, Pump, Stream};
+use tooldock_process::child::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 use super::process::ProcessHost;
 use super::spec::{ExternalServer, StdioSpec};
-use crate::process::output::{LastLine, OutputLimit, Pump, Stream};
-use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// Maximum time of an installer after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);

@@ -20,12 +20,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::redactor::Redactor;
 use tooldock_base::runtimes::Runtimes;
+use tooldock_process::child::output::{
+    LastLine, OutputHold, OutputLimit, Pump, RecentOutput, Stream,
+};
+use tooldock_process::child::{Child, Exit, Priority, ProcessSpec, Stdin};
+use tooldock_process::metrics::{ServerMetrics, WorkerMetrics};
 
 use super::spec::ExternalServer;
 use super::startable::not_startable;
-use crate::metrics::{ServerMetrics, WorkerMetrics};
-use crate::process::output::{LastLine, OutputHold, OutputLimit, Pump, RecentOutput, Stream};
-use crate::process::{Child, Exit, Priority, ProcessSpec, Stdin};
 
 /// Maximum time for a process to end after its standard input was closed.
 const EOF_GRACE: Duration = Duration::from_secs(2);

@@ -9,10 +9,10 @@ use tooldock_base::config::WorkersConfig;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::regular_file;
 use tooldock_base::secret::Secret;
+use tooldock_process::child::variables::worker_variables;
 
 use super::trial;
 use crate::manifest::Variables;
-use crate::process::variables::worker_variables;
 use crate::scan::NamespaceSource;
 use crate::servers::Finding;
 

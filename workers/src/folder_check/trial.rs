@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
 use tooldock_base::secret::Secret;
+use tooldock_process::child::variables::installer_variables;
+use tooldock_process::environment::{BOUNDS, find_program};
 
-use crate::environment::{BOUNDS, find_program};
 use crate::manage::{FileInspection, INSPECT_SCRIPT};
-use crate::process::variables::installer_variables;
 use crate::scan::NamespaceSource;
 
 /// Maximum length of a line that is read, in bytes.

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use tooldock_base::data_dir::{TEMPORARY, is_temporary};
 use tooldock_base::names::NamespaceName;
+use tooldock_process::environment::FileLock;
 
 use super::folder::{DELETED, Folder};
 use super::requirements::{ADDING_LOCK_END, CANDIDATE, CANDIDATE_END};
 use super::tool_file::HISTORY;
 use super::{NotDone, Workspace, blocking};
-use crate::environment::FileLock;
 
 impl Workspace {
     /// Removes leftovers of killed managers below `tools/`, and returns the number of files and folders that were removed.

@@ -15,13 +15,13 @@ use tooldock_base::data_dir::is_temporary;
 use tooldock_base::fault;
 use tooldock_base::logins::redact_credentials;
 use tooldock_base::names::NamespaceName;
+use tooldock_process::child::output::RecentLines;
+use tooldock_process::environment::{LockOf, Packages};
+use tooldock_process::requirements::{REQUIREMENTS_FILE, Requirements};
 
 use super::folder::{Folder, sync_folder};
 use super::package::{PackageSpec, normal_name};
 use super::{NotDone, Workspace, blocking, leftovers};
-use crate::environment::{LockOf, Packages};
-use crate::process::output::RecentLines;
-use crate::requirements::{REQUIREMENTS_FILE, Requirements};
 use crate::scan::{self, NamespaceSource, read_requirements};
 
 /// Maximum number of lines in a `requirements.txt` that a manager adds a requirement to.

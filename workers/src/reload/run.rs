@@ -15,6 +15,8 @@ use tooldock_base::error::CallError;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_credentials::secrets::Secrets;
+use tooldock_process::environment::{EnvironmentError, Packages, Toolchain};
+use tooldock_process::worker::Worker;
 
 use self::bring_up::{BroughtUp, NotUp, ReadyWorker, bring_up, recover};
 use self::compare::{reason_for, sentence};
@@ -27,10 +29,8 @@ use super::starter;
 use super::vault;
 use super::wanted::{DesiredNamespace, UPDATE, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, Surroundings, lock};
-use crate::environment::{EnvironmentError, Packages, Toolchain};
 use crate::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
-use crate::worker::Worker;
 
 /// Time that ready namespaces wait for the others before they are published without them.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);

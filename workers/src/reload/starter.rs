@@ -9,12 +9,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tooldock_base::data_dir::{STARTER, is_starter};
 use tooldock_base::names::NamespaceName;
+use tooldock_process::environment::EnvironmentError;
 
 use super::Reloader;
 use super::itself::ReloadScope;
 use super::run::{Change, Changes};
 use super::wanted::DesiredNamespace;
-use crate::environment::EnvironmentError;
 use crate::scan::NamespaceSource;
 
 /// The pause after the first failure; it doubles with each further one.

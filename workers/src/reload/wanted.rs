@@ -16,11 +16,11 @@ use tooldock_base::precedence::COLLISION;
 use tooldock_base::secret::Secret;
 use tooldock_base::template::Sources;
 use tooldock_credentials::secrets::NamespaceSecrets;
+use tooldock_process::worker::Declarations;
 
 use crate::manifest::{CLAMPED, MANIFEST_FILE, MISSING_SECRET, Variables, effective_limits};
 use crate::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 use crate::scan::{NamespaceSource, SourceFailure, ignored};
-use crate::worker::Declarations;
 pub(super) use tooldock_base::issue::UPDATE;
 
 /// The code of an [`Issue`] about files that declare nothing.

@@ -9,9 +9,9 @@ use std::path::Path;
 use toml::Table;
 use tooldock_base::issue::Issue;
 use tooldock_base::tree_file;
+use tooldock_process::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements, Use};
 
 use super::namespace_at;
-use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements, Use};
 
 /// The code of an [`Issue`] about a folder without tools.
 pub(crate) const EMPTY: &str = "empty_namespace";

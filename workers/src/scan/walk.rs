@@ -15,9 +15,9 @@ use sha2::{Digest as _, Sha256};
 use tooldock_base::issue::Issue;
 use tooldock_base::regular_file;
 use tooldock_base::tree_file::{self, TreeFileError};
+use tooldock_process::requirements::{LocalFiles, REQUIREMENTS_BYTES_MAX, Use, is_archive};
 
 use crate::manifest::MANIFEST_FILE;
-use crate::requirements::{LocalFiles, REQUIREMENTS_BYTES_MAX, Use, is_archive};
 
 /// Maximum number of sources of one namespace whose changes are noticed.
 const FILES_MAX: usize = 10_000;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use prometheus::IntCounter;
-use tooldock_workers::worker::{CallEvent, CallSink};
+use tooldock_process::worker::{CallEvent, CallSink};
 
 use crate::broadcast::Audience;
 use crate::engine::{CallSecrets, PeerEvent};

@@ -8,8 +8,8 @@ use tooldock_base::answers::AnswerBudget;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::Gate;
 use tooldock_base::parking::Parking;
+use tooldock_process::worker::{AskMethod, Operation, Question};
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::{AskMethod, Operation, Question};
 
 use super::*;
 use crate::audit::Audit;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use crate::engine::{Talks, UpstreamCall};
 use crate::interaction::{self, EventSender, Interaction, PeerEvent};

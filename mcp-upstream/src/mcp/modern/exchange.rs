@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::value::RawValue;
+use tooldock_process::worker::Question;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::Question;
 
 use super::delivery::{InputRequests, ModernCall, Recipient, Step};
 use crate::caller::Caller;

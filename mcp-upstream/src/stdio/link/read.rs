@@ -13,8 +13,8 @@ use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::process::pipe::{LARGE, widen};
-use tooldock_workers::worker::pending::NoPendingCall;
+use tooldock_process::child::pipe::{LARGE, widen};
+use tooldock_process::worker::pending::NoPendingCall;
 
 use super::deliver::Batch;
 use super::follow::{self, Follow};

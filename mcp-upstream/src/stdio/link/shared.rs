@@ -12,7 +12,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, oneshot, watch};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
-use tooldock_workers::worker::pending::{NoPendingCall, Pending};
+use tooldock_process::worker::pending::{NoPendingCall, Pending};
 
 use super::deliver::{Lanes, WaitingCaller};
 use super::follow::ReadTask;

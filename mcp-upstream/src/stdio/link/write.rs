@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe;
-use tooldock_workers::process::pipe::{LARGE, widen};
+use tooldock_process::child::pipe::{LARGE, widen};
 
 use super::LinkEnd;
 use super::shared::{FEW, LinkCore, PipeEnd, Wire};

@@ -9,8 +9,8 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::Instant;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::remote::BackendId;
-use tooldock_workers::worker::LogLevel;
 
 use super::PoolShared;
 use super::key::{ConnectionKey, OpenAs};

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_credentials::secrets::PersonalSecrets;
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
 use tooldock_workers::registry::{Namespace, Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::BackendId;
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell};
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 /// Maximum number of subscribed resources per connection key, of all its clients together.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 10_000;

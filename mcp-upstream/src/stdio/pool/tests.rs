@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::runtimes::Runtimes;
+use tooldock_process::metrics::WorkerMetrics;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::external::{ExternalServer, ProcessHost, Restart, StdioSpec};
-use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Snapshot, UpstreamKind};
 use tooldock_workers::server_settings::Isolation;
-use tooldock_workers::worker::LogLevel;
 
 use super::state::PoolCounts;
 use super::*;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::process::Exit;
+use tooldock_process::child::Exit;
 
 use crate::stdio::launch::{Instance, Launcher};
 use crate::stdio::pool::state::ProcessFailure;

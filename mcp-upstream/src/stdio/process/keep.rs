@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::process::Exit;
+use tooldock_process::child::Exit;
 use tooldock_workers::remote::BackendId;
 use tooldock_workers::server_settings::Isolation;
 

@@ -15,7 +15,7 @@ pub(crate) fn guard() -> PathBuf {
     let guard = target.join("tooldock-test-guard");
     assert!(
         guard.exists(),
-        "run `cargo build -p tooldock-workers --bins`, which builds {}",
+        "run `cargo build -p tooldock-process --bins`, which builds {}",
         guard.display()
     );
     guard

@@ -186,7 +186,7 @@ mod tests {
     use std::time::Duration;
 
     use serde_json::{Value, json};
-    use tooldock_workers::worker::ToolReply;
+    use tooldock_process::worker::ToolReply;
 
     use super::*;
     use crate::catalogue::ToolList;

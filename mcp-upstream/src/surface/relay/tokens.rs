@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyId;
 use tooldock_credentials::keys::{ApiKey, KeyTables};
+use tooldock_process::worker::ToolReply;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::ToolReply;
 
 use super::frame::ToolCall;
 use crate::audit::Transport;

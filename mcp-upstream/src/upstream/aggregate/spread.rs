@@ -3,7 +3,7 @@
 
 use futures_util::future::join_all;
 use tokio::time::{Duration, timeout};
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::asked::{AggregateRequest, may_reach, text_of};
 use super::member::MemberSlot;

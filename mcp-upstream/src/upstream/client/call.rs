@@ -9,9 +9,9 @@ use tokio::time::{sleep, timeout};
 use tooldock_base::config::OutputSchema;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::json;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 use tooldock_workers::remote::{BackendId, RemoteRetry};
-use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
     ConnectionKey, Fate, MissingResponse, SentRequest, ServerConnection, ServerInfo,

@@ -11,11 +11,11 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tooldock_base::error::CallError;
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
 pub(crate) use tooldock_workers::server_settings::Isolation;
-use tooldock_workers::worker::LogLevel;
 
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{ProtocolViolation, Request, Response, ResponseOutcome};

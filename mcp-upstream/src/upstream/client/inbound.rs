@@ -26,8 +26,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tooldock_base::names::NamespaceName;
+use tooldock_process::worker::{AskMethod, LogLevel, Question};
 use tooldock_workers::hidden::HiddenValues;
-use tooldock_workers::worker::{AskMethod, LogLevel, Question};
 
 use super::connector::Inbound;
 use super::task_names::TaskNames;

@@ -9,10 +9,10 @@ use http::HeaderMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::process::output::RecentLines;
+use tooldock_process::child::output::RecentLines;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
-use tooldock_workers::worker::LogLevel;
 
 use super::connector::{
     ConnectionKey, Connector, Era, EraSupport, Fate, Isolation, MissingResponse, OpenAs, Opener,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::binding::UpstreamBinding;
 use super::connector::ServerInfo;

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
 use tooldock_credentials::secrets::PersonalSecrets;
+use tooldock_process::child::Exit;
 use tooldock_workers::external::{ProcessHost, Restart, StdioSettings};
-use tooldock_workers::process::Exit;
 use tooldock_workers::remote::{BackendId, RemoteServer, RemoteSpec};
 use tooldock_workers::server_settings::Isolation;
 

@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
+use tooldock_process::metrics::WorkerMetrics;
 use tooldock_workers::external::ProcessHost;
-use tooldock_workers::metrics::WorkerMetrics;
 use tooldock_workers::registry::{Registry, Snapshot, UpstreamKind};
 use tooldock_workers::remote::{
     Backend as Url, BackendId, BackendSpec, HeaderRules, RemoteServer, RemoteServerConfig,

@@ -21,7 +21,7 @@ use tooldock_base::effect::Effect;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::tool::Tool;
-use tooldock_workers::worker::{CallEvent, CallSink};
+use tooldock_process::worker::{CallEvent, CallSink};
 
 use super::Management;
 

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::key_maker::KeyMaker;
+use tooldock_process::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
-use tooldock_workers::worker::{CallSink, Operation, ToolReply, Worker, WorkerCall};
 
 use super::{WorkerUpstream, facts, fault, string_member};
 use crate::caller::Caller;

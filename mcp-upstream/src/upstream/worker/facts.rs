@@ -1,7 +1,7 @@
 //! Facts about the client for a function with a context: the `caller` object of the worker protocol.
 
 use bytes::Bytes;
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use crate::format;
 use crate::upstream::{CallContext, Client};

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::LogLevel;
 
 use super::{WorkerUpstream, string_member, uri_template};
 use crate::format::ResultWriter;

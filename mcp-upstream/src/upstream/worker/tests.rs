@@ -4,8 +4,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tooldock_base::config::Limits;
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::LogLevel;
 
 use super::*;
 use crate::caller::Caller;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use tooldock_base::config::Concurrency;
 use tooldock_base::secret::Secret;
+use tooldock_process::repositories::GitScheme;
 use tooldock_upstream::protocol::ProtocolVersion;
 use tooldock_upstream::session::config::PollAfter;
-use tooldock_workers::repositories::GitScheme;
 
 use crate::config::LogLevel;
 

@@ -1,7 +1,7 @@
 //! Go: `mcp.NewTool("name", mcp.WithDescription(…), mcp.WithString(…))` of mcp-go, and
 //! `mcp.AddTool(server, &mcp.Tool{Name: …, Description: …}, handler)` of the official SDK.
 
-use tooldock_workers::repositories::{FoundParameter, FoundTool};
+use tooldock_process::repositories::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;

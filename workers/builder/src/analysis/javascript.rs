@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use tooldock_workers::repositories::{FoundParameter, FoundTool};
+use tooldock_process::repositories::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;

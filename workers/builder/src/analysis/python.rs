@@ -1,6 +1,6 @@
 //! Python: functions with a decorator named `tool`, `Tool(name=…, inputSchema=…)`, `add_tool(function)`.
 
-use tooldock_workers::repositories::{FoundParameter, FoundTool};
+use tooldock_process::repositories::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;

@@ -1,6 +1,6 @@
 //! Rust: functions under `#[tool(description = "…")]` of rmcp.
 
-use tooldock_workers::repositories::{FoundParameter, FoundTool};
+use tooldock_process::repositories::{FoundParameter, FoundTool};
 use tree_sitter::Node;
 
 use super::SourceFacts;

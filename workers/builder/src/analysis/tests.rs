@@ -1,6 +1,6 @@
 //! A sample for each language, and the bounds of an analysis.
 
-use tooldock_workers::repositories::FoundParameter;
+use tooldock_process::repositories::FoundParameter;
 
 use super::*;
 

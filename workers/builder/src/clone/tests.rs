@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use bytesize::ByteSize;
-use tooldock_workers::repositories::{
+use tooldock_process::repositories::{
     Analysis, BuilderErrorCode, BuilderLine, BuilderRequest, Task,
 };
 

@@ -4,8 +4,8 @@ use std::io::{self, Cursor, Read};
 
 use flate2::read::GzDecoder;
 use tar::EntryType;
-use tooldock_workers::repositories::BuilderError;
-use tooldock_workers::repositories::store::FILE_MAX;
+use tooldock_process::repositories::BuilderError;
+use tooldock_process::repositories::store::FILE_MAX;
 use zip::ZipArchive;
 
 use crate::tree::{FILES_MAX, Tree};

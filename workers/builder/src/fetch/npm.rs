@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use tooldock_workers::repositories::{BuilderError, BuilderErrorCode};
+use tooldock_process::repositories::{BuilderError, BuilderErrorCode};
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};
 

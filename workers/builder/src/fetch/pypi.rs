@@ -5,7 +5,7 @@
 use std::cmp::Ordering;
 
 use serde_json::Value;
-use tooldock_workers::repositories::{BuilderError, BuilderErrorCode};
+use tooldock_process::repositories::{BuilderError, BuilderErrorCode};
 use url::Url;
 
 use super::{ExpectedDigest, Fetch, Package, PackageRegistry, PackageRequest, unusable};

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::json;
-use tooldock_workers::repositories::BuilderErrorCode;
+use tooldock_process::repositories::BuilderErrorCode;
 use zip::write::SimpleFileOptions;
 
 use super::*;

@@ -7,5 +7,5 @@ fn main() -> ExitCode {
     if arguments.next_if(|first| first == "__builder").is_some() {
         return tooldock_builder::main();
     }
-    tooldock_workers::process::guard::main(arguments.skip_while(|argument| argument == "__guard"))
+    tooldock_process::child::guard::main(arguments.skip_while(|argument| argument == "__guard"))
 }

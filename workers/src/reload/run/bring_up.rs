@@ -7,15 +7,15 @@ use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::issue::Issue;
 use tooldock_base::worker_state::WorkerState;
+use tooldock_process::child::variables::worker_variables;
+use tooldock_process::environment::{EnvironmentError, NamespaceEnvironment, Packages, Toolchain};
+use tooldock_process::worker::{Declarations, FilesHash, Worker, WorkerSpec};
 
 use super::{Change, Changes};
-use crate::environment::{EnvironmentError, NamespaceEnvironment, Packages, Toolchain};
-use crate::process::variables::worker_variables;
 use crate::registry::UpstreamKind;
 use crate::reload::wanted::DesiredNamespace;
 use crate::reload::{Reloader, lock};
 use crate::scan::{files_hash, files_version};
-use crate::worker::{Declarations, FilesHash, Worker, WorkerSpec};
 
 /// Shortest time without an answer after which a worker counts as hung.
 const SILENCE_MIN: Duration = Duration::from_secs(30);

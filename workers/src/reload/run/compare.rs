@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use tooldock_base::config::NamespacesConfig;
+use tooldock_process::child::variables::worker_variables;
+use tooldock_process::environment::{EnvironmentError, Toolchain};
+use tooldock_process::worker::Declarations;
 
 use super::{Change, Run};
-use crate::environment::{EnvironmentError, Toolchain};
-use crate::process::variables::worker_variables;
 use crate::registry::{Namespace, UpstreamKind};
 use crate::reload::itself::{FILES_CHANGED, FUNCTIONS_CHANGED, ReloadScope};
 use crate::reload::lock;
@@ -14,7 +15,6 @@ use crate::reload::wanted::{
     DesiredNamespace, Identity, build_of, call_error, declared_by, noted, relimited,
 };
 use crate::scan::NamespaceSource;
-use crate::worker::Declarations;
 
 impl Run {
     /// Compares the folders with the served namespaces. Changes that need no process are settled at once; the namespaces that

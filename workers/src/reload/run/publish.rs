@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tooldock_base::names::NamespaceName;
+use tooldock_process::worker::Worker;
 
 use super::{Change, Changes};
 use crate::registry::{Namespace, Snapshot};
 use crate::reload::itself::ReloadScope;
 use crate::reload::{Reloader, external, lock};
-use crate::worker::Worker;
 
 impl Reloader {
     /// Ends the workers that failed to boot and still try: every namespace without a working worker is started afresh.

@@ -1,7 +1,7 @@
 //! Tests of a table with a store: the records that it writes, and how another process continues its sessions.
 
 use futures_util::future::AbortHandle;
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::*;
 use crate::session::in_flight::NoNotice;

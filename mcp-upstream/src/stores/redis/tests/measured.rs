@@ -68,7 +68,7 @@ fn record(key: &crate::seal::SessionKey) -> SessionRecord {
         confirmed: false,
         negotiated: None,
         client: Some(client()),
-        log_level: tooldock_workers::worker::LogLevel::Info,
+        log_level: tooldock_process::worker::LogLevel::Info,
         affinity: None,
         subscriptions: Default::default(),
         toolset: Default::default(),

@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_process::worker::LogLevel;
 use tooldock_workers::registry::Namespace;
-use tooldock_workers::worker::LogLevel;
 
 use crate::catalogue::Catalogue;
 use crate::jsonrpc::{

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 use tooldock_base::effect::Effect;
 use tooldock_base::error::CallError;
-use tooldock_workers::process::output::{SHOWN_LINES, SHOWN_LINES_MAX};
+use tooldock_process::child::output::{SHOWN_LINES, SHOWN_LINES_MAX};
 
 use super::super::Management;
 use super::super::core::CoreRequest;

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tooldock_base::effect::Effect;
 use tooldock_base::error::CallError;
-use tooldock_workers::repositories::{
+use tooldock_process::repositories::{
     self, Analysis, BuilderError, BuilderErrorCode, RegistryEntry, RepoFile,
 };
 

@@ -1,6 +1,6 @@
 //! Processes of absent clients give way to waiting requests.
 
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::*;
 use crate::jsonrpc::{Notification, ServerRequest};

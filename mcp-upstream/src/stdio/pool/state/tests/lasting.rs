@@ -1,6 +1,6 @@
 //! State that outlives a process: subscriptions, log levels, the record of restarts.
 
-use tooldock_workers::worker::LogLevel;
+use tooldock_process::worker::LogLevel;
 
 use super::*;
 

@@ -1,0 +1,458 @@
+//! A child process and its end. Every child runs under the guard (see [`guard`]), so no child outlives the gateway.
+//!
+//! Owned by the control runtime: a [`Child`] is spawned, waited for and dropped there. Its output pipes can be taken and read
+//! in any runtime, and so can the writing end of its input, if it has one. This module deliberately restarts nothing (that is
+//! the worker's state machine).
+//!
+//! Steps that stop a child: the polite request of its kind (made by the caller), SIGTERM to its group, a grace time, SIGKILL
+//! to its whole tree. [`Child::stop`] does the second half. Dropping a [`Child`] closes the control channel, on which the
+//! guard takes these steps by itself.
+
+pub mod guard;
+mod hand_over;
+pub mod left_behind;
+mod low;
+pub mod open_files;
+pub mod output;
+pub mod pipe;
+mod slice;
+mod tree;
+pub mod variables;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::process::{ChildStderr, ChildStdout, Command};
+use tokio::time::timeout;
+use tooldock_base::gateway_process::GatewayProcess;
+use tooldock_base::secret::Secret;
+
+use crate::metrics::ProcessMetrics;
+
+/// Maximum time for the guard to report that it started the command, or could not.
+const REPORT_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum time for the guard to end all processes after SIGKILL was ordered.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum length of a line that a guard sends, in bytes: an error message of the operating system with a path in it.
+const REPORT_MAX: usize = 16 * 1024;
+/// Exit of a command that could not be started; no process of it is left.
+const NOT_STARTED: Exit = Exit::Code(127);
+
+/// Makes this process not dumpable. Tools run as the same user, and could otherwise read its variables and memory, its tokens
+/// among them, in `/proc`, or attach a debugger. It costs core dumps, and only root can look inside. A command that is
+/// started is dumpable again.
+pub fn hide_from_tools() {
+    // The kernel refuses this to no process.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+/// Lets any thread that wakes up take the core of this thread, as a rule. For threads that no call waits for; processes that they
+/// start are not affected.
+pub fn give_way() {
+    slice::lengthen();
+}
+
+/// Command to run. The environment is complete: no variable of the gateway is inherited.
+#[derive(Debug, Clone)]
+pub struct ProcessSpec {
+    /// Executable of the command.
+    pub program: PathBuf,
+    /// Arguments. They are visible to every user of the machine: no secrets here.
+    pub args: Vec<OsString>,
+    /// Environment, built from nothing. Values print as `[redacted]`.
+    pub env: Vec<(OsString, Secret)>,
+    /// Working directory.
+    pub cwd: PathBuf,
+    /// Standard input.
+    pub stdin: Stdin,
+    /// Priority in the use of the cores.
+    pub priority: Priority,
+}
+
+/// Priority of a command in the use of the cores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Priority of the gateway itself, for processes that answer calls.
+    #[default]
+    Normal,
+    /// As [`Priority::Normal`], but threads that wake up may take its core until [`Child::answers_calls`] is called: for
+    /// processes that will answer calls, and first have to load their code.
+    Starting,
+    /// Lower than processes that answer calls, also for all its descendants: installers, and checks of code.
+    Low,
+}
+
+/// The standard input of a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stdin {
+    /// `/dev/null`.
+    #[default]
+    Null,
+    /// A pipe, see [`Child::take_stdin`].
+    Piped,
+}
+
+/// Exit of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// The command exited with this code.
+    Code(i32),
+    /// The command was ended by this signal.
+    Signal(i32),
+    /// The command's guard died first; the tree was ended, the command's status is unknown.
+    Lost,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Lost => f.write_str("its guard was killed"),
+        }
+    }
+}
+
+/// Reason why a child did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The guard itself could not be run.
+    #[error("cannot run {} in {}: {source}", guard.display(), cwd.display())]
+    Guard {
+        /// The guard's executable.
+        guard: PathBuf,
+        /// The working directory of the command.
+        cwd: PathBuf,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// The guard ran, the command could not be started.
+    #[error("{0}")]
+    Command(String),
+    /// The command's standard input could not be made or handed over.
+    #[error("cannot make a standard input: {0}")]
+    Input(io::Error),
+    /// The guard ended or stayed silent.
+    #[error("the guard process did not report a start")]
+    NoReport,
+}
+
+/// A running child. Dropping it ends its whole process tree.
+#[derive(Debug)]
+pub struct Child {
+    pid: Option<u32>,
+    root: Option<tree::Root>,
+    tag: String,
+    control: UnixStream,
+    received: BytesMut,
+    guard: tokio::process::Child,
+    stdin: Option<OwnedFd>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    /// Exit of the command as the guard reported it. Kept, since a waiter may give up before the guard is reaped.
+    reported: Option<Exit>,
+    /// Exit of the command, set once the guard is reaped, too.
+    exit: Option<Exit>,
+    metrics: ProcessMetrics,
+}
+
+/// A report of the guard: one line on the control socket.
+#[derive(Debug, PartialEq, Eq)]
+enum Report {
+    Started(u32),
+    Failed(String),
+    Ended(Exit),
+}
+
+impl Child {
+    /// Starts a command under a guard and waits until it runs. Dropping the future ends the command.
+    ///
+    /// # Errors
+    ///
+    /// [`SpawnError`] names the program that could not be run, and the reason. Its text holds paths, never values of the
+    /// environment.
+    pub async fn spawn(
+        spec: &ProcessSpec,
+        guard: &Path,
+        metrics: &ProcessMetrics,
+    ) -> Result<Self, SpawnError> {
+        let failed = |source| SpawnError::Guard {
+            guard: guard.to_owned(),
+            cwd: spec.cwd.clone(),
+            source,
+        };
+        let (control, guards_end) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        control.set_nonblocking(true).map_err(failed)?;
+        let control = UnixStream::from_std(control).map_err(failed)?;
+        let stdin = match spec.stdin {
+            Stdin::Null => None,
+            Stdin::Piped => Some(hand_over::send(&control).map_err(SpawnError::Input)?),
+        };
+        let tag = format!("{}-{:016x}", GatewayProcess::this(), fastrand::u64(..));
+        let mut command = Command::new(guard);
+        command
+            .arg("__guard")
+            .args(stdin.as_ref().map(|_| guard::STDIN_OPTION))
+            .args(open_files::for_children().into_iter().flatten())
+            .arg("--")
+            .arg(&spec.program)
+            .args(&spec.args)
+            .env_clear()
+            .envs(spec.env.iter().map(|(name, value)| (name, value.expose())))
+            .env(tree::TAG_VARIABLE, &tag)
+            .current_dir(&spec.cwd)
+            .stdin(Stdio::from(OwnedFd::from(guards_end)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C in the gateway's terminal is left to the gateway.
+            .process_group(0);
+        // The command holds the guard's end of the socket until it is dropped, and would hide the guard's death.
+        let process = match spec.priority {
+            Priority::Normal | Priority::Starting => command.spawn().inspect(|_| drop(command)),
+            Priority::Low => low::spawn(command).await,
+        };
+        let mut process = process.map_err(failed)?;
+        metrics.started();
+        let mut child = Self {
+            pid: None,
+            root: None,
+            tag,
+            control,
+            received: BytesMut::new(),
+            stdin,
+            stdout: process.stdout.take(),
+            stderr: process.stderr.take(),
+            guard: process,
+            reported: None,
+            exit: None,
+            metrics: metrics.clone(),
+        };
+        match timeout(REPORT_LIMIT, child.next_report()).await {
+            Ok(Some(Report::Started(pid))) => {
+                child.pid = Some(pid);
+                child.root = tree::Root::of(pid);
+                if spec.priority == Priority::Starting {
+                    slice::lengthen_of(pid);
+                }
+                Ok(child)
+            }
+            Ok(Some(Report::Failed(message))) => {
+                child.reported = Some(NOT_STARTED);
+                child.wait().await;
+                Err(SpawnError::Command(message))
+            }
+            Ok(Some(Report::Ended(_)) | None) | Err(_) => {
+                child.stop(Duration::ZERO).await;
+                Err(SpawnError::NoReport)
+            }
+        }
+    }
+
+    /// The pid of the command (not of its guard), which is also its process group.
+    pub fn pid(&self) -> u32 {
+        self.pid.unwrap_or_default()
+    }
+
+    /// The writing end of the command's standard input, if it has one; `None` after the first call. Non-blocking. While it is
+    /// open in the gateway, the command waits for more.
+    pub fn take_stdin(&mut self) -> Option<OwnedFd> {
+        self.stdin.take()
+    }
+
+    /// The command's standard output for another runtime; `None` after the first call. Non-blocking; `None` also if it cannot
+    /// be taken out of this runtime.
+    pub fn take_stdout_fd(&mut self) -> Option<OwnedFd> {
+        self.stdout.take()?.into_owned_fd().ok()
+    }
+
+    /// The command's standard output; `None` after the first call.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.stdout.take()
+    }
+
+    /// The command's standard error; `None` after the first call.
+    pub fn take_stderr(&mut self) -> Option<ChildStderr> {
+        self.stderr.take()
+    }
+
+    /// Reports that a command of [`Priority::Starting`] answers calls from now on: it gets the priority [`Priority::Normal`].
+    /// Processes that it started meanwhile keep theirs.
+    pub fn answers_calls(&self) {
+        slice::restore_of(self.pid());
+    }
+
+    /// Sends SIGTERM to the command's group.
+    pub fn terminate(&self) {
+        self.order(b"T");
+    }
+
+    /// Sends SIGKILL to the whole tree.
+    pub fn kill(&self) {
+        self.order(b"K");
+    }
+
+    /// Sends an order to the guard. A byte always fits into the socket; if the guard is gone, `wait` finds that out.
+    fn order(&self, byte: &[u8]) {
+        let _ = rustix::io::write(&self.control, byte);
+    }
+
+    /// Waits until the command and all its descendants have ended and the guard is reaped. Cancel-safe; returns at once after
+    /// the end.
+    pub async fn wait(&mut self) -> Exit {
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        let exit = loop {
+            if let Some(exit) = self.reported {
+                break exit;
+            }
+            match self.next_report().await {
+                Some(Report::Ended(exit)) => self.reported = Some(exit),
+                Some(Report::Failed(_)) => self.reported = Some(NOT_STARTED),
+                Some(Report::Started(_)) => {}
+                None => {
+                    self.end_lost_tree().await;
+                    self.reported = Some(Exit::Lost);
+                }
+            }
+        };
+        if timeout(KILL_LIMIT, self.guard.wait()).await.is_err() {
+            // The guard is killed and not awaited any longer: tokio reaps it in the background.
+            let _ = self.guard.start_kill();
+        }
+        self.ended(exit);
+        exit
+    }
+
+    /// Stops the child after the polite request: SIGTERM, up to `grace`, SIGKILL.
+    pub async fn stop(&mut self, grace: Duration) -> Exit {
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        // No further input follows, so the pipe is closed at once.
+        self.stdin = None;
+        self.terminate();
+        if let Ok(exit) = timeout(grace, self.wait()).await {
+            return exit;
+        }
+        self.metrics.killed("grace_expired");
+        self.kill();
+        if let Ok(exit) = timeout(KILL_LIMIT, self.wait()).await {
+            return exit;
+        }
+        // The guard does not act (it may be stopped). Without it `wait` sees the end of the control channel and ends the tree
+        // from here.
+        let _ = self.guard.start_kill();
+        self.wait().await
+    }
+
+    /// Ends the tree of a guard that was killed. The processes are found by group, parent and tag.
+    async fn end_lost_tree(&self) {
+        self.metrics.killed("guard_lost");
+        let (root, tag) = (self.root, self.tag.clone());
+        let swept = tokio::task::spawn_blocking(move || tree::end_lost(root, &tag)).await;
+        if let Err(error) = swept {
+            tracing::error!(%error, "processes of a killed guard may be left behind");
+        }
+    }
+
+    fn ended(&mut self, exit: Exit) {
+        if self.exit.replace(exit).is_none() {
+            self.metrics.reaped();
+        }
+    }
+
+    /// The guard's next line; `None` when it is gone. Cancel-safe: partly read lines stay in `received`.
+    async fn next_report(&mut self) -> Option<Report> {
+        loop {
+            while let Some(end) = memchr::memchr(b'\n', &self.received) {
+                let line = self.received.split_to(end + 1);
+                if let Some(report) = parse_report(&String::from_utf8_lossy(&line[..end])) {
+                    return Some(report);
+                }
+            }
+            if self.received.len() > REPORT_MAX {
+                return None;
+            }
+            match self.control.read_buf(&mut self.received).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.exit.is_some() {
+            return;
+        }
+        self.metrics.let_go();
+        // A living guard sees the control channel close. Only if it died unnoticed there may be processes left.
+        if matches!(self.guard.try_wait(), Ok(Some(_))) {
+            tree::end_lost(self.root, &self.tag);
+        }
+    }
+}
+
+fn parse_report(line: &str) -> Option<Report> {
+    let (word, rest) = line.split_once(' ')?;
+    match word {
+        "pid" => rest.parse().ok().map(Report::Started),
+        "failed" => Some(Report::Failed(rest.to_owned())),
+        "exit" => match rest.strip_prefix("signal ") {
+            Some(signal) => signal.parse().ok().map(Exit::Signal),
+            None => rest.parse().ok().map(Exit::Code),
+        }
+        .map(Report::Ended),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_line_a_guard_sends_and_ignores_the_rest() {
+        assert_eq!(parse_report("pid 42"), Some(Report::Started(42)));
+        assert_eq!(
+            parse_report("failed cannot start x: not found"),
+            Some(Report::Failed("cannot start x: not found".into()))
+        );
+        assert_eq!(parse_report("exit 3"), Some(Report::Ended(Exit::Code(3))));
+        assert_eq!(
+            parse_report("exit signal 9"),
+            Some(Report::Ended(Exit::Signal(9)))
+        );
+        for line in ["", "pid", "pid x", "exit signal", "hello world"] {
+            assert_eq!(parse_report(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn printing_a_spec_shows_no_value_of_the_environment() {
+        let spec = ProcessSpec {
+            program: "/bin/true".into(),
+            args: Vec::new(),
+            env: vec![("TOKEN".into(), Secret::new("hunter2"))],
+            cwd: "/".into(),
+            stdin: Stdin::Null,
+            priority: Priority::Normal,
+        };
+        let text = format!("{spec:?}");
+        assert!(
+            text.contains("TOKEN") && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! Output that is held back while a server is asked a question that it may not know. Servers answer such a question with an
+//! error, and some print a page about it, though nothing is wrong: that page becomes one line. In all other cases all lines
+//! are logged, a moment late.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::lines::ProcessLine;
+
+/// Time without output after a refusal, after which all output about it counts as read.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Maximum number of held lines that are logged one by one after a refusal.
+const FEW: usize = 3;
+/// Maximum number of held lines, and of their bytes. Beyond them all lines are logged, and no more are held.
+const LINES_MAX: usize = 500;
+const BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HoldPhase {
+    Before,
+    Held,
+    Refused,
+    Over,
+}
+
+/// Holds the output of one process back, once. Clones share the hold.
+#[derive(Debug, Clone)]
+pub struct OutputHold(watch::Sender<HoldPhase>);
+
+impl Default for OutputHold {
+    fn default() -> Self {
+        Self(watch::Sender::new(HoldPhase::Before))
+    }
+}
+
+impl OutputHold {
+    /// Begins the hold: the question is asked.
+    pub fn begin(&self) {
+        self.go_on(HoldPhase::Before, HoldPhase::Held);
+    }
+
+    /// Ends the hold: the question is answered, or not waited for any more. `refused`: the server does not know the question.
+    pub fn end(&self, refused: bool) {
+        let next = if refused {
+            HoldPhase::Refused
+        } else {
+            HoldPhase::Over
+        };
+        self.go_on(HoldPhase::Held, next);
+    }
+
+    fn go_on(&self, from: HoldPhase, to: HoldPhase) {
+        self.0.send_if_modified(|phase| {
+            let goes_on = *phase == from;
+            if goes_on {
+                *phase = to;
+            }
+            goes_on
+        });
+    }
+}
+
+/// The lines of one stream that are held back.
+pub(super) struct HeldLines {
+    /// Phase of the hold; `None` once no line is held any more.
+    phase: Option<watch::Receiver<HoldPhase>>,
+    lines: Vec<ProcessLine>,
+    bytes: usize,
+}
+
+/// Lines that were held, with the form in which they are logged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReleasedLines {
+    /// The lines are logged separately, as without a hold.
+    AsUsual(Vec<ProcessLine>),
+    /// The lines are summed up in one line.
+    Summed(Vec<ProcessLine>),
+}
+
+impl HeldLines {
+    pub(super) fn new(hold: Option<&OutputHold>) -> Self {
+        Self {
+            phase: hold.map(|hold| hold.0.subscribe()),
+            lines: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// True while lines that are read are held back.
+    pub(super) fn holds(&self) -> bool {
+        let phase = self.phase.as_ref().map(|phase| *phase.borrow());
+        matches!(phase, Some(HoldPhase::Held | HoldPhase::Refused))
+    }
+
+    /// Holds a line. Returns all held lines when there are too many.
+    pub(super) fn hold(&mut self, line: ProcessLine) -> Option<ReleasedLines> {
+        self.bytes += line.bytes.len();
+        self.lines.push(line);
+        let too_many = self.lines.len() > LINES_MAX || self.bytes > BYTES_MAX;
+        too_many.then(|| self.release())
+    }
+
+    /// Returns all held lines, and holds no more from now on.
+    pub(super) fn release(&mut self) -> ReleasedLines {
+        self.phase = None;
+        ReleasedLines::AsUsual(std::mem::take(&mut self.lines))
+    }
+
+    /// Returns held lines that need not be held any more.
+    pub(super) fn release_if_over(&mut self) -> ReleasedLines {
+        match self.lines.is_empty() {
+            true => ReleasedLines::AsUsual(Vec::new()),
+            false => self.release(),
+        }
+    }
+
+    /// Waits until the lines need not be held any more. Cancel-safe: a line that is read meanwhile begins the wait anew.
+    pub(super) async fn released(&mut self) -> ReleasedLines {
+        let Some(phase) = &mut self.phase else {
+            return pending().await;
+        };
+        loop {
+            let now = *phase.borrow_and_update();
+            match now {
+                HoldPhase::Before | HoldPhase::Held => {}
+                HoldPhase::Over => return self.release(),
+                HoldPhase::Refused => {
+                    sleep(SETTLE).await;
+                    self.phase = None;
+                    let lines = std::mem::take(&mut self.lines);
+                    return match lines.len() > FEW {
+                        true => ReleasedLines::Summed(lines),
+                        false => ReleasedLines::AsUsual(lines),
+                    };
+                }
+            }
+            if phase.changed().await.is_err() {
+                return self.release();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> ProcessLine {
+        ProcessLine {
+            bytes: text.into(),
+            cut: false,
+        }
+    }
+
+    fn held(hold: &OutputHold, lines: usize) -> HeldLines {
+        let mut held = HeldLines::new(Some(hold));
+        for number in 0..lines {
+            assert!(held.holds());
+            assert_eq!(held.hold(line(&number.to_string())), None);
+        }
+        held
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_lines_about_a_refused_question_are_summed_and_few_are_logged_as_they_are() {
+        for (count, summed) in [(FEW, false), (FEW + 1, true), (71, true)] {
+            let hold = OutputHold::default();
+            assert!(!HeldLines::new(Some(&hold)).holds());
+            hold.begin();
+            let mut held = held(&hold, count);
+            hold.end(true);
+            // The line was still on its way when the answer was read.
+            assert!(held.holds());
+            match held.released().await {
+                ReleasedLines::Summed(lines) => assert_eq!((lines.len(), true), (count, summed)),
+                ReleasedLines::AsUsual(lines) => assert_eq!((lines.len(), false), (count, summed)),
+            }
+            assert!(!held.holds());
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_of_a_question_that_was_not_refused_are_logged_as_usual() {
+        let hold = OutputHold::default();
+        hold.begin();
+        let mut answered = held(&hold, 70);
+        hold.end(false);
+        hold.end(true);
+        hold.begin();
+        assert!(!answered.holds());
+        assert!(
+            matches!(answered.released().await, ReleasedLines::AsUsual(lines) if lines.len() == 70)
+        );
+        // A hold of a question that is not asked any more, since its process is gone.
+        let hold = OutputHold::default();
+        hold.begin();
+        let mut gone = held(&hold, 70);
+        drop(hold);
+        assert!(
+            matches!(gone.released().await, ReleasedLines::AsUsual(lines) if lines.len() == 70)
+        );
+    }
+
+    #[test]
+    fn a_flood_is_not_held() {
+        let hold = OutputHold::default();
+        hold.begin();
+        let mut flooded = held(&hold, LINES_MAX);
+        let all = flooded.hold(line("x"));
+        assert!(matches!(all, Some(ReleasedLines::AsUsual(lines)) if lines.len() == LINES_MAX + 1));
+        assert!(!flooded.holds());
+    }
+}

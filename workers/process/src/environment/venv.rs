@@ -1,0 +1,623 @@
+//! The virtual environment of a namespace (WRK-20): `venvs/<ns>` → `venvs/.builds/<ns>-<hash>`.
+//!
+//! The hash covers the interpreter and the requirements, with the lists and local packages that they name. Runtime and base
+//! environment are behind a `.pth` file, which is rewritten when they change, so an upgrade of the gateway installs nothing
+//! again.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tooldock_base::data_dir::{DataDir, hex, short_hash, write_atomically};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::regular_file;
+use tooldock_base::secret::Secret;
+use tooldock_base::tree_file;
+
+use super::installer::Step;
+use super::interpreter::find_program;
+use super::lock::FileLock;
+use super::{
+    EnvironmentError, Environments, LOCAL_STEP, NamespacePackages, Packages, Toolchain, blocking,
+    empty, is_switch_leftover, stamp, switch_symlink, turn,
+};
+use crate::child::Priority;
+use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements};
+
+/// File with the paths of runtime and base environment. Its name sorts behind most others, so that paths from `.pth` files of
+/// packages come first.
+const PTH_FILE: &str = "zz_tooldock.pth";
+
+/// A namespace's environment, ready to start a worker in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceEnvironment {
+    /// Folder of the environment itself. Not `venvs/<ns>`: a worker of this generation must go on seeing these packages after the
+    /// next generation switched that symlink.
+    pub build: PathBuf,
+    /// The symlink `venvs/<ns>`.
+    pub venv: PathBuf,
+    /// Interpreter of the environment.
+    pub python: PathBuf,
+    /// True if requirements were installed, false if an existing build was used.
+    pub synced: bool,
+}
+
+pub(super) async fn prepare(
+    environments: &Environments,
+    wanted: NamespacePackages<'_>,
+    toolchain: &Toolchain,
+    packages: Packages,
+) -> Result<NamespaceEnvironment, EnvironmentError> {
+    let name = wanted.namespace;
+    let requirements = wanted.requirements.filter(|file| file.asks_for_packages());
+    let key = build_key(requirements, &wanted.files_hash, &toolchain.interpreter.id);
+    let builds = environments.data.builds_dir();
+    let build = builds.join(format!("{name}-{key}"));
+    let site_packages = build.join(&toolchain.interpreter.site_packages);
+
+    let limit = match packages {
+        Packages::Install => environments.config.sync_timeout,
+        Packages::AsTheyAre => LOCAL_STEP,
+    };
+    let _lock = FileLock::take(builds.join(format!("{name}.lock")), limit).await?;
+    let mut synced = false;
+    if !stamp::is_complete(&build, &key) {
+        if packages == Packages::AsTheyAre && requirements.is_some() {
+            return Err(EnvironmentError::new(format!(
+                "the requirements of namespace {name} changed: a reload (POST /reload or SIGHUP) installs them"
+            )));
+        }
+        let (template, fresh) = (toolchain.empty.clone(), build.clone());
+        blocking(move || {
+            remove_tree(&fresh)?;
+            empty::copy(&template, &fresh)
+        })
+        .await?;
+        if let Some(requirements) = requirements {
+            install(environments, name, &build, requirements, toolchain).await?;
+            synced = true;
+        }
+        check_packages(&site_packages)?;
+    }
+
+    let pth = format!(
+        "{}\n{}\n",
+        toolchain.runtime.display(),
+        toolchain.base.site_packages.display()
+    );
+    let venv = environments.data.venvs_dir().join(name.as_str());
+    let (link, environment) = (venv.clone(), build.clone());
+    blocking(move || {
+        let path = site_packages.join(PTH_FILE);
+        let found = regular_file::read(&path, pth.len() as u64);
+        if found.map_or(true, |found| found != pth.as_bytes()) {
+            write_atomically(&path, pth.as_bytes(), 0o644)
+                .map_err(|error| EnvironmentError::io("write", &path, &error))?;
+        }
+        if !stamp::is_complete(&environment, &key) {
+            stamp::write(&environment, &key)?;
+        }
+        set_aside(&link, &builds)?;
+        point(&link, &environment)
+    })
+    .await?;
+    Ok(NamespaceEnvironment {
+        python: build.join("bin/python"),
+        build,
+        venv,
+        synced,
+    })
+}
+
+/// Points `venvs/<ns>` to a build.
+pub(super) fn point(link: &Path, build: &Path) -> Result<(), EnvironmentError> {
+    switch_symlink(
+        link,
+        &Path::new(".builds").join(build.file_name().unwrap_or_default()),
+    )
+}
+
+/// Key of a build: with an equal key the same build is used.
+fn build_key(
+    requirements: Option<&Requirements>,
+    files_hash: &[u8; 32],
+    interpreter: &str,
+) -> String {
+    let mut key = format!("1\0{interpreter}");
+    if let Some(requirements) = requirements {
+        key = format!("{key}\0{}", requirements.text);
+        if requirements.refers_to_files() {
+            key = format!("{key}\0{}", hex(files_hash));
+        }
+    }
+    short_hash(key.as_bytes())
+}
+
+async fn install(
+    environments: &Environments,
+    name: &NamespaceName,
+    build: &Path,
+    requirements: &Requirements,
+    toolchain: &Toolchain,
+) -> Result<(), EnvironmentError> {
+    let _turn = turn(&environments.installs).await?;
+    // pip and uv take relative paths in the file as relative to the namespace's folder.
+    let directory = requirements.path.parent().unwrap_or(Path::new("/"));
+    let local = local_files(directory, &requirements.text).await?;
+    let cache = match local.has_packages() {
+        true => Cache::PassedOver,
+        false => Cache::Used,
+    };
+    let (program, mut arguments) = install_command(build, toolchain, Says::Everything, cache);
+    arguments.extend(["-r".into(), requirements.path.clone().into()]);
+    let scratch = Scratch::of(name, &local);
+    let step = Step {
+        doing: "install requirements.txt",
+        program: &program,
+        arguments,
+        directory,
+        variables: scratch.configure(build).await?,
+        limit: environments.config.sync_timeout,
+        priority: Priority::Low,
+        lines: Some(environments.output.of(name)),
+    };
+    let installed = environments.installer.run(step).await;
+    scratch.remove().await?;
+    installed?;
+    // The installer read the file itself; it must have installed the requirements that the key covers.
+    let (installed, tools) = (requirements.clone(), environments.data.tools_dir());
+    blocking(move || unchanged(&installed, &tools)).await
+}
+
+/// Reads the lists that the requirements name once more: they may have been replaced since the scan read them.
+async fn local_files(directory: &Path, text: &str) -> Result<LocalFiles, EnvironmentError> {
+    let (directory, text) = (directory.to_owned(), text.to_owned());
+    let read = move || LocalFiles::read(&directory, &text);
+    let failed = |message| EnvironmentError(format!("{REQUIREMENTS_FILE}: {message}"));
+    blocking(move || read().map_err(failed)).await
+}
+
+/// Folders for the intermediate files of setuptools, one in each local package. Its usual `build/lib` keeps the modules of
+/// earlier builds: setuptools compares them by time, and never removes a module that is gone from the sources.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Scratch {
+    /// Path of the intermediate files, relative to the folder of a package.
+    relative: PathBuf,
+    packages: Vec<PathBuf>,
+}
+
+impl Scratch {
+    fn of(name: &NamespaceName, local: &LocalFiles) -> Self {
+        Self {
+            relative: Path::new("build").join(format!("tooldock-{name}")),
+            packages: local.built_in().map(Path::to_owned).collect(),
+        }
+    }
+
+    /// Removes the folders of an interrupted install, and returns the variables that lead setuptools to new ones.
+    async fn configure(&self, build: &Path) -> Result<Vec<(OsString, Secret)>, EnvironmentError> {
+        if self.packages.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.remove().await?;
+        let path = build.join("tooldock-setuptools.cfg");
+        let text = format!("[build]\nbuild_base = {}\n", self.relative.display());
+        let variable = Secret::new(path.to_string_lossy());
+        blocking(move || {
+            write_atomically(&path, text.as_bytes(), 0o644)
+                .map_err(|error| EnvironmentError::io("write", &path, &error))
+        })
+        .await?;
+        Ok(vec![("DIST_EXTRA_CONFIG".into(), variable)])
+    }
+
+    /// Removes the folders. A folder that cannot be removed stays: nothing is built in read-only sources.
+    async fn remove(&self) -> Result<(), EnvironmentError> {
+        let scratch = self.clone();
+        blocking(move || {
+            for package in &scratch.packages {
+                if remove_tree(&package.join(&scratch.relative)).is_ok() {
+                    // Fails on purpose if the folder holds other builds.
+                    let _ = fs::remove_dir(package.join("build"));
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Verbosity of an installer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Says {
+    /// All output, for operators who may watch the progress.
+    Everything,
+    /// Only errors are printed.
+    Errors,
+}
+
+/// Use of an installer's cache of packages built or fetched before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cache {
+    Used,
+    /// Local packages are built anew, since a cache knows them by name, version and times alone.
+    PassedOver,
+}
+
+/// The command that installs into an environment: the program and its arguments, to which the packages are added.
+pub(super) fn install_command(
+    build: &Path,
+    toolchain: &Toolchain,
+    says: Says,
+    cache: Cache,
+) -> (PathBuf, Vec<OsString>) {
+    let python = build.join("bin/python");
+    let mut arguments: Vec<OsString> = Vec::new();
+    let program = match find_program("uv") {
+        Some(uv) => {
+            arguments
+                .extend(["pip", "install", "--compile-bytecode", "--python"].map(OsString::from));
+            arguments.push(python.into());
+            if cache == Cache::PassedOver {
+                // Packages of an index are revalidated, and fetched again only if they changed.
+                arguments.push("--refresh".into());
+            }
+            uv
+        }
+        None => {
+            // `-P`: pip must not import a file of the namespace that is named like a module of the standard library.
+            arguments.extend(["-P", "-m", "pip", "--python"].map(OsString::from));
+            arguments.push(python.into());
+            arguments.extend(
+                ["install", "--no-input", "--disable-pip-version-check"].map(OsString::from),
+            );
+            if cache == Cache::PassedOver {
+                arguments.push("--no-cache-dir".into());
+            }
+            toolchain.base.python.clone()
+        }
+    };
+    if says == Says::Errors {
+        arguments.push("-q".into());
+    }
+    (program, arguments)
+}
+
+fn unchanged(installed: &Requirements, tools: &Path) -> Result<(), EnvironmentError> {
+    let tree = tools
+        .canonicalize()
+        .map_err(|error| EnvironmentError::io("read", tools, &error))?;
+    match tree_file::read(&installed.path, &tree, installed.text.len() as u64) {
+        Ok(Some(found)) if found == installed.text.as_bytes() => Ok(()),
+        _ => Err(EnvironmentError(format!(
+            "{REQUIREMENTS_FILE} changed while it was installed; reload again"
+        ))),
+    }
+}
+
+/// Refuses packages that would break the worker, with a reason, before it is started.
+fn check_packages(site_packages: &Path) -> Result<(), EnvironmentError> {
+    if let Some(version) = installed_version(site_packages, "pydantic")
+        && major(&version) < Some(2)
+    {
+        return Err(EnvironmentError(format!(
+            "{REQUIREMENTS_FILE} brings pydantic {version}; workers need pydantic 2 or newer. Remove the pin or raise it"
+        )));
+    }
+    if site_packages.join("app").exists() || site_packages.join("app.py").exists() {
+        return Err(EnvironmentError(format!(
+            "{REQUIREMENTS_FILE} brings a top-level module named \"app\", which is the name of the worker's own runtime"
+        )));
+    }
+    Ok(())
+}
+
+/// The version of an installed package, from the name of its metadata folder. Runs no code.
+pub(super) fn installed_version(site_packages: &Path, package: &str) -> Option<String> {
+    fs::read_dir(site_packages)
+        .ok()?
+        .flatten()
+        .find_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (found, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+            found
+                .eq_ignore_ascii_case(package)
+                .then(|| version.to_owned())
+        })
+}
+
+/// The first number of a version.
+pub(super) fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+/// Moves a real folder at `venvs/<ns>`, as older versions made it, out of the way. As an unused build it is removed by the
+/// next collection.
+fn set_aside(link: &Path, builds: &Path) -> Result<(), EnvironmentError> {
+    if !link.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        return Ok(());
+    }
+    let aside = builds.join(format!(
+        "{}-replaced",
+        link.file_name().unwrap_or_default().to_string_lossy()
+    ));
+    remove_tree(&aside)?;
+    fs::rename(link, &aside).map_err(|error| EnvironmentError::io("replace", link, &error))
+}
+
+pub(super) fn remove_tree(path: &Path) -> Result<(), EnvironmentError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(EnvironmentError::io("remove", path, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes builds that are neither in `keep` nor current for a namespace, and the symlinks of namespaces that are gone. A
+/// build in progress is locked and stays.
+pub(super) fn collect_garbage(
+    data: &DataDir,
+    keep: &BTreeSet<PathBuf>,
+    namespaces: &BTreeSet<NamespaceName>,
+) {
+    let venvs = data.venvs_dir();
+    let builds = data.builds_dir();
+    let mut used = keep.clone();
+    // A manager may be installing for a namespace, and may have made the namespace since the reload looked.
+    let locked = |owner: &str| FileLock::try_take(&builds.join(format!("{owner}.lock")));
+    let exists = |owner: &str| data.tools_dir().join(owner).is_dir();
+    for entry in fs::read_dir(&venvs).into_iter().flatten().flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        let file_name = entry.file_name();
+        let file_name = file_name.to_string_lossy();
+        // No namespace has such a name, and a process that switches a link holds the namespace's lock.
+        if is_switch_leftover(&file_name) {
+            match file_name.split('.').next().unwrap_or_default() {
+                // The manager's own link, which the manager may be switching.
+                "" if file_name.starts_with(".manager.") => {}
+                "" => drop(fs::remove_file(entry.path())),
+                owner => {
+                    if let Ok(Some(_lock)) = locked(owner) {
+                        let _ = fs::remove_file(entry.path());
+                    }
+                }
+            }
+            continue;
+        }
+        // Other folders here, above all the base environment, do not belong to a namespace.
+        let Ok(name) = file_name.parse::<NamespaceName>() else {
+            continue;
+        };
+        if namespaces.contains(&name) {
+            used.insert(venvs.join(target));
+        } else if let Ok(Some(_lock)) = locked(name.as_str())
+            && !exists(name.as_str())
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    remove_unused(data, &used, namespaces, |_| true);
+}
+
+/// Removes the builds of a namespace that is gone, except those in `keep` and those that a namespace of that name uses again.
+pub(super) fn collect_builds_of(data: &DataDir, name: &NamespaceName, keep: &BTreeSet<PathBuf>) {
+    remove_unused(data, keep, &BTreeSet::new(), |owner| owner == name.as_str());
+}
+
+/// Removes builds of the owners for which `is_meant` returns true, except those in `used`, those that a link leads to and those
+/// in progress.
+fn remove_unused(
+    data: &DataDir,
+    used: &BTreeSet<PathBuf>,
+    namespaces: &BTreeSet<NamespaceName>,
+    is_meant: impl Fn(&str) -> bool,
+) {
+    let (venvs, builds) = (data.venvs_dir(), data.builds_dir());
+    let exists = |owner: &str| data.tools_dir().join(owner).is_dir();
+    for entry in fs::read_dir(&builds).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let file_name = entry.file_name();
+        let Some((owner, _)) = file_name
+            .to_str()
+            .and_then(|name| name.rsplit_once(['-', '.']))
+            .filter(|(owner, _)| is_meant(owner))
+        else {
+            continue;
+        };
+        let is_lock = path
+            .extension()
+            .is_some_and(|extension| extension == "lock");
+        if used.contains(&path) || is_lock && namespaces.contains(owner) {
+            continue;
+        }
+        let lock = builds.join(format!("{owner}.lock"));
+        let Ok(Some(_lock)) = FileLock::try_take(&lock) else {
+            continue;
+        };
+        let linked = fs::read_link(venvs.join(owner)).is_ok_and(|it| venvs.join(it) == path);
+        if linked || is_lock && exists(owner) {
+            continue;
+        }
+        let removed = if is_lock { Ok(()) } else { remove_tree(&path) };
+        if let Err(error) = removed {
+            tracing::warn!(%error, "an unused environment stays");
+        }
+        if !namespaces.contains(owner) && !exists(owner) {
+            let _ = fs::remove_file(&lock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_of(requirements: Option<&str>, files_hash: [u8; 32], interpreter: &str) -> String {
+        let requirements = requirements.map(|text| Requirements {
+            path: "/t/ns/requirements.txt".into(),
+            text: text.into(),
+        });
+        build_key(requirements.as_ref(), &files_hash, interpreter)
+    }
+
+    #[test]
+    fn the_key_follows_requirements_and_interpreter_and_nothing_else() {
+        let plain = key_of(Some("httpx\n"), [7; 32], "py");
+        assert_eq!(plain, key_of(Some("httpx\n"), [8; 32], "py"));
+        assert_ne!(plain, key_of(Some("httpx\n"), [7; 32], "other"));
+        assert_ne!(plain, key_of(Some("httpx>=1\n"), [7; 32], "py"));
+        assert_ne!(plain, key_of(None, [7; 32], "py"));
+    }
+
+    #[test]
+    fn requirements_that_name_files_follow_those_and_no_tool() {
+        let before = key_of(Some("-r base.txt"), [7; 32], "py");
+        assert_eq!(key_of(Some("-r base.txt"), [7; 32], "py"), before);
+        assert_ne!(key_of(Some("-r base.txt"), [8; 32], "py"), before);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_became_a_pipe_after_the_scan_is_no_list_to_install() {
+        let temp = tempfile::tempdir().unwrap();
+        tooldock_base::tree_file::make_pipe(&temp.path().join("more.txt"));
+        let error = local_files(temp.path(), "-r more.txt\n")
+            .await
+            .unwrap_err()
+            .0;
+        let expected = "requirements.txt: more.txt: cannot be read: a named pipe";
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[tokio::test]
+    async fn setuptools_keeps_nothing_of_an_earlier_build() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        for folder in [
+            "env",
+            "ns/lib/build/lib",
+            "ns/lib/build/tooldock-ns/lib",
+            "ns/other",
+        ] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        let local = LocalFiles::read(&at("ns"), "./lib\n-e ./other\n-f ./wheels\n").unwrap();
+        let scratch = Scratch::of(&"ns".parse().unwrap(), &local);
+        let variables = scratch.configure(&at("env")).await.unwrap();
+        assert!(!at("ns/lib/build/tooldock-ns").exists(), "left by a crash");
+        let (name, value) = &variables[0];
+        assert_eq!(name, "DIST_EXTRA_CONFIG");
+        let text = fs::read_to_string(value.expose()).unwrap();
+        assert_eq!(text, "[build]\nbuild_base = build/tooldock-ns\n");
+        for folder in ["ns/lib/build/tooldock-ns/lib", "ns/other/build/tooldock-ns"] {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        scratch.remove().await.unwrap();
+        assert!(at("ns/lib/build/lib").exists(), "builds of others stay");
+        assert!(!at("ns/lib/build/tooldock-ns").exists());
+        assert!(!at("ns/other/build").exists());
+        let none = LocalFiles::read(&at("ns"), "httpx\n").unwrap();
+        let none = Scratch::of(&"ns".parse().unwrap(), &none);
+        assert!(none.configure(&at("env")).await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn packages_that_would_break_the_worker_are_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        assert!(check_packages(temp.path()).is_ok());
+        let pydantic = temp.path().join("pydantic-1.10.13.dist-info");
+        fs::create_dir(&pydantic).unwrap();
+        fs::create_dir(temp.path().join("pydantic_core-2.0.0.dist-info")).unwrap();
+        let error = check_packages(temp.path()).unwrap_err().0;
+        assert!(error.contains("pydantic 1.10.13"), "{error}");
+        fs::rename(&pydantic, temp.path().join("pydantic-2.1.dist-info")).unwrap();
+        assert!(check_packages(temp.path()).is_ok());
+        fs::create_dir(temp.path().join("app")).unwrap();
+        assert!(
+            check_packages(temp.path())
+                .unwrap_err()
+                .0
+                .contains("\"app\"")
+        );
+    }
+
+    #[test]
+    fn requirements_that_became_a_pipe_or_something_else_are_a_change() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("ns").join(REQUIREMENTS_FILE);
+        fs::create_dir(path.parent().unwrap()).unwrap();
+        let text = "httpx\n".to_owned();
+        fs::write(&path, &text).unwrap();
+        let requirements = Requirements {
+            path: path.clone(),
+            text,
+        };
+        assert!(unchanged(&requirements, temp.path()).is_ok());
+        fs::write(&path, "httpx2\n").unwrap();
+        assert!(unchanged(&requirements, temp.path()).is_err());
+        fs::remove_file(&path).unwrap();
+        tooldock_base::tree_file::make_pipe(&path);
+        let tools = temp.path().to_owned();
+        let after =
+            tooldock_base::tree_file::without_waiting(move || unchanged(&requirements, &tools));
+        assert!(after.unwrap_err().0.contains("changed while"));
+    }
+
+    #[test]
+    fn garbage_is_what_no_worker_and_no_namespace_uses() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::open(temp.path()).unwrap();
+        let builds = data.builds_dir();
+        for name in ["a-1", "a-2", "a-3", "gone-1", "busy-1"] {
+            fs::create_dir(builds.join(name)).unwrap();
+        }
+        for (link, target) in [
+            ("a", ".builds/a-3"),
+            ("gone", ".builds/gone-1"),
+            (".base", ".base.hash"),
+            // A crash in the middle of a switch.
+            ("a.0123456789abcdef.link", ".builds/a-1"),
+            (".base.0123456789abcdef.link", ".base.hash"),
+        ] {
+            std::os::unix::fs::symlink(target, data.venvs_dir().join(link)).unwrap();
+        }
+        let _building = FileLock::try_take(&builds.join("busy.lock"))
+            .unwrap()
+            .unwrap();
+        let keep = BTreeSet::from([builds.join("a-2")]);
+        collect_garbage(
+            &data,
+            &keep,
+            &BTreeSet::from(["a".parse().unwrap(), "busy".parse().unwrap()]),
+        );
+        let left = |dir: &Path| {
+            let mut names: Vec<_> = fs::read_dir(dir)
+                .unwrap()
+                .map(|e| e.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(
+            left(&builds),
+            ["a-2", "a-3", "a.lock", "busy-1", "busy.lock"]
+        );
+        assert_eq!(left(&data.venvs_dir()), [".base", ".builds", "a"]);
+    }
+
+    #[test]
+    fn a_real_folder_of_an_older_version_gives_way_to_the_symlink() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::open(temp.path()).unwrap();
+        let link = data.venvs_dir().join("ns");
+        fs::create_dir(&link).unwrap();
+        set_aside(&link, &data.builds_dir()).unwrap();
+        switch_symlink(&link, Path::new(".builds/ns-1")).unwrap();
+        switch_symlink(&link, Path::new(".builds/ns-2")).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new(".builds/ns-2"));
+    }
+}
