@@ -371,7 +371,7 @@ impl<C: Clock + Clone> Admission<C> {
             return Ok(Verdict::Answered(origin::options(route)));
         }
 
-        if listener.basic.is_some() {
+        if listener.basic.is_some() || route.access == RouteAccess::Internal {
             csrf::check(&parts.method, fields)?;
         }
 
@@ -429,6 +429,9 @@ impl<C: Clock + Clone> Admission<C> {
             None => budget,
         };
 
+        if route.access == RouteAccess::Internal {
+            self.manager.check_address(client)?;
+        }
         let manager = if route.access == RouteAccess::Manager {
             self.manager.check(client, fields).map_err(|rejection| {
                 match fields.manager_token.is_absent() {

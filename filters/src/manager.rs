@@ -9,6 +9,9 @@ use crate::network::{Cidr, any_contains};
 use crate::rejection::{Reason, Rejection};
 use crate::token::{SecretToken, TokenDigest};
 
+/// Cause in the log of a refusal for the client's address.
+const OUTSIDE: &str = "source address outside internal_cidrs";
+
 /// The controls that a reload of the namespaces requires.
 #[derive(Debug)]
 pub(crate) struct ManagerControls {
@@ -25,12 +28,21 @@ impl ManagerControls {
     /// Checks the client's address, then the manager's token.
     pub(crate) fn check(&self, client: IpAddr, fields: &Fields<'_>) -> Result<(), Rejection> {
         if !any_contains(&self.internal, client) {
-            return Err(forbidden("source address outside internal_cidrs"));
+            return Err(forbidden(OUTSIDE));
         }
         if !self.token_presented(fields) {
             return Err(forbidden("X-Manager-Token missing or wrong"));
         }
         Ok(())
+    }
+
+    /// Checks the client's address alone.
+    pub(crate) fn check_address(&self, client: IpAddr) -> Result<(), Rejection> {
+        if any_contains(&self.internal, client) {
+            return Ok(());
+        }
+        let message = "This needs a source address in admission.internal_cidrs.";
+        Err(Rejection::new(Reason::Forbidden, message).because(OUTSIDE))
     }
 
     /// Returns true if the request carries the manager's token, once.
@@ -96,6 +108,14 @@ mod tests {
         ] {
             assert!(!admitted(&controls, "127.0.0.1", wrong), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn an_internal_address_is_enough_where_the_address_alone_is_checked() {
+        let controls = controls(None);
+        let admitted = |client: &str| controls.check_address(client.parse().unwrap()).is_ok();
+        assert!(admitted("127.0.0.1") && admitted("fd12::1"));
+        assert!(!admitted("192.0.2.1"));
     }
 
     #[test]

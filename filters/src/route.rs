@@ -85,6 +85,7 @@ static ROUTES: &[RouteSpec] = table! {
     Reload    | Reload     | POST    | "/reload"                                | Manager   | None      | None          | "/reload"
     Reload    | Explain    | POST    | "/explain"                               | Manager   | None      | Json          | "/explain"
     Reload    | Output     | POST    | "/output"                                | Manager   | None      | Json          | "/output"
+    Reload    | Api        | API     | "/operator/{rest}"                       | Internal  | Management | None         | "/operator"
     Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
@@ -111,7 +112,7 @@ pub enum RouteGroup {
     Vault,
     /// Tool Vault's single-page app.
     Ui,
-    /// Reading the namespaces again, and the principals that may use them.
+    /// Reading the namespaces again, the principals that may use them, and the state of the gateway for operators.
     Reload,
     /// Health checks.
     Probes,
@@ -270,6 +271,8 @@ pub enum RouteAccess {
     Principal,
     /// Clients with a principal that pass the controls of `/reload`, too.
     Manager,
+    /// Clients with a principal and an address in `admission.internal_cidrs`.
+    Internal,
 }
 
 /// How requests to a route name their namespace.

@@ -166,11 +166,15 @@ impl Caller {
     /// Returns true if a namespace is open to the caller on some listener: its token opens the namespace, and the namespace
     /// admits the principal.
     pub(crate) fn is_let_into(&self, namespace: &Namespace) -> bool {
-        let opened = match &self.visibility {
+        self.opens(&namespace.name) && namespace.policy.allows_principal(self.principal_name())
+    }
+
+    /// Returns true if the caller's credential opens namespaces of this name.
+    pub(crate) fn opens(&self, name: &NamespaceName) -> bool {
+        match &self.visibility {
             Visibility::All => true,
-            Visibility::Only(opens) => opens(&namespace.name),
-        };
-        opened && namespace.policy.allows_principal(self.principal_name())
+            Visibility::Only(opens) => opens(name),
+        }
     }
 }
 

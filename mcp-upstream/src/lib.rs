@@ -51,8 +51,8 @@ pub mod web;
 
 pub use credentials::Credentials;
 pub use jsonrpc::subject::Subject;
-pub use mcp::WebFacts;
 pub use mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
+pub use mcp::{CertificateEnds, WebFacts};
 pub use pages::Pages;
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};

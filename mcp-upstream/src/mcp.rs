@@ -48,7 +48,7 @@ pub(crate) mod pass_through;
 mod sessions;
 
 pub(crate) use core::Core;
-pub use core::WebFacts;
+pub use core::{CertificateEnds, WebFacts};
 pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};

@@ -3,6 +3,9 @@
 //! No change is implemented a second time here. Operations that a management tool has are calls of that tool, through the
 //! engine: with its limits, its audit line under the caller's name, and its counts. The other paths read the present state.
 //!
+//! A listener of the profile `core` answers a few of these paths below `/operator/`, for the commands of the command line
+//! ([`COMMAND_PATHS`]): the same handlers, under the same table of rights.
+//!
 //! The edge controls access: only principals who may use the management tools, and no browser requests that other pages make.
 
 use std::sync::Arc;
@@ -30,6 +33,7 @@ mod server_process;
 mod servers;
 mod sessions;
 mod sources;
+mod status;
 mod streams;
 mod tools;
 mod trail;
@@ -74,6 +78,7 @@ const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
 /// Every path with its method and effects; `*` stands for one segment.
 const PATHS: &[(&str, &str, Does)] = &[
     ("me", "GET", VIEW),
+    ("status", "GET", VIEW),
     ("dashboard", "GET", VIEW),
     ("events", "GET", VIEW),
     ("reload", "POST", Same("reload_core")),
@@ -81,6 +86,8 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("namespaces/*", "GET", VIEW),
     ("namespaces/*/tools", "GET", VIEW),
     ("namespaces/*/tool", "GET", VIEW),
+    ("namespaces/*/output", "GET", READS_ACTIVITY),
+    ("namespaces/*/output/events", "GET", READS_ACTIVITY),
     ("folders", "GET", Same("list_namespaces")),
     ("folders", "POST", Same("create_namespace")),
     ("folders/*", "DELETE", Same("delete_namespace")),
@@ -124,7 +131,19 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("streams/*", "DELETE", ENDS_WORK),
 ];
 
-/// Answers a request below `/api/`.
+/// Paths that a listener of the profile `core` answers below `/operator/`, with their methods.
+const COMMAND_PATHS: &[(&str, &str)] = &[
+    ("status", "GET"),
+    ("reload", "POST"),
+    ("namespaces/*/output", "GET"),
+    ("namespaces/*/output/events", "GET"),
+    ("activity", "GET"),
+    ("activity/events", "GET"),
+    ("sessions", "GET"),
+    ("sessions/*", "DELETE"),
+];
+
+/// Answers a request below `/api/` or `/operator/`.
 pub(crate) async fn handle(
     core: &Arc<Core>,
     caller: Caller,
@@ -148,7 +167,7 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
         return Ok(());
     }
     let starting = match segments {
-        ["namespaces"] if !registry.wait_for_scan().await => {
+        ["namespaces" | "status"] if !registry.wait_for_scan().await => {
             Some(startup::starting(&NamespaceName::global()))
         }
         ["namespaces", name, ..] => match name.parse() {
@@ -164,10 +183,15 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
 async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let segments: Vec<&str> = request.segments.iter().map(String::as_str).collect();
     let method = request.method.as_str();
-    check(caller, done_by(method, &segments)?)?;
+    let does = done_by(method, &segments)?;
+    if request.is_of_command && !is_for_commands(method, &segments) {
+        return Err(WebFailure::not_found("not_found", NO_PATH));
+    }
+    check(caller, does)?;
     await_start(core, &segments).await?;
     match (method, segments.as_slice()) {
         ("GET", ["me"]) => overview::me(core, caller, request),
+        ("GET", ["status"]) => status::status(core, caller),
         ("GET", ["dashboard"]) => overview::dashboard(core, caller),
         ("GET", ["events"]) => overview::events(core, caller),
         ("POST", ["reload"]) => tools::reload(core).await,
@@ -178,6 +202,12 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
         }
         ("GET", ["namespaces", name, "tool"]) => {
             namespaces::tool(core, caller, request, name).await
+        }
+        ("GET", ["namespaces", name, "output"]) => {
+            server_process::output_of(core, caller, request, name)
+        }
+        ("GET", ["namespaces", name, "output", "events"]) => {
+            server_process::output_events(core, caller, request, name)
         }
         ("GET", ["folders"]) => folders::list(core, caller, request).await,
         ("POST", ["folders"]) => folders::create(core, caller, request).await,
@@ -239,16 +269,7 @@ const NO_PATH: &str = "The API has nothing at this path.";
 
 /// The effects of a request. The error is 405 if the path takes another method, else 404.
 fn done_by(method: &str, segments: &[&str]) -> Result<Does, WebFailure> {
-    let fits = |pattern: &str| {
-        let mut parts = pattern.split('/');
-        let all = segments.iter().all(|segment| {
-            parts
-                .next()
-                .is_some_and(|part| part == "*" || part == *segment)
-        });
-        all && parts.next().is_none()
-    };
-    let Some((pattern, ..)) = PATHS.iter().find(|(pattern, ..)| fits(pattern)) else {
+    let Some((pattern, ..)) = PATHS.iter().find(|(pattern, ..)| fits(pattern, segments)) else {
         return Err(WebFailure::not_found("not_found", NO_PATH));
     };
     let rows = PATHS.iter().filter(|(other, ..)| other == pattern);
@@ -259,6 +280,23 @@ fn done_by(method: &str, segments: &[&str]) -> Result<Does, WebFailure> {
     let allow = known.join(", ");
     let message = format!("/api/{pattern} does not know the method {method}; it knows {allow}.");
     Err(WebFailure::method(message, &allow))
+}
+
+/// Returns true if a path has the form of a pattern.
+fn fits(pattern: &str, segments: &[&str]) -> bool {
+    let mut parts = pattern.split('/');
+    let all = segments.iter().all(|segment| {
+        parts
+            .next()
+            .is_some_and(|part| part == "*" || part == *segment)
+    });
+    all && parts.next().is_none()
+}
+
+/// Returns true if a listener of the profile `core` answers the path.
+fn is_for_commands(method: &str, segments: &[&str]) -> bool {
+    let mut paths = COMMAND_PATHS.iter();
+    paths.any(|(pattern, known)| *known == method && fits(pattern, segments))
 }
 
 /// Refuses a caller whose credential does not cover the effects of the path.
@@ -304,5 +342,28 @@ mod tests {
         assert_eq!(found("DELETE", "folders/a"), Some(Same("delete_namespace")));
         assert_eq!(found("GET", "folders/a/b"), None);
         assert_eq!(found("PATCH", "folders"), None);
+    }
+
+    #[test]
+    fn commands_reach_rows_of_the_table_and_neither_code_nor_secrets() {
+        for (pattern, method) in COMMAND_PATHS {
+            let mut rows = PATHS.iter();
+            assert!(
+                rows.any(|(other, known, _)| (other, known) == (pattern, method)),
+                "{method} {pattern}"
+            );
+        }
+        let opens = |method: &str, path: &str| {
+            is_for_commands(method, &path.split('/').collect::<Vec<_>>())
+        };
+        assert!(opens("DELETE", "sessions/a") && opens("GET", "activity/events"));
+        for (method, path) in [
+            ("PUT", "secrets"),
+            ("POST", "folders"),
+            ("GET", "activity/2026-11-23-0"),
+            ("POST", "servers/a/restart"),
+        ] {
+            assert!(!opens(method, path), "{method} {path}");
+        }
     }
 }

@@ -417,12 +417,6 @@ impl Effective {
             matches!(listener.profile, ProfileName::Manager | ProfileName::V1Web)
         })
     }
-
-    /// Returns true if this process serves the web UI.
-    pub(crate) fn serves_web(&self) -> bool {
-        let mut listeners = self.served_listeners();
-        listeners.any(|(_, listener)| listener.profile == ProfileName::V1Web)
-    }
 }
 
 /// The settings that all layers together give, before they are checked.

@@ -8,7 +8,7 @@ use tooldock_base::data_dir::DataDir;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{SecretNames, SecretStore};
 use tooldock_process::repositories;
-use tooldock_upstream::WebFacts;
+use tooldock_upstream::{CertificateEnds, WebFacts};
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
 use tooldock_workers::manage::Workspace;
 
@@ -59,9 +59,14 @@ pub(crate) fn facts(effective: &Effective) -> ServerFacts {
     }
 }
 
-/// The facts about the process and its files that the web UI shows.
-pub(crate) fn web_facts(effective: &Effective, data: &DataDir) -> WebFacts {
+/// The facts about the process and its files that the web UI and the commands for operators show.
+pub(crate) fn web_facts(
+    effective: &Effective,
+    data: &DataDir,
+    certificates: Arc<dyn CertificateEnds>,
+) -> WebFacts {
     WebFacts {
+        certificates,
         data_dir: effective.data_dir.clone(),
         host_data_dir: effective.web.host_data_dir.clone(),
         logs: data.logs_dir(),

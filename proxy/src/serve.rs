@@ -156,7 +156,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     check::log_unknown_namespaces(&effective);
     keys::start(&keys, key_changes, &parts.registry, &control);
 
-    let state = StateMetrics::start(&parts.exported)?;
+    let state = parts.state.clone();
     if effective.data_file_problem().is_some() || check_servers_file(&effective.data_dir).is_err() {
         state.reloaded(false);
     }
@@ -286,6 +286,7 @@ struct Parts {
     health: Arc<Health>,
     answers: Arc<AnswerBudget>,
     metrics: Arc<EdgeMetrics>,
+    state: StateMetrics,
     exported: prometheus::Registry,
     audit: tooldock_upstream::audit::AuditGuard,
     secrets: Arc<SecretStore>,
@@ -310,6 +311,7 @@ impl Parts {
         let config = &effective.config;
         let exported = prometheus::Registry::new();
         let metrics = Arc::new(EdgeMetrics::new(&exported)?);
+        let state = StateMetrics::start(&exported)?;
         let upstream_metrics = Arc::new(UpstreamMetrics::new(&exported)?);
         let breakdown = Arc::clone(upstream_metrics.breakdown());
         breakdown.configure(config.observability.metrics);
@@ -475,9 +477,11 @@ impl Parts {
                 keys: keys.tables(),
             })),
             management: management.clone(),
-            web: effective
-                .serves_web()
-                .then(|| management::web_facts(effective, &data)),
+            web: Some(management::web_facts(
+                effective,
+                &data,
+                Arc::new(state.clone()),
+            )),
             http_client: Some(remote),
             pages,
             answers: Arc::clone(&answers),
@@ -510,7 +514,7 @@ impl Parts {
             }
             follow.await;
         });
-        if effective.serves_web() {
+        if effective.role != Role::Manager {
             let noted = service.clone();
             control.spawn(async move { noted.note_figures().await });
         }
@@ -527,6 +531,7 @@ impl Parts {
             health,
             answers,
             metrics,
+            state,
             exported,
             audit,
             secrets,

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::watch;
@@ -271,6 +271,19 @@ impl Namespace {
     }
 }
 
+/// The last reload of all namespaces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LastReload {
+    /// `complete`, `partial` or `rejected`, as the metric `tooldock_reloads_total` counts it.
+    pub result: &'static str,
+    /// Time of its end.
+    pub at: SystemTime,
+    /// Its duration.
+    pub took: Duration,
+    /// Reason why nothing was reloaded.
+    pub problem: Option<String>,
+}
+
 /// Holder of the current snapshot.
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -286,6 +299,8 @@ pub struct Registry {
     configuration_problem: ArcSwapOption<Issue>,
     /// Reason why the file of external servers cannot be used.
     servers_problem: ArcSwapOption<Issue>,
+    /// The last reload of all namespaces, from its end on.
+    last_reload: ArcSwapOption<LastReload>,
     /// Issues of names under which nothing is served.
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
     /// Issues of entries of the tools directory that are not namespaces, by their names.
@@ -432,6 +447,16 @@ impl Registry {
     /// Subscribes to reloads of all namespaces from now on, including those that change nothing.
     pub fn reloads(&self) -> watch::Receiver<u64> {
         self.reloads.subscribe()
+    }
+
+    /// The last reload of all namespaces; `None` before the first has ended.
+    pub fn last_reload(&self) -> Option<Arc<LastReload>> {
+        self.last_reload.load_full()
+    }
+
+    /// Keeps the outcome of a reload of all namespaces.
+    pub fn keep_reload(&self, reload: LastReload) {
+        self.last_reload.store(Some(Arc::new(reload)));
     }
 
     /// Tells the subscribers that all namespaces were reloaded.

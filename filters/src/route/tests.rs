@@ -54,6 +54,7 @@ fn the_core_serves_its_documented_paths() {
         ("/reload", RouteId::Reload, None, None),
         ("/explain", RouteId::Explain, None, None),
         ("/output", RouteId::Output, None, None),
+        ("/operator/status", RouteId::Api, None, None),
         ("/health", RouteId::Health, None, None),
         ("/ready", RouteId::Ready, None, None),
         (

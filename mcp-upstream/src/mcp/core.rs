@@ -74,4 +74,12 @@ pub struct WebFacts {
     pub host_data_dir: String,
     /// The folder of the audit log.
     pub logs: PathBuf,
+    /// The certificates of listeners.
+    pub certificates: Arc<dyn CertificateEnds>,
+}
+
+/// Port to the certificates of listeners.
+pub trait CertificateEnds: std::fmt::Debug + Send + Sync {
+    /// Names of listeners with TLS, and the end of the first of each listener's certificates in seconds since 1970.
+    fn ends(&self) -> Vec<(String, i64)>;
 }

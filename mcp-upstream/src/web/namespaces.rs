@@ -36,7 +36,11 @@ pub(super) fn one(core: &Arc<Core>, caller: &Caller, name: &str) -> Answer {
 }
 
 /// A namespace that is served and that the caller may use.
-fn found(core: &Core, caller: &Caller, name: &str) -> Result<Arc<Namespace>, WebFailure> {
+pub(super) fn found(
+    core: &Core,
+    caller: &Caller,
+    name: &str,
+) -> Result<Arc<Namespace>, WebFailure> {
     let name = super::request::namespace(name)?;
     let found = core.registry.namespace(name.as_str());
     let found = found.filter(|namespace| caller.may_use(namespace));

@@ -35,9 +35,14 @@ pub(super) fn me(core: &Core, caller: &Caller, request: &ApiRequest) -> Answer {
 }
 
 pub(super) fn dashboard(core: &Core, caller: &Caller) -> Answer {
+    json_of(&figures_with_uptime(core, caller))
+}
+
+/// The dashboard with the time since the start.
+pub(super) fn figures_with_uptime(core: &Core, caller: &Caller) -> Value {
     let mut dashboard = figures_of(core, caller);
     dashboard["uptime_seconds"] = core.health.uptime_seconds().into();
-    json_of(&dashboard)
+    dashboard
 }
 
 /// The dashboard without the values that change every second.

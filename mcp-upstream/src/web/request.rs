@@ -26,6 +26,8 @@ pub(super) struct ApiRequest {
     pub(super) body: Bytes,
     pub(super) content_type: String,
     pub(super) wants_events: bool,
+    /// True if a command sends the request, to a listener of the profile `core`.
+    pub(super) is_of_command: bool,
     /// True if the request cannot be read between the client and the gateway.
     pub(super) is_private: bool,
 }
@@ -38,7 +40,9 @@ impl ApiRequest {
         body: Bytes,
         web: WebRequest,
     ) -> Result<Self, WebFailure> {
-        let path = web.path.strip_prefix("/api/").unwrap_or_default();
+        let of_command = web.path.strip_prefix("/operator/");
+        let path = of_command.or_else(|| web.path.strip_prefix("/api/"));
+        let path = path.unwrap_or_default();
         let segments = path.split('/').map(decoded).collect();
         let parameters = serde_urlencoded::from_str(query.as_deref().unwrap_or_default());
         let mut parameters: Vec<(String, String)> = parameters.map_err(|error| {
@@ -52,6 +56,7 @@ impl ApiRequest {
         Ok(Self {
             method,
             segments,
+            is_of_command: of_command.is_some(),
             parameters,
             body,
             content_type: web.content_type,

@@ -1,4 +1,5 @@
 //! `/api/servers/{id}/stderr` and `/restart`: the output of a server's processes, and the restart of them.
+//! `/api/namespaces/{name}/output`: the output of a namespace of any kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use tooldock_process::child::output::RecentLines;
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, capitalised, json_of};
+use super::namespaces::found;
 use super::request::ApiRequest;
 use super::servers::{one, server_id};
 use super::tools::management;
@@ -45,14 +47,31 @@ async fn output(core: &Core, id: &str) -> Result<Arc<RecentLines>, WebFailure> {
     let namespace = served(core, id).await?;
     let output = core.upstreams.of(&namespace).output(&namespace);
     output.ok_or_else(|| {
-        let what = match namespace.upstream {
-            UpstreamKind::Remote(_) => "is reached over HTTP, so it has no standard error here",
-            UpstreamKind::Aggregate(_) => {
-                "stands for several servers: each of them has a standard error of its own, which the log shows"
-            }
-            _ => "is not served any more",
-        };
-        WebFailure::refused(format!("The server {} {what}", namespace.name))
+        let why = silence(&namespace.upstream);
+        WebFailure::refused(format!("The server {} {why}", namespace.name))
+    })
+}
+
+/// Reason why a namespace has no output.
+fn silence(upstream: &UpstreamKind) -> &'static str {
+    match upstream {
+        UpstreamKind::Remote(_) => "is reached over HTTP, so it has no standard error here",
+        UpstreamKind::Aggregate(_) => {
+            "stands for several servers: each of them has a standard error of its own, which the log shows"
+        }
+        UpstreamKind::Failed(_) => "could not be loaded, so no process of it prints",
+        UpstreamKind::Empty => "has no tools, so no process of it prints",
+        _ => "is not served any more",
+    }
+}
+
+/// The output of a namespace's processes; an error for a namespace without any.
+fn output_in(core: &Core, caller: &Caller, name: &str) -> Result<Arc<RecentLines>, WebFailure> {
+    let namespace = found(core, caller, name)?;
+    let output = core.upstreams.of(&namespace).output(&namespace);
+    output.ok_or_else(|| {
+        let message = format!("The namespace {name} {}", silence(&namespace.upstream));
+        WebFailure::not_found("no_output", message)
     })
 }
 
@@ -65,29 +84,63 @@ fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     number.map_err(|_| WebFailure::invalid(name, format!("{name} must be the number of a line")))
 }
 
-/// Answers with the last lines, oldest first.
+/// Answers with the last lines of a server, oldest first.
 pub(super) async fn stderr(core: &Arc<Core>, request: &ApiRequest, id: &str) -> Answer {
+    last_lines(request, "server_id", id, &*output(core, id).await?)
+}
+
+/// Answers with the last lines of a namespace, oldest first.
+pub(super) fn output_of(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &ApiRequest,
+    name: &str,
+) -> Answer {
+    last_lines(request, "namespace", name, &*output_in(core, caller, name)?)
+}
+
+fn last_lines(request: &ApiRequest, key: &str, name: &str, output: &RecentLines) -> Answer {
     let limit = match request.parameter("limit") {
         None => LINES,
         Some(_) => request.limit()?,
     };
-    let lines = output(core, id).await?.after(0);
+    let lines = output.after(0);
     let last = &lines[lines.len().saturating_sub(limit)..];
-    json_of(&json!({
-        "server_id": id,
+    let mut body = json!({
         "lines": last.iter().map(line).collect::<Vec<_>>(),
         "total": lines.len(),
-    }))
+    });
+    body[key] = name.into();
+    json_of(&body)
 }
 
-/// Answers with a stream of lines as they arrive. With `after`, the kept lines behind that number come first.
+/// Answers with a stream of a server's lines as they arrive.
 pub(super) async fn events(
     core: &Arc<Core>,
     caller: &Caller,
     request: &ApiRequest,
     id: &str,
 ) -> Answer {
-    let lines = output(core, id).await?;
+    follow(core, caller, request, output(core, id).await?)
+}
+
+/// Answers with a stream of a namespace's lines as they arrive.
+pub(super) fn output_events(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &ApiRequest,
+    name: &str,
+) -> Answer {
+    follow(core, caller, request, output_in(core, caller, name)?)
+}
+
+/// Opens a stream of lines as they arrive. With `after`, the kept lines behind that number come first.
+fn follow(
+    core: &Arc<Core>,
+    caller: &Caller,
+    request: &ApiRequest,
+    lines: Arc<RecentLines>,
+) -> Answer {
     let mut newest = lines.newest();
     let after = number(request, "after")?.unwrap_or_else(|| *newest.borrow());
     streams::open(core, caller, move |stream| async move {

@@ -33,7 +33,7 @@ const CORE: ProfileSpec = ProfileSpec {
     global: false,
     auth: &[AuthScheme::Bearer],
     answers: Profile::core,
-    paths: "/mcp, /mcp/{namespace}, /sse, /messages, /tools, /namespaces, /openapi.json, /reload, /health, /ready",
+    paths: "/mcp, /mcp/{namespace}, /sse, /messages, /tools, /namespaces, /openapi.json, /reload, /operator, /health, /ready",
 };
 
 const MANAGER: ProfileSpec = ProfileSpec {

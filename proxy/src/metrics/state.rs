@@ -2,6 +2,8 @@
 
 use prometheus::Registry;
 use tooldock_base::metric_table;
+use prometheus::core::Collector;
+use tooldock_upstream::CertificateEnds;
 
 use super::process::seconds_since_epoch;
 
@@ -50,5 +52,20 @@ impl StateMetrics {
         self.certificate_not_after
             .with_label_values(&[listener])
             .set(not_after);
+    }
+}
+
+impl CertificateEnds for StateMetrics {
+    fn ends(&self) -> Vec<(String, i64)> {
+        let families = self.certificate_not_after.collect();
+        let gauges = families.iter().flat_map(|family| family.get_metric());
+        let ends = gauges.map(|gauge| {
+            let listener = gauge.get_label().iter().map(|label| label.value());
+            // The value of an integer gauge, which the exported form has as a float.
+            (listener.collect(), gauge.get_gauge().value() as i64)
+        });
+        let mut ends: Vec<_> = ends.collect();
+        ends.sort();
+        ends
     }
 }

@@ -35,14 +35,20 @@ pub enum ReloadOutcome {
     Rejected,
 }
 
+impl ReloadOutcome {
+    /// The outcome in metrics and for operators.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Partial => "partial",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
 impl ReloadMetrics {
     pub(super) fn reloaded(&self, outcome: ReloadOutcome, after: Duration) {
-        let result = match outcome {
-            ReloadOutcome::Complete => "complete",
-            ReloadOutcome::Partial => "partial",
-            ReloadOutcome::Rejected => "rejected",
-        };
-        self.reloads.with_label_values(&[result]).inc();
+        self.reloads.with_label_values(&[outcome.as_str()]).inc();
         self.seconds.observe(after.as_secs_f64());
     }
 

@@ -7,7 +7,7 @@ mod publish;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -29,7 +29,7 @@ use super::starter;
 use super::vault;
 use super::wanted::{DesiredNamespace, UPDATE, build_of};
 use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, Surroundings, lock};
-use crate::registry::{Namespace, Registry, Snapshot, UpstreamKind};
+use crate::registry::{LastReload, Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
 
 /// Time that ready namespaces wait for the others before they are published without them.
@@ -61,6 +61,14 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> Answer {
     };
     let outcome = outcome.max(noted);
     reloader.metrics.reloaded(outcome, started.elapsed());
+    if is_of_all {
+        reloader.registry.keep_reload(LastReload {
+            result: outcome.as_str(),
+            at: SystemTime::now(),
+            took: started.elapsed(),
+            problem: answer.as_ref().err().map(ToString::to_string),
+        });
+    }
     match &answer {
         Ok(report) => tracing::info!(
             namespaces = report.namespaces.len(),

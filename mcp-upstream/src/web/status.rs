@@ -1,0 +1,53 @@
+//! `/api/status`: the state of the whole gateway in one answer, for `tooldock status`.
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::answer::{Answer, json_of};
+use super::namespaces::shown;
+use super::overview::figures_with_uptime;
+use crate::caller::Caller;
+use crate::mcp::Core;
+
+/// Answers with the dashboard, all namespaces, the ends of certificates, the last reload and the replicas.
+pub(super) fn status(core: &Core, caller: &Caller) -> Answer {
+    let snapshot = core.registry.snapshot();
+    let figures = core.figures.now(&core.metrics);
+    let visible = snapshot.namespaces.values().filter(|it| caller.may_use(it));
+    let namespaces: Vec<_> = visible
+        .map(|namespace| shown(core, caller, namespace, &figures))
+        .collect();
+    let unserved = core.registry.unserved();
+    let unserved: Vec<_> = unserved
+        .iter()
+        .filter(|(name, _)| caller.opens(name))
+        .map(|(name, issue)| json!({"name": name, "code": issue.code, "message": issue.message}))
+        .collect();
+    let ends = core.web.as_deref().map(|facts| facts.certificates.ends());
+    let ends = ends.unwrap_or_default().into_iter();
+    let certificates: Vec<_> = ends
+        .map(|(listener, end)| json!({"listener": listener, "ends": at(OffsetDateTime::from_unix_timestamp(end).ok())}))
+        .collect();
+    let reload = core.registry.last_reload().map(|reload| {
+        json!({
+            "result": reload.result,
+            "at": at(Some(reload.at.into())),
+            "seconds": reload.took.as_secs_f64(),
+            "problem": reload.problem,
+        })
+    });
+    json_of(&json!({
+        "gateway": figures_with_uptime(core, caller),
+        "namespaces": namespaces,
+        "unserved": unserved,
+        "certificates": certificates,
+        "reload": reload,
+        "replicas": core.sessions.replicas().state(),
+    }))
+}
+
+/// A time as the API writes it; null for a time that cannot be written.
+fn at(time: Option<OffsetDateTime>) -> Value {
+    time.and_then(|time| time.format(&Rfc3339).ok()).into()
+}
