@@ -47,6 +47,7 @@ mod oauth;
 mod observability;
 mod older_surfaces;
 mod openapi;
+mod operator_cli;
 mod packaging;
 mod pass_through;
 mod precedence;

@@ -167,7 +167,7 @@ async fn await_start(core: &Core, segments: &[&str]) -> Result<(), WebFailure> {
         return Ok(());
     }
     let starting = match segments {
-        ["namespaces" | "status"] if !registry.wait_for_scan().await => {
+        ["namespaces"] if !registry.wait_for_scan().await => {
             Some(startup::starting(&NamespaceName::global()))
         }
         ["namespaces", name, ..] => match name.parse() {

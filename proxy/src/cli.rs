@@ -13,7 +13,12 @@ use tooldock_credentials::secrets::Scope;
 
 /// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.
 #[derive(Debug, Parser)]
-#[command(name = "tooldock", version, arg_required_else_help = true)]
+#[command(
+    name = "tooldock",
+    version,
+    arg_required_else_help = true,
+    after_help = "tooldock --version --json prints version, commit, compiler, target and profile of this program."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -32,10 +37,210 @@ pub(crate) enum Command {
     Keys(KeysArgs),
     /// Show the rights of a key or principal in a namespace, and the rule behind each, by asking the running gateway
     Explain(ExplainArgs),
+    #[command(flatten)]
+    Operator(OperatorCommand),
     /// Turn an nginx in front of MCP servers into a configuration of the gateway, and list what cannot be carried over
     ImportNginx(ImportNginxArgs),
     /// Serve many MCP servers as one, on standard input and output, from the tools.toml of a project
     Toolman(ToolmanArgs),
+    /// Print completions for a shell, for its folder of completions
+    Completions(CompletionsArgs),
+    /// Write manual pages, for packages
+    #[command(hide = true)]
+    Man(ManArgs),
+}
+
+/// `tooldock completions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: CompletedShell,
+}
+
+/// Shells that completions can be printed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompletedShell {
+    /// source <(tooldock completions bash)
+    Bash,
+    /// tooldock completions zsh > a file _tooldock of $fpath
+    Zsh,
+    /// tooldock completions fish > ~/.config/fish/completions/tooldock.fish
+    Fish,
+}
+
+/// `tooldock man`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManArgs {
+    /// The folder for the pages, a file for each command
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+}
+
+/// The subcommands that ask the running gateway.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OperatorCommand {
+    /// Show the running gateway: namespaces with states and reasons, certificates, the last reload, replicas
+    Status(StatusArgs),
+    /// List the tools of the running gateway that the token opens
+    Tools(ToolsArgs),
+    /// Call a tool of the running gateway
+    Call(CallArgs),
+    /// Show what a namespace's processes printed, and the gateway's records of its calls
+    Logs(LogsArgs),
+    /// Have the running gateway and its replicas read their namespaces again
+    Reload(ReloadArgs),
+    /// List the sessions of the running gateway, or end one
+    Sessions(SessionsArgs),
+}
+
+/// The running gateway that a command asks, and the token for it. A token is never an argument.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GatewayArgs {
+    /// Address of the gateway's listener of the profile core: http://HOST:PORT, https://HOST:PORT or unix:/PATH [default:
+    /// CORE_URL, or the configuration's first such listener: one of plain HTTP, else of HTTPS, else of a Unix socket]
+    #[arg(long, value_name = "URL", global = true)]
+    pub(crate) url: Option<String>,
+    /// File with the token [default: TOOLDOCK_TOKEN, else BEARER_TOKEN, else the token that serve --dev keeps in the data
+    /// directory]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: GatewayTrust,
+    /// Data directory, for the token that serve --dev keeps [default: that of the configuration, or DATA_DIR]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Configuration file of the running gateway [default: conf/tooldock.yaml, if there is one]
+    #[arg(short = 'c', long = "config", value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// `tooldock status`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Show the state again every two seconds, until Ctrl-C
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Print JSON; with --watch a line each time
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tooldock tools`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ToolsArgs {
+    /// The namespace [default: all that the token opens]
+    #[arg(value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Print JSON, with the schemas
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The end of `tooldock call --help`.
+const CALL_HELP: &str = "\
+Arguments:
+  key=value   a value of the type in the tool's input schema: a number, true or false, JSON for arrays and objects, else a text
+  key=@FILE   the content of a file; key=@@text for a text that begins with @
+  key=-       standard input
+Progress, log messages and questions go to standard error. A question is asked where standard input and standard error are a
+terminal, and declined elsewhere. Ctrl-C cancels the call.
+
+Exit status:
+  0  done    1  the tool or the gateway failed    2  wrong usage    3  no gateway is reached    130  Ctrl-C
+
+Example:
+  tooldock call calc add a=2 b=3";
+
+/// `tooldock call`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CALL_HELP)]
+pub(crate) struct CallArgs {
+    /// The namespace
+    #[arg(value_name = "NAMESPACE")]
+    pub(crate) namespace: String,
+    /// The tool
+    #[arg(value_name = "TOOL")]
+    pub(crate) tool: String,
+    /// Arguments of the tool
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) arguments: Vec<String>,
+    /// With an object, all arguments at once: '{…}', @FILE, or - for standard input. Without one, as --output json
+    #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "", allow_hyphen_values = true)]
+    pub(crate) json: Option<String>,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = CallOutput::Text, value_name = "FORMAT")]
+    pub(crate) output: CallOutput,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+}
+
+/// The output of `tooldock call`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CallOutput {
+    /// The text of the result.
+    Text,
+    /// The structured content; the whole result where it has none, and of a failure.
+    Json,
+}
+
+/// `tooldock logs`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogsArgs {
+    /// The namespace; without one, the records of all namespaces are shown, and no output
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: Option<NamespaceName>,
+    /// Go on with what comes, until Ctrl-C
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
+    /// Number of entries to begin with
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=500))]
+    pub(crate) lines: u16,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Print a line of JSON for each entry
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tooldock reload`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReloadArgs {
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tooldock sessions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SessionsArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<SessionsCommand>,
+    /// Only the sessions of this namespace
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: Option<NamespaceName>,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// Subcommands for sessions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionsCommand {
+    /// End a session with its streams
+    End {
+        /// The session's id, as `sessions` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+    },
 }
 
 /// `tooldock serve`.
@@ -232,10 +437,10 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct GatewayTrust {
     /// Certificates that vouch for the running gateway over https, in place of the system's
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure", global = true)]
     pub(crate) ca: Option<PathBuf>,
     /// Take any certificate from a gateway at an address of this machine
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub(crate) insecure: bool,
 }
 
@@ -401,6 +606,33 @@ mod tests {
                 Command::Toolman(toolman) => assert_eq!(toolman.config, PathBuf::from(file)),
                 other => panic!("{other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn the_gateway_of_a_command_can_be_named_before_and_after_its_subcommand() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["tooldock"], args].concat());
+        for args in [
+            &["sessions", "--url", "http://x:1", "end", "a"][..],
+            &["sessions", "end", "a", "--url", "http://x:1", "--json"],
+            &["status", "--watch", "--json", "--ca", "x.pem"],
+            &["call", "calc", "add", "a=1", "--json"],
+            &["call", "calc", "add", "--json", "{\"a\": -1}", "b=2"],
+            &["call", "calc", "add", "--json=-"],
+            &["logs", "-f", "--lines", "500", "--namespace", "calc"],
+            &["tools"],
+        ] {
+            assert!(parse(args).is_ok(), "{args:?}");
+        }
+        for args in [
+            &["call", "calc"][..],
+            &["logs", "--lines", "0"],
+            &["logs", "--lines", "501"],
+            &["status", "--token", "hush"],
+            &["reload", "--ca", "x", "--insecure"],
+            &["sessions", "end"],
+        ] {
+            assert!(parse(args).is_err(), "{args:?}");
         }
     }
 

@@ -1,7 +1,6 @@
 //! `tooldock explain`: the rights of a principal in a namespace and the rules behind them, or the list of principals,
 //! requested from the running gateway.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -12,13 +11,14 @@ use tooldock_process::child::output::printable_text;
 use tooldock_upstream::management::core::{CoreLink as _, CoreRequest};
 use tooldock_workers::explain::{Explanation, Principals, Question, Reach, ReachQuestion};
 
-use crate::cli::{ExplainArgs, GatewayTrust};
+use crate::cli::ExplainArgs;
 use crate::config::dev_tokens;
-use crate::config::{
-    self, ClientAuth, CoreUrl, Effective, ListenAddress, ListenerConfig, ProfileName,
-};
-use crate::serve::{CoreAddress, CoreOverHttp, CoreTrust};
-use crate::{print, refuse, tls};
+use crate::config::{self, CoreUrl, Effective};
+use crate::operator::CommandFailure;
+use crate::operator::gateway::core_at;
+use crate::operator::output::{self, TerminalText};
+use crate::serve::{CoreAddress, CoreOverHttp};
+use crate::{print, refuse};
 
 /// Runs `tooldock explain` against the gateway that the configuration describes.
 pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
@@ -48,36 +48,15 @@ pub(crate) fn run(arguments: ExplainArgs) -> ExitCode {
     };
     match answer {
         Ok(text) => print(&text),
-        Err(reason) => {
-            eprintln!("tooldock: {}", printable_text(&reason));
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.exit(),
     }
 }
 
 fn shown<T: Serialize>(answer: &T, for_people: impl Fn(&T) -> String, as_json: bool) -> String {
     match as_json {
-        // The answer holds only texts, so it can always be written as JSON.
-        true => json_text(&serde_json::to_string_pretty(answer).unwrap_or_default()) + "\n",
+        true => output::json(answer),
         false => for_people(answer),
     }
-}
-
-/// Escapes characters of a JSON text that control a terminal: JSON itself escapes only some of them.
-fn json_text(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for character in json.chars() {
-        let shown = printable_text(character.encode_utf8(&mut [0; 4]));
-        match character == '\n' || shown.chars().eq([character]) {
-            true => text.push(character),
-            false => {
-                for unit in character.encode_utf16(&mut [0; 2]) {
-                    text.push_str(&format!("\\u{unit:04x}"));
-                }
-            }
-        }
-    }
-    text
 }
 
 /// A configuration with its tokens, and the address of the gateway that is asked.
@@ -106,7 +85,7 @@ pub(crate) fn reach(
         is_set,
     };
     let who = key.to_owned();
-    asked(&asker, &ReachQuestion { who })
+    asked(&asker, &ReachQuestion { who }).map_err(CommandFailure::into_reason)
 }
 
 /// A configuration with the tokens of the running gateway, and true if BEARER_TOKEN or its file is set.
@@ -137,7 +116,8 @@ fn with_tokens(
 fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
     let (effective, is_set) =
         with_tokens(arguments.config.as_deref(), arguments.data_dir.as_deref())?;
-    let at = core_at(&effective, arguments.core.as_deref(), &arguments.trust)?;
+    let option = arguments.core.as_deref().map(|url| ("--core", url));
+    let (at, _) = core_at(&effective, option, &arguments.trust)?;
     Ok(Asker {
         effective,
         at,
@@ -145,101 +125,16 @@ fn prepared(arguments: &ExplainArgs) -> Result<Asker, String> {
     })
 }
 
-/// The address of the core, by `--core` or by the configuration, with the trust that options choose.
-///
-/// # Errors
-///
-/// A line that names the option, or the reason why no listener can be asked.
-pub(crate) fn core_at(
-    effective: &Effective,
-    core: Option<&str>,
-    trust: &GatewayTrust,
-) -> Result<CoreAddress, String> {
-    let mut at = match core {
-        Some(url) => {
-            let url: CoreUrl = url.parse().map_err(|error| format!("--core: {error}"))?;
-            url.into()
-        }
-        None => core_of(effective)?,
-    };
-    if let Some(file) = &trust.ca {
-        at.trust = CoreTrust::of_file(file).map_err(|error| format!("--ca: {error}"))?;
-    }
-    if trust.insecure {
-        if !at.url.is_local() {
-            return Err(format!(
-                "--insecure: {} is no address of this machine, and tokens go there: name the certificates that vouch for \
-                 it with --ca",
-                at.url
-            ));
-        }
-        at.trust = CoreTrust::Any;
-    }
-    Ok(at)
-}
-
-/// The address of the core, by `CORE_URL` or by the listeners of the configuration.
-fn core_of(effective: &Effective) -> Result<CoreAddress, String> {
-    if effective.core_url != CoreUrl::default() {
-        return Ok(effective.core_url.clone().into());
-    }
-    let listeners = || {
-        let listeners = effective.config.listeners.iter();
-        listeners.filter(|it| it.profile == ProfileName::Core && !it.proxy_protocol)
-    };
-    let of = |wanted: fn(&ListenerConfig) -> bool| listeners().find(|it| wanted(it));
-    let found = of(|it| it.tls.is_none() && matches!(it.address, ListenAddress::Tcp(_)))
-        .or_else(|| {
-            of(|it| {
-                let tls = it.tls.as_ref();
-                let may_ask = tls.is_some_and(|tls| tls.client_auth != ClientAuth::Required);
-                may_ask && matches!(it.address, ListenAddress::Tcp(_))
-            })
-        })
-        .or_else(|| of(|it| it.tls.is_none()));
-    let listener = found.ok_or(
-        "no listener of the profile core can be asked: each takes headers of the PROXY protocol, or wants a client's \
-         certificate; name an address of the core with --core",
-    )?;
-    Ok(match &listener.address {
-        ListenAddress::Unix(path) => CoreUrl::Unix(path.clone()).into(),
-        ListenAddress::Tcp(address) => CoreAddress {
-            url: reachable(*address, listener.tls.is_some()),
-            tls_name: listener.tls.as_ref().and_then(tls::certificate_name),
-            host: served_host(effective, address),
-            trust: CoreTrust::System,
-        },
-    })
-}
-
-/// A host name under which the listener answers, if it does not answer to its address. Loopback listeners always do.
-fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
-    if address.ip().is_loopback() {
-        return None;
-    }
-    let hosts = effective.config.admission.hosts.iter();
-    let names = hosts.map(ToString::to_string);
-    names.into_iter().find(|it| !it.contains('*'))
-}
-
-/// The URL at which a client on this machine reaches a listener; loopback for a listener on all addresses.
-fn reachable(address: SocketAddr, tls: bool) -> CoreUrl {
-    let host = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
-        IpAddr::V6(ip) if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        IpAddr::V4(ip) => ip.to_string(),
-    };
-    let port = address.port();
-    CoreUrl::Tcp { host, port, tls }
-}
-
-fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Result<T, String> {
-    let question = serde_json::to_vec(question).map_err(|error| error.to_string())?;
+fn asked<T: DeserializeOwned>(
+    asker: &Asker,
+    question: &impl Serialize,
+) -> Result<T, CommandFailure> {
+    let refused = CommandFailure::Refused;
+    let question = serde_json::to_vec(question).map_err(|error| refused(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| refused(error.to_string()))?;
     let core = CoreOverHttp::at(&asker.effective, asker.at.clone(), "");
     let request = CoreRequest::Explain {
         question: question.into(),
@@ -252,7 +147,9 @@ fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Resul
                 true => ". Name the certificates that vouch for it with --ca, or, on this machine, take any with --insecure",
                 false => "",
             };
-            format!("the running gateway cannot be asked: {error}{hint}")
+            CommandFailure::Unreachable(format!(
+                "the running gateway cannot be asked: {error}{hint}"
+            ))
         })?;
     if !answer.status.is_success() {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
@@ -269,27 +166,18 @@ fn asked<T: DeserializeOwned>(asker: &Asker, question: &impl Serialize) -> Resul
             }
             _ => "",
         };
-        return Err(format!("{detail} ({}).{hint}", answer.status));
+        return Err(refused(format!("{detail} ({}).{hint}", answer.status)));
     }
     serde_json::from_slice(&answer.body).map_err(|error| {
-        format!("the gateway's answer is not understood ({error}): it is of another version")
+        refused(format!(
+            "the gateway's answer is not understood ({error}): it is of another version"
+        ))
     })
-}
-
-/// Lines for a terminal, with control characters escaped: names and rules come from tools, clients and configurations.
-#[derive(Default)]
-struct TerminalText(String);
-
-impl TerminalText {
-    fn push(&mut self, line: impl AsRef<str>) {
-        self.0.push_str(&printable_text(line.as_ref()));
-        self.0.push('\n');
-    }
 }
 
 /// The principals as text for people, one per line.
 fn listed(answer: &Principals) -> String {
-    let mut lines = TerminalText::default();
+    let mut lines = TerminalText::for_stdout();
     for principal in &answer.principals {
         let id = principal.key_id.as_deref();
         let id = id.map(|id| format!(" {id}")).unwrap_or_default();
@@ -305,12 +193,12 @@ fn listed(answer: &Principals) -> String {
     if answer.left_out > 0 {
         lines.push(format!("and {} more", answer.left_out));
     }
-    lines.0
+    lines.into_text()
 }
 
 /// The tools of all namespaces that a credential opens, one namespace per line.
 fn reached(answer: &Reach) -> String {
-    let mut lines = TerminalText::default();
+    let mut lines = TerminalText::for_stdout();
     lines.push(format!(
         "{} ({}) may call:",
         answer.principal, answer.credential
@@ -324,12 +212,12 @@ fn reached(answer: &Reach) -> String {
     for note in &answer.notes {
         lines.push(format!("Note: {note}."));
     }
-    lines.0
+    lines.into_text()
 }
 
 /// The answer as text for people.
 fn told(answer: &Explanation) -> String {
-    let mut lines = TerminalText::default();
+    let mut lines = TerminalText::for_stdout();
     let may = if answer.allowed { "may" } else { "may not" };
     let what = match &answer.tool {
         Some(tool) => format!("call {tool} in"),
@@ -361,7 +249,7 @@ fn told(answer: &Explanation) -> String {
     for note in &answer.notes {
         lines.push(format!("Note: {note}."));
     }
-    lines.0
+    lines.into_text()
 }
 
 #[cfg(test)]
@@ -462,19 +350,5 @@ mod tests {
             listed(&Principals::new(vec![principal])),
             format!("{shown}  (token)\n")
         );
-    }
-
-    #[test]
-    fn an_address_of_all_interfaces_is_asked_on_this_machine() {
-        for (address, url) in [
-            ("0.0.0.0:8000", "http://127.0.0.1:8000"),
-            ("[::]:8000", "http://[::1]:8000"),
-            ("10.0.0.1:80", "http://10.0.0.1:80"),
-        ] {
-            let address = address.parse().unwrap();
-            assert_eq!(reachable(address, false).to_string(), url);
-            let encrypted = url.replace("http:", "https:");
-            assert_eq!(reachable(address, true).to_string(), encrypted);
-        }
     }
 }

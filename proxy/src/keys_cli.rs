@@ -15,6 +15,7 @@ use tooldock_workers::explain::Reach;
 
 use crate::cli::{KeysArgs, KeysCommand, NewKeyArgs};
 use crate::config::{self, Effective};
+use crate::operator::gateway::core_at;
 use crate::{explain_cli, print, refuse};
 
 /// Runs a subcommand.
@@ -44,7 +45,7 @@ fn command(arguments: KeysArgs, effective: &Effective) -> Result<String, KeysErr
     match arguments.command {
         KeysCommand::Create(new) => {
             // Read before the key is made, so that a wrong option makes none.
-            let gateway = explain_cli::core_at(effective, None, &new.trust);
+            let gateway = core_at(effective, None, &new.trust).map(|(at, _)| at);
             if let (true, Err(reason)) = (new.trust.is_given(), &gateway) {
                 return Err(KeysError::Invalid(reason.clone()));
             }

@@ -1,7 +1,7 @@
 //! `tooldock`: one binary, its subcommands and exit codes.
 //!
-//! Exit code 0 is success; 2 is bad usage or configuration, with one plain line on standard error; 1 is any other
-//! failure.
+//! Exit code 0 is success; 2 is bad usage or configuration, with one plain line on standard error; 3 is a running gateway
+//! that a command cannot reach; 1 is any other failure.
 
 mod access_log;
 mod allocator;
@@ -9,6 +9,7 @@ mod body;
 mod certificates;
 mod check;
 mod cli;
+mod command_pages;
 mod config;
 mod connection;
 mod descriptors;
@@ -25,6 +26,7 @@ mod keys_cli;
 mod logging;
 mod management;
 mod metrics;
+mod operator;
 mod reconfigure;
 mod relay;
 mod remote;
@@ -46,6 +48,7 @@ mod tls;
 mod toolman;
 mod unread;
 mod upgrade;
+mod version;
 mod watcher;
 mod web;
 
@@ -63,7 +66,7 @@ use crate::config::{
 };
 
 /// Exit code of bad usage or configuration.
-const EXIT_USAGE: u8 = 2;
+pub(crate) const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     tooldock_process::child::hide_from_tools();
@@ -76,7 +79,16 @@ fn main() -> ExitCode {
         Some(first) if first == "__builder" => return tooldock_builder::main(),
         _ => {}
     }
+    if version::is_asked_as_json(std::env::args_os().skip(1)) {
+        return print(&version::json());
+    }
     match Cli::try_parse() {
+        Ok(Cli {
+            command: Command::Completions(arguments),
+        }) => command_pages::completions(&arguments),
+        Ok(Cli {
+            command: Command::Man(arguments),
+        }) => command_pages::man(&arguments),
         Ok(Cli {
             command: Command::Serve(arguments),
         }) => serve(arguments),
@@ -89,6 +101,9 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Explain(arguments),
         }) => explain_cli::run(arguments),
+        Ok(Cli {
+            command: Command::Operator(command),
+        }) => operator::run(command),
         Ok(Cli {
             command: Command::Keys(arguments),
         }) => keys_cli::run(arguments),

@@ -8,8 +8,8 @@ use tooldock_base::data_dir::DataDir;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{SecretNames, SecretStore};
 use tooldock_process::repositories;
-use tooldock_upstream::{CertificateEnds, WebFacts};
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
+use tooldock_upstream::{CertificateEnds, WebFacts};
 use tooldock_workers::manage::Workspace;
 
 use crate::config::{Effective, ProfileName};

@@ -1,8 +1,8 @@
 //! Metrics for alerts about the installation: its version, the success of the last reload, the ends of certificates.
 
 use prometheus::Registry;
-use tooldock_base::metric_table;
 use prometheus::core::Collector;
+use tooldock_base::metric_table;
 use tooldock_upstream::CertificateEnds;
 
 use super::process::seconds_since_epoch;

@@ -43,7 +43,7 @@ impl CoreTrust {
     /// # Errors
     ///
     /// The reason why no connection can be made.
-    pub(super) fn client(&self) -> Result<ClientConfig, String> {
+    pub(crate) fn client(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()

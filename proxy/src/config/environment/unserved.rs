@@ -10,6 +10,9 @@ const LATER: &[&str] = &["OUBLIETTE_API_KEY", "OUBLIETTE_CALLER_WAIT_MS"];
 
 const PREFIX: &str = "TOOLDOCK_";
 
+/// Variables that commands beside a gateway read. A shell may have them where it starts one.
+const OF_COMMANDS: &[&str] = &["TOOLDOCK_TOKEN"];
+
 /// Endings of variables that Kubernetes and Docker set for a service called `tooldock`; no operator chose those.
 const OF_SERVICE_DISCOVERY: [&str; 4] = ["_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP"];
 
@@ -19,7 +22,7 @@ pub(super) fn is_variable(name: &str) -> bool {
         let rest = format!("_{rest}");
         rest != "_PORT" && !OF_SERVICE_DISCOVERY.iter().any(|part| rest.contains(part))
     });
-    is_ours || LATER.contains(&name)
+    (is_ours && !OF_COMMANDS.contains(&name)) || LATER.contains(&name)
 }
 
 /// The warning about variables without effect, if any is set.
@@ -87,6 +90,7 @@ mod tests {
             "REPLICA_ID_OF_OTHERS",
             "PATH",
             "TOOLDOCK_PORT",
+            "TOOLDOCK_TOKEN",
             "TOOLDOCK_SERVICE_HOST",
             "TOOLDOCK_SERVICE_PORT",
             "TOOLDOCK_SERVICE_PORT_HTTP",

@@ -1,0 +1,313 @@
+//! Client of the running gateway: one HTTP client for all requests of a command, with the token, over TCP, TLS or a Unix
+//! socket. Proxies of the environment and redirects are not followed: the token goes to the gateway alone.
+
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use reqwest::redirect::Policy;
+use reqwest::{Response, Url};
+use serde_json::Value;
+use sse_stream::SseStream;
+
+use super::gateway::RunningGateway;
+use super::{CommandFailure, Outcome};
+use crate::config::{self, CoreUrl};
+use crate::serve::CoreTrust;
+
+/// Time limit for connecting.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Time limit for answers that take no work.
+const QUICK: Duration = Duration::from_secs(15);
+/// Maximum size of an answer, in bytes.
+const ANSWER_MAX: usize = 64 * 1024 * 1024;
+
+/// HTTP client of a running gateway, with the token.
+pub(super) struct GatewayClient {
+    http: reqwest::Client,
+    /// The gateway's URL, without a slash at its end.
+    base: String,
+    gateway: RunningGateway,
+}
+
+/// An event of a stream: its name and data.
+pub(super) type NamedEvent = (String, Value);
+
+impl GatewayClient {
+    /// A client of the gateway. Connects at the first request.
+    pub(super) fn new(gateway: RunningGateway) -> Outcome<Self> {
+        let unusable = |why: String| CommandFailure::Usage(format!("{gateway}: {why}"));
+        let at = &gateway.address;
+        let mut headers = HeaderMap::new();
+        let host = at.host.clone().unwrap_or_else(|| at.url.authority());
+        let host = HeaderValue::from_str(&host).map_err(|error| unusable(error.to_string()))?;
+        headers.insert(HOST, host);
+        if let Some(token) = &gateway.token {
+            let value = format!("Bearer {}", token.secret.expose());
+            let mut value =
+                HeaderValue::from_str(&value).map_err(|error| unusable(error.to_string()))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        let mut builder = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .http1_only()
+            .connect_timeout(CONNECT)
+            .default_headers(headers);
+        let (base, tls) = match &at.url {
+            CoreUrl::Unix(path) => {
+                builder = builder.unix_socket(path.as_path());
+                ("http://localhost".to_owned(), false)
+            }
+            CoreUrl::Tcp { host, port, tls } => match tls_name(&gateway) {
+                // The listener is reached by its address, and its certificate is for a name.
+                Some(name) if *tls => {
+                    let address = address(host, *port).map_err(unusable)?;
+                    builder = builder.resolve(&name, address);
+                    (format!("https://{name}:{port}"), true)
+                }
+                _ => (at.url.to_string(), *tls),
+            },
+        };
+        // Without TLS no certificate is looked at, and none has to be there.
+        let trust = if tls { &at.trust } else { &CoreTrust::Any };
+        let http = builder
+            .tls_backend_preconfigured(trust.client().map_err(unusable)?)
+            .build()
+            .map_err(|error| unusable(cause(&error)))?;
+        Ok(Self {
+            http,
+            base,
+            gateway,
+        })
+    }
+
+    /// The HTTP client, which sends the token by itself.
+    pub(super) fn http(&self) -> &reqwest::Client {
+        &self.http
+    }
+
+    /// The URL of an MCP endpoint.
+    pub(super) fn mcp_url(&self, namespace: &str) -> Outcome<String> {
+        Ok(self.url(&["mcp", namespace], &[])?.into())
+    }
+
+    /// The gateway, for messages.
+    pub(super) fn gateway(&self) -> &RunningGateway {
+        &self.gateway
+    }
+
+    /// Requests JSON. Segments of the path are encoded. Without a time limit for reloads, which may install packages.
+    pub(super) async fn json(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Outcome<Value> {
+        let (status, text) = self.asked(method, path, query).await?;
+        self.value(status, &text)
+    }
+
+    /// Requests JSON that may not exist: `None` if the gateway refuses with this code.
+    pub(super) async fn json_unless(
+        &self,
+        code: &str,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Outcome<Option<Value>> {
+        let (status, text) = self.asked(Method::GET, path, query).await?;
+        let body: Value = serde_json::from_slice(&text).unwrap_or_default();
+        match !status.is_success() && body["error"]["code"] == code {
+            true => Ok(None),
+            false => self.value(status, &text).map(Some),
+        }
+    }
+
+    async fn asked(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Outcome<(StatusCode, Vec<u8>)> {
+        let is_quick = method != Method::POST;
+        let mut request = self.http.request(method, self.url(path, query)?);
+        if is_quick {
+            request = request.timeout(QUICK);
+        }
+        let response = self.answered(request.send().await)?;
+        self.body(response).await
+    }
+
+    fn value(&self, status: StatusCode, text: &[u8]) -> Outcome<Value> {
+        if !status.is_success() {
+            return Err(self.refused(status, text));
+        }
+        serde_json::from_slice(text).map_err(|error| {
+            let gateway = &self.gateway;
+            CommandFailure::Refused(format!(
+                "the answer of {gateway} is not understood: {error}"
+            ))
+        })
+    }
+
+    /// Opens a stream of events.
+    pub(super) async fn events(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Outcome<EventSource<'_>> {
+        let request = self.http.get(self.url(path, query)?);
+        let request = request.header(http::header::ACCEPT, "text/event-stream");
+        let response = self.answered(request.send().await)?;
+        let status = response.status();
+        if !status.is_success() {
+            let (status, text) = self.body(response).await?;
+            return Err(self.refused(status, &text));
+        }
+        let stream = SseStream::from_bytes_stream(response.bytes_stream());
+        Ok(EventSource {
+            client: self,
+            stream: Box::pin(futures_util::StreamExt::filter_map(
+                stream,
+                async |event| match event {
+                    Ok(event) => {
+                        let data = serde_json::from_str(&event.data?).ok()?;
+                        Some(Ok((event.event.unwrap_or_default(), data)))
+                    }
+                    Err(error) => Some(Err(error.to_string())),
+                },
+            )),
+        })
+    }
+
+    fn url(&self, path: &[&str], query: &[(&str, &str)]) -> Outcome<Url> {
+        let wrong = |why: String| CommandFailure::Usage(format!("{}: {why}", self.gateway));
+        let mut url: Url = self
+            .base
+            .parse()
+            .map_err(|error| wrong(format!("{error}")))?;
+        url.path_segments_mut()
+            .map_err(|()| wrong("is no address of a server".to_owned()))?
+            .clear()
+            .extend(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        Ok(url)
+    }
+
+    fn answered(&self, answer: reqwest::Result<Response>) -> Outcome<Response> {
+        answer.map_err(|error| self.unreachable(&error))
+    }
+
+    /// The failure of a request that got no answer.
+    fn unreachable(&self, error: &reqwest::Error) -> CommandFailure {
+        let why = match error.is_timeout() {
+            true => "no answer in time".to_owned(),
+            false => cause(error),
+        };
+        self.gone(&why)
+    }
+
+    /// The failure of a command whose gateway cannot be reached, or has gone away.
+    pub(super) fn gone(&self, why: &str) -> CommandFailure {
+        let gateway = &self.gateway;
+        let remedy = match why.contains("invalid peer certificate") {
+            true => {
+                "name the certificates that vouch for it with --ca, or, on this machine, take any with --insecure"
+            }
+            false => "start one with `tooldock serve`, or name the address of one with --url",
+        };
+        CommandFailure::Unreachable(format!(
+            "no gateway is reached at {gateway}: {why}; {remedy}"
+        ))
+    }
+
+    async fn body(&self, mut response: Response) -> Outcome<(StatusCode, Vec<u8>)> {
+        let mut body = Vec::new();
+        while let Some(piece) = match response.chunk().await {
+            Ok(piece) => piece,
+            Err(error) => return Err(self.unreachable(&error)),
+        } {
+            body.extend_from_slice(&piece);
+            if body.len() > ANSWER_MAX {
+                let reason = format!("the answer of {} is too large", self.gateway);
+                return Err(CommandFailure::Refused(reason));
+            }
+        }
+        Ok((response.status(), body))
+    }
+
+    /// The failure that the gateway answered with, and its remedy.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> CommandFailure {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let error = &body["error"];
+        let code = error["code"].as_str().unwrap_or_default();
+        let detail = body["detail"].as_str().or(error["message"].as_str());
+        let Some(detail) = detail else {
+            let gateway = &self.gateway;
+            return CommandFailure::Refused(format!(
+                "{gateway} answers {status}, without a reason: is it a gateway's listener of the profile core?"
+            ));
+        };
+        let hint = match (status, code) {
+            (StatusCode::UNAUTHORIZED, _) => match &self.gateway.token {
+                Some(token) => format!(" The token is that of {}.", token.source),
+                None => {
+                    " No token was sent: set TOOLDOCK_TOKEN or BEARER_TOKEN, or name a file with --token-file."
+                        .to_owned()
+                }
+            },
+            (StatusCode::FORBIDDEN, "forbidden")
+                if matches!(self.gateway.address.url, CoreUrl::Unix(_)) =>
+            {
+                " Clients of a Unix socket are admitted where admission.internal_cidrs names unix."
+                    .to_owned()
+            }
+            (StatusCode::NOT_FOUND, "not_found") => {
+                " The gateway is of another version, or its listener is not of the profile core.".to_owned()
+            }
+            _ => String::new(),
+        };
+        let detail = detail.trim_end_matches('.');
+        CommandFailure::Refused(format!("{detail} ({status}).{hint}"))
+    }
+}
+
+/// A stream of events.
+pub(super) struct EventSource<'a> {
+    client: &'a GatewayClient,
+    stream: std::pin::Pin<Box<dyn futures_util::Stream<Item = Result<NamedEvent, String>> + 'a>>,
+}
+
+impl EventSource<'_> {
+    /// The next event; `None` at the end of the stream.
+    pub(super) async fn next(&mut self) -> Outcome<Option<NamedEvent>> {
+        let event = futures_util::StreamExt::next(&mut self.stream).await;
+        event.transpose().map_err(|why| self.client.gone(&why))
+    }
+}
+
+/// The name of the gateway's certificate. A certificate for an address needs no name.
+fn tls_name(gateway: &RunningGateway) -> Option<String> {
+    let name = gateway.address.tls_name.clone()?;
+    name.parse::<IpAddr>().is_err().then_some(name)
+}
+
+fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
+    let found = (config::bare_host(host), port).to_socket_addrs();
+    let mut found = found.map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| format!("{host} has no address"))
+}
+
+/// The innermost cause of an error, which says what the outer ones only repeat.
+pub(super) fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
