@@ -1075,8 +1075,8 @@ async fn explain_asks_over_tls_and_over_unix_sockets() {
     }
     for (arguments, code, says) in [
         // The system's authorities know nothing of it.
-        (&[][..], 1, "--ca"),
-        (&["--core", &by_address, "--ca", certificate], 1, "TLS"),
+        (&[][..], 3, "--ca"),
+        (&["--core", &by_address, "--ca", certificate], 3, "TLS"),
         (
             &["--core", "https://gw.example", "--insecure"],
             2,

@@ -121,7 +121,7 @@ async fn status_shows_states_with_their_reasons_and_the_last_reload() {
         "calc       python  ready",
         "NAMESPACE  KIND",
         "odd.py",
-        "syntax_error",
+        "import_error",
         "Last reload: complete",
     ] {
         assert!(text.contains(says), "{says}: {text}");

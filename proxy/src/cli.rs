@@ -170,7 +170,7 @@ pub(crate) struct CallArgs {
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) arguments: Vec<String>,
     /// With an object, all arguments at once: '{…}', @FILE, or - for standard input. Without one, as --output json
-    #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "", allow_hyphen_values = true)]
+    #[arg(long, value_name = "OBJECT", num_args = 0..=1, default_missing_value = "")]
     pub(crate) json: Option<String>,
     /// How the result is printed
     #[arg(long, value_enum, default_value_t = CallOutput::Text, value_name = "FORMAT")]
@@ -617,6 +617,8 @@ mod tests {
             &["sessions", "end", "a", "--url", "http://x:1", "--json"],
             &["status", "--watch", "--json", "--ca", "x.pem"],
             &["call", "calc", "add", "a=1", "--json"],
+            &["call", "calc", "add", "a=1", "--json", "-c", "x.yaml"],
+            &["call", "calc", "add", "--json", "-"],
             &["call", "calc", "add", "--json", "{\"a\": -1}", "b=2"],
             &["call", "calc", "add", "--json=-"],
             &["logs", "-f", "--lines", "500", "--namespace", "calc"],

@@ -255,7 +255,7 @@ impl GatewayClient {
         };
         let hint = match (status, code) {
             (StatusCode::UNAUTHORIZED, _) => match &self.gateway.token {
-                Some(token) => format!(" The token is that of {}.", token.source),
+                Some(token) => format!(" The token came from {}.", token.source),
                 None => {
                     " No token was sent: set TOOLDOCK_TOKEN or BEARER_TOKEN, or name a file with --token-file."
                         .to_owned()

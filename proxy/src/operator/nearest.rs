@@ -3,12 +3,12 @@
 /// Maximum length of the names that are compared, in characters.
 const LENGTH_MAX: usize = 128;
 
-/// The one of `names` that differs least from `typed`, if it differs in at most a third of its characters.
+/// The one of `names` that differs least from `typed`, if it differs in at most two fifths of its characters.
 pub(super) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let scored = names.filter(|name| name.chars().count() <= LENGTH_MAX);
     let scored = scored.map(|name| (distance(typed, name), name));
     let (differs, name) = scored.min()?;
-    (differs * 3 <= typed.chars().count().max(name.chars().count())).then_some(name)
+    (differs * 5 <= 2 * typed.chars().count().max(name.chars().count())).then_some(name)
 }
 
 /// A clause that proposes the nearest name; empty without one.
