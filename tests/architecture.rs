@@ -33,6 +33,7 @@ fn crates_depend_in_one_direction() {
                 "tooldock-builder",
                 "tooldock-credentials",
                 "tooldock-filters",
+                "tooldock-import-clients",
                 "tooldock-import-nginx",
                 "tooldock-process",
                 "tooldock-upstream",
@@ -45,6 +46,10 @@ fn crates_depend_in_one_direction() {
         (
             "tooldock-filters",
             &["tooldock-base", "tooldock-credentials", "tooldock-workers"],
+        ),
+        (
+            "tooldock-import-clients",
+            &["tooldock-base", "tooldock-credentials"],
         ),
         (
             "tooldock-import-nginx",

@@ -30,6 +30,7 @@ mod edge;
 mod from_nginx;
 mod header_edits;
 mod http_traps;
+mod import_clients;
 mod import_nginx;
 mod keys;
 mod legacy_sse;

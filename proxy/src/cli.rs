@@ -2,6 +2,8 @@
 //!
 //! Parsing only. The subcommands themselves stand in `main.rs`; subcommands of later versions are not listed until they work.
 
+mod servers;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -10,6 +12,10 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::network::Cidr;
 use tooldock_credentials::keys::KeyLimit;
 use tooldock_credentials::secrets::Scope;
+
+pub(crate) use servers::{
+    AddArgs, ConnectArgs, ConnectClient, ImportArgs, RemoveArgs, ServerFiles, UrlTransport,
+};
 
 /// A gateway that serves folders of Python tools and stdio MCP servers over MCP and REST.
 #[derive(Debug, Parser)]
@@ -37,6 +43,14 @@ pub(crate) enum Command {
     Keys(KeysArgs),
     /// Show the rights of a key or principal in a namespace, and the rule behind each, by asking the running gateway
     Explain(ExplainArgs),
+    /// Take over the servers of an MCP client: its mcp.json, settings or config.toml
+    Import(ImportArgs),
+    /// Add one server: a command, or a URL
+    Add(AddArgs),
+    /// Remove a server that a file of servers or the configuration has
+    Remove(RemoveArgs),
+    /// Make an API key and write the gateway into the configuration of an MCP client
+    Connect(ConnectArgs),
     #[command(flatten)]
     Operator(OperatorCommand),
     /// Turn an nginx in front of MCP servers into a configuration of the gateway, and list what cannot be carried over

@@ -9,6 +9,7 @@ mod body;
 mod certificates;
 mod check;
 mod cli;
+mod client_files;
 mod command_pages;
 mod config;
 mod connection;
@@ -107,6 +108,18 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Keys(arguments),
         }) => keys_cli::run(arguments),
+        Ok(Cli {
+            command: Command::Import(arguments),
+        }) => client_files::import(&arguments),
+        Ok(Cli {
+            command: Command::Add(arguments),
+        }) => client_files::add(arguments),
+        Ok(Cli {
+            command: Command::Remove(arguments),
+        }) => client_files::remove(&arguments),
+        Ok(Cli {
+            command: Command::Connect(arguments),
+        }) => client_files::connect(&arguments),
         Ok(Cli {
             command: Command::ImportNginx(arguments),
         }) => import_nginx::run(&arguments),

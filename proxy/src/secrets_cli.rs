@@ -74,6 +74,17 @@ pub(crate) fn run(arguments: SecretsArgs) -> ExitCode {
     }
 }
 
+/// Asks for the value of a secret as `tooldock secrets set` does.
+///
+/// # Errors
+///
+/// The reason why there is no value.
+pub(crate) fn ask(prompt: &str) -> Result<Secret, String> {
+    input::secret(prompt).map_err(|failure| match failure {
+        CommandFailure::Usage(reason) | CommandFailure::Other(reason) => reason,
+    })
+}
+
 /// Loads the configuration for the data directory and the variables.
 fn load(arguments: &SecretsArgs) -> Result<Effective, String> {
     config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref())

@@ -108,6 +108,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
         "filters/src",
         "mcp-upstream/src",
         "proxy/bin",
+        "proxy/import-clients/src",
         "proxy/import-nginx/src",
         "proxy/oubliette-client/src",
         "proxy/src",

@@ -161,6 +161,7 @@ const PROXY: &[&str] = &[
     "import_nginx",
     "keys_cli",
     "secrets_cli",
+    "client_files",
     "toolman",
 ];
 
@@ -177,6 +178,7 @@ const BASE: &[&str] = &[
     "secret",
     "redactor",
     "yaml",
+    "yaml_edit",
     "json",
     "logins",
     "template",

@@ -32,3 +32,4 @@ pub mod scan;
 pub mod server_settings;
 pub mod servers;
 pub mod watch;
+pub mod yaml_edit;

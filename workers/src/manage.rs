@@ -14,6 +14,7 @@ mod leftovers;
 mod package;
 mod requirements;
 mod servers;
+mod servers_file;
 mod tool_file;
 
 use std::io;
@@ -41,6 +42,7 @@ pub use inspect::{Fault, FileInspection, FoundTool};
 pub use package::{InvalidPackageSpec, PackageSpec};
 pub use requirements::NotInstalled;
 pub use servers::{ManagedServer, ServerRefused, check_texts};
+pub use servers_file::LockedServers;
 pub use tool_file::{FileChange, TOOL_FILE_BYTES_MAX};
 
 /// Reason why a change was not made, in one line for the caller. Nothing was changed then.

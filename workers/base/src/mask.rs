@@ -12,7 +12,7 @@ use crate::logins::redact_credentials;
 use crate::template::Template;
 
 pub use address::address;
-pub use pasted::pasted;
+pub use pasted::{is_credential_of, pasted};
 
 /// Text in place of a masked value.
 pub const MASK: &str = "***MASKED***";

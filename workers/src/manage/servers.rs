@@ -22,7 +22,7 @@ use crate::external::{check_entry, is_cached};
 /// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 1024 * 1024;
 /// Maximum number of servers in a file that a manager adds a server to.
-const SERVERS_MAX: usize = 1_000;
+pub(super) const SERVERS_MAX: usize = 1_000;
 /// Maximum length of a text in an entry that a manager adds, in bytes.
 const TEXT_MAX: usize = 64 * 1024;
 
@@ -265,44 +265,59 @@ pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
     servers_of(&tree).contains_key(Value::from(name.as_str()))
 }
 
-/// The content of the file; empty if there is none.
-fn read(path: &Path) -> Result<Mapping, NotDone> {
+fn unreadable(reason: String) -> NotDone {
+    NotDone(format!(
+        "{EXTERNAL_FILE} cannot be used: {reason}; mend the file"
+    ))
+}
+
+/// The text of the file; `None` if there is none.
+pub(super) fn read_text(path: &Path) -> Result<Option<String>, NotDone> {
     let folder = path.parent().unwrap_or(path);
     let tree = match folder.canonicalize() {
         Ok(tree) => tree,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Mapping::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(NotDone::io("read", folder, &error)),
     };
-    let unreadable = |reason: String| {
-        NotDone(format!(
-            "{EXTERNAL_FILE} cannot be used: {reason}; mend the file"
-        ))
-    };
     let text = tree_file::read(path, &tree, BYTES_MAX);
-    let Some(text) = text.map_err(|refused| unreadable(refused.to_string()))? else {
+    let text = text.map_err(|refused| unreadable(refused.to_string()))?;
+    let text = text
+        .map(|text| String::from_utf8(text.to_vec()))
+        .transpose();
+    text.map_err(|_| unreadable("no UTF-8 text".to_owned()))
+}
+
+/// The content of the file; empty if there is none.
+pub(super) fn read(path: &Path) -> Result<Mapping, NotDone> {
+    let Some(text) = read_text(path)? else {
         return Ok(Mapping::new());
     };
-    if !yaml::readable_in_time(&text) {
+    if !yaml::readable_in_time(text.as_bytes()) {
         return Err(unreadable(yaml::UNREADABLE.to_owned()));
     }
-    match yaml::from_slice(&text).map_err(|error| unreadable(error.to_string()))? {
+    match yaml::from_str(&text).map_err(|error| unreadable(error.to_string()))? {
         Value::Null => Ok(Mapping::new()),
         Value::Mapping(tree) => Ok(tree),
         _ => Err(unreadable("no mapping".to_owned())),
     }
 }
 
-fn servers_of(tree: &Mapping) -> Mapping {
+pub(super) fn servers_of(tree: &Mapping) -> Mapping {
     match tree.get("servers") {
         Some(Value::Mapping(servers)) => servers.clone(),
         _ => Mapping::new(),
     }
 }
 
-fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
-    let folder = path.parent().unwrap_or(path);
+pub(super) fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
     let text = yaml::to_string(&Value::Mapping(tree));
     let text = text.map_err(|error| NotDone(format!("cannot write {EXTERNAL_FILE}: {error}")))?;
+    write_text(path, &text)
+}
+
+/// Writes the file in one step, and its previous content beside it.
+pub(super) fn write_text(path: &Path, text: &str) -> Result<(), NotDone> {
+    let folder = path.parent().unwrap_or(path);
     if text.len() as u64 > BYTES_MAX {
         return Err(NotDone(format!(
             "{EXTERNAL_FILE} would have more than {BYTES_MAX} bytes"

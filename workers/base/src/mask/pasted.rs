@@ -136,7 +136,7 @@ fn arguments(command: &str, all: &[Value]) -> Option<usize> {
 }
 
 /// Returns true if the value of a variable, a header or a key is a credential or contains one.
-fn is_credential_of(name: &str, said: &str) -> bool {
+pub fn is_credential_of(name: &str, said: &str) -> bool {
     is_in_text(said) || (says_secret(name) && is_value(name, said))
 }
 

@@ -106,6 +106,26 @@ impl SecretStore {
         transaction.commit()
     }
 
+    /// Sets the values of several secrets in one step.
+    ///
+    /// # Errors
+    ///
+    /// As [`SecretStore::set`].
+    pub fn set_all(
+        &self,
+        purpose: &str,
+        secrets: impl IntoIterator<Item = (String, Scope, Secret)>,
+    ) -> Result<(), SecretsError> {
+        self.can_write()?;
+        let mut transaction = self.begin(purpose)?;
+        for (key, scope, value) in secrets {
+            check_new_key(&key)?;
+            super::values::check_value(&key, &value)?;
+            transaction.set(&key, &scope, value);
+        }
+        transaction.commit()
+    }
+
     /// Removes a secret, with its value if it has one.
     ///
     /// # Errors

@@ -1,0 +1,187 @@
+//! The keys under which clients keep their servers.
+//!
+//! A file is told by its keys, not by its name. A file may have several of them, such as the projects of `~/.claude.json`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use crate::finding::{Finding, Weight, shown};
+use crate::tree::{Member, Node, Value};
+use crate::{ClientFile, Unreadable};
+
+/// Keys of a file whose value is a map of servers, or a list of servers with names.
+const CONTAINERS: [&str; 7] = [
+    // Claude, Cursor, Windsurf, Gemini CLI, LM Studio, Cline, Continue and most others.
+    "mcpServers",
+    // `.vscode/mcp.json`
+    "servers",
+    // Codex
+    "mcp_servers",
+    // Zed
+    "context_servers",
+    // Goose
+    "extensions",
+    // VS Code's settings, and those of Amp
+    "mcp.servers",
+    "amp.mcpServers",
+];
+
+/// An entry of a file.
+pub(crate) struct FileEntry<'a> {
+    pub(crate) label: String,
+    pub(crate) line: usize,
+    pub(crate) node: &'a Node,
+    /// Folder that relative paths start at.
+    pub(crate) base: PathBuf,
+    /// True if another key of the file switches the server off.
+    pub(crate) disabled: bool,
+}
+
+/// Descriptions of the inputs that a file asks its user for, by id.
+pub(crate) type Inputs = BTreeMap<String, String>;
+
+/// The entries of a file.
+pub(crate) struct Found<'a> {
+    pub(crate) entries: Vec<FileEntry<'a>>,
+    pub(crate) inputs: Inputs,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Finds the servers of a file.
+pub(crate) fn find<'a>(tree: &'a Node, file: &ClientFile<'_>) -> Result<Found<'a>, Unreadable> {
+    let mut found = Found {
+        entries: Vec::new(),
+        inputs: Inputs::new(),
+        findings: Vec::new(),
+    };
+    let base = base(file.folder);
+    let mut any = found.containers(tree, &base);
+    if let Some(mcp) = tree.get("mcp").filter(|it| it.is_map()) {
+        // VS Code's settings, or OpenCode, whose servers stand under `mcp` itself.
+        any |= found.containers(mcp, &base);
+        if !any && mcp.members().iter().any(|it| is_server(&it.node)) {
+            found.entries_of(mcp, &base, &BTreeSet::new());
+            any = true;
+        }
+    }
+    if let Some(projects) = tree.get("projects").filter(|it| it.is_map()) {
+        for project in projects.members() {
+            any |= found.containers(&project.node, Path::new(&project.key));
+        }
+    }
+    if !any && tree.members().iter().any(|it| is_server(&it.node)) {
+        // Servers without a key around them, as the files of plugins have them.
+        found.entries_of(tree, &base, &BTreeSet::new());
+        any = true;
+    }
+    match any {
+        true => Ok(found),
+        false => Err(Unreadable::new(
+            1,
+            "no servers in it: looked for mcpServers, servers, mcp.servers, mcp_servers, context_servers, extensions and projects",
+        )),
+    }
+}
+
+/// The folder that relative paths of a file start at: the folder around `.vscode`, `.cursor` and the like.
+fn base(folder: &Path) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    match (name.starts_with('.'), folder.parent()) {
+        (true, Some(parent)) => parent.to_owned(),
+        _ => folder.to_owned(),
+    }
+}
+
+/// Returns true if a value has the keys of a server.
+fn is_server(node: &Node) -> bool {
+    ["command", "cmd", "url", "httpUrl", "serverUrl", "uri"]
+        .iter()
+        .any(|key| node.get(key).is_some())
+}
+
+impl<'a> Found<'a> {
+    /// Reads the maps of servers among the keys of a map. Returns true if there is one, even an empty one.
+    fn containers(&mut self, node: &'a Node, base: &Path) -> bool {
+        self.read_inputs(node);
+        let disabled = ["disabledMcpServers", "disabledMcpjsonServers"];
+        let disabled = disabled.iter().filter_map(|key| node.get(key)?.scalars());
+        let disabled: BTreeSet<String> = disabled.flatten().map(|(name, _)| name).collect();
+        let mut any = false;
+        for member in node.members() {
+            let is_container = CONTAINERS.contains(&member.key.as_str());
+            // Other programs have keys of these names, too.
+            let is_common = matches!(member.key.as_str(), "servers" | "extensions");
+            let is_empty = is_common && !members(&member.node).any(|(_, _, it)| is_server(it));
+            if !is_container || is_empty {
+                continue;
+            }
+            any = true;
+            self.entries_of(&member.node, base, &disabled);
+        }
+        any
+    }
+
+    fn entries_of(&mut self, node: &'a Node, base: &Path, disabled: &BTreeSet<String>) {
+        if !matches!(node.value, Value::Map(_) | Value::List(_) | Value::Null) {
+            self.findings.push(Finding {
+                line: node.line,
+                key: "servers".to_owned(),
+                weight: Weight::Lost,
+                why: "must be a map of names to servers".to_owned(),
+            });
+        }
+        let mut seen = BTreeMap::new();
+        for (label, line, node) in members(node) {
+            let disabled = disabled.contains(&label);
+            let entry = FileEntry {
+                label: label.clone(),
+                line,
+                node,
+                base: base.to_owned(),
+                disabled,
+            };
+            // A key that stands twice counts where it stands last, as in the clients.
+            if let Some(before) = seen.insert(label.clone(), self.entries.len()) {
+                let before: usize = before;
+                self.findings.push(Finding {
+                    line: self.entries[before].line,
+                    key: shown(&label),
+                    weight: Weight::Lost,
+                    why: format!("stands again in line {line}, which counts; give one of the two another name"),
+                });
+                self.entries[before] = entry;
+                seen.insert(label, before);
+                continue;
+            }
+            self.entries.push(entry);
+        }
+    }
+
+    fn read_inputs(&mut self, node: &Node) {
+        let Some(Value::List(inputs)) = node.get("inputs").map(|it| &it.value) else {
+            return;
+        };
+        for input in inputs {
+            if let Some(id) = input.get("id").and_then(Node::text) {
+                let description = input.get("description").and_then(Node::text);
+                let description = description.map(shown).unwrap_or_default();
+                self.inputs.insert(id.to_owned(), description);
+            }
+        }
+    }
+}
+
+/// The servers of a map, or of a list whose items have a name.
+fn members(node: &Node) -> impl Iterator<Item = (String, usize, &Node)> {
+    let map = node.members().iter();
+    let map = map.map(|Member { key, line, node }| (key.clone(), *line, node));
+    let list = match &node.value {
+        Value::List(items) => items.as_slice(),
+        _ => &[],
+    };
+    let list = list.iter().map(|item| {
+        let name = item.get("name").and_then(Node::scalar);
+        (name.unwrap_or_default(), item.line, item)
+    });
+    map.chain(list)
+}

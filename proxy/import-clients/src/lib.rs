@@ -1,0 +1,119 @@
+//! Reads the files in which MCP clients keep their servers, and turns the servers into those of the gateway.
+//!
+//! ```text
+//! text ── syntax ──▶ tree ── formats ──▶ entries ── entry ──▶ ClientServer: keys of the gateway, credentials apart
+//!      (JSON, TOML, YAML)  (which client)        │ (stdio, remote, variable, credential)
+//!                                                └──▶ Finding: keys that are not carried over, with their lines
+//! ```
+//!
+//! | file | holds |
+//! |---|---|
+//! | `syntax`, `tree` | the formats of files, and the tree that all of them become |
+//! | `formats` | the keys under which clients keep their servers |
+//! | `entry`, `stdio`, `remote`, `limits` | the keys of a server |
+//! | `variable`, `credential`, `name` | variables in texts, values that are secrets, names of namespaces |
+//! | `finding`, `server` | the results |
+//! | `connect` | the other way: an entry for the gateway in the file of a client |
+//!
+//! Three rules hold throughout. An odd entry costs none of the others. No credential gets into an entry or a finding: both
+//! have names in place of values. And a server whose file made less possible than the gateway can keep to is switched off.
+//!
+//! Knows the names and values of the gateway's configuration (`tooldock_base`). Does not know the file system, the command line, or names that are taken:
+//! the caller passes texts, and writes the results.
+
+pub mod connect;
+mod credential;
+mod entry;
+mod finding;
+mod formats;
+mod limits;
+pub mod name;
+mod remote;
+mod server;
+mod stdio;
+mod syntax;
+mod tree;
+mod variable;
+
+use std::path::Path;
+
+pub use self::entry::Given;
+pub use self::finding::{Finding, Weight};
+pub use self::server::{ClientServer, Kind, WantedVariable};
+
+/// A client's file.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientFile<'a> {
+    /// Content of the file.
+    pub text: &'a str,
+    /// Folder of the file, absolute.
+    pub folder: &'a Path,
+    /// Home of the user, for `~` and `${userHome}`.
+    pub home: Option<&'a Path>,
+}
+
+/// The servers of a file.
+#[derive(Debug, Default)]
+pub struct Import {
+    /// The servers, in the order of the file.
+    pub servers: Vec<ClientServer>,
+    /// The keys that are not carried over, or not as they are, in the order of the file.
+    pub findings: Vec<Finding>,
+}
+
+/// Reason why a file has no servers to read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{line}: {reason}")]
+pub struct Unreadable {
+    /// Line in the file, from 1.
+    pub line: usize,
+    /// The problem. Quotes nothing of the file.
+    pub reason: String,
+}
+
+impl Unreadable {
+    pub(crate) fn new(line: usize, reason: impl Into<String>) -> Self {
+        Self {
+            line,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Reads the servers of a client's file.
+///
+/// # Errors
+///
+/// The place and the problem, if the file cannot be parsed or has no servers.
+pub fn read(file: &ClientFile<'_>) -> Result<Import, Unreadable> {
+    let tree = syntax::read(file.text)?;
+    let found = formats::find(&tree, file)?;
+    let mut import = Import {
+        servers: Vec::new(),
+        findings: found.findings,
+    };
+    for entry in &found.entries {
+        import.servers.extend(entry::read(
+            entry,
+            &found.inputs,
+            file,
+            &mut import.findings,
+        ));
+    }
+    import.findings.sort();
+    import.findings.dedup();
+    Ok(import)
+}
+
+/// Reads a server that is given on a command line, by the same rules.
+pub fn given(label: &str, given: &Given, file: &ClientFile<'_>) -> Import {
+    let mut findings = Vec::new();
+    let server = entry::read_given(label, given, file, &mut findings);
+    Import {
+        servers: server.into_iter().collect(),
+        findings,
+    }
+}
+
+#[cfg(test)]
+mod tests;

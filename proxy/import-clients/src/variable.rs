@@ -1,0 +1,332 @@
+//! Variables in the texts of clients: `${env:X}`, `${input:X}`, `${workspaceFolder}` and their kin.
+//!
+//! Folders are filled in. Variables and inputs become `${NAME}` of the gateway, which fills them in from its secrets.
+
+use std::path::Path;
+
+use tooldock_base::mask;
+use tooldock_credentials::secrets::check_new_key;
+
+/// A text of a client, cut at its variables. Not printable: it may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Text(Vec<Piece>);
+
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Literal(String),
+    /// The name of a secret, or of a variable of the server.
+    Variable(String),
+}
+
+/// The folders that variables of clients stand for.
+pub(crate) struct Folders<'a> {
+    /// The folder of the project, or of the client's file.
+    pub(crate) project: &'a Path,
+    pub(crate) home: Option<&'a Path>,
+}
+
+/// A variable that a text refers to, and that has no value in the file.
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    /// The reference as the file spells it.
+    pub(crate) spelled: String,
+    /// The id of an input, if it is one.
+    pub(crate) input: Option<String>,
+}
+
+/// A text with its references, and the spellings in it that are not known.
+pub(crate) struct Parsed {
+    pub(crate) text: Text,
+    pub(crate) references: Vec<Reference>,
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Parses a text.
+pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> Parsed {
+    let mut parsed = Parsed {
+        text: Text(Vec::new()),
+        references: Vec::new(),
+        unknown: Vec::new(),
+    };
+    // Gemini CLI and shells: the whole value is `$NAME`.
+    if let Some(name) = text.strip_prefix('$').filter(|it| is_upper_name(it)) {
+        parsed.refer(name.to_owned(), text, None);
+        return parsed;
+    }
+    let mut rest = text;
+    while let Some((at, open, close)) = next_reference(rest) {
+        let (before, from) = rest.split_at(at);
+        let Some(end) = from.find(close) else { break };
+        let (inner, after) = (&from[open.len()..end], &from[end + close.len()..]);
+        parsed.text.literal(before);
+        parsed.variable(inner.trim(), &from[..end + close.len()], open, folders);
+        rest = after;
+    }
+    parsed.text.literal(rest);
+    parsed
+}
+
+/// The first reference of a text: its byte, and the words around it.
+fn next_reference(text: &str) -> Option<(usize, &'static str, &'static str)> {
+    let forms = [("${{", "}}"), ("${", "}"), ("{env:", "}")];
+    let found = forms.map(|(open, close)| Some((text.find(open)?, open, close)));
+    // The longer form of those that begin at the same byte stands first.
+    found.into_iter().flatten().min_by_key(|it| it.0)
+}
+
+impl Parsed {
+    fn refer(&mut self, name: String, spelled: &str, input: Option<&str>) {
+        self.text.0.push(Piece::Variable(name.clone()));
+        self.references.push(Reference {
+            name,
+            spelled: spelled.to_owned(),
+            input: input.map(str::to_owned),
+        });
+    }
+
+    fn variable(&mut self, inner: &str, spelled: &str, open: &str, folders: &Folders<'_>) {
+        let folder = |path: &Path| path.to_string_lossy().into_owned();
+        let (kind, name) = match inner.split_once(':') {
+            _ if open == "{env:" => ("env", inner),
+            // Continue: `${{ secrets.X }}`.
+            _ if open == "${{" => ("env", inner.rsplit('.').next().unwrap_or(inner)),
+            Some((name, default)) if default.starts_with('-') && is_name(name) => {
+                // The default is no secret that is missing: the client would use it.
+                return self.text.literal(&default[1..]);
+            }
+            Some((kind, name)) => (kind, name),
+            None => ("", inner),
+        };
+        match (kind, name) {
+            ("" | "env", "HOME") | ("", "userHome") if folders.home.is_some() => {
+                self.text
+                    .literal(&folders.home.map(folder).unwrap_or_default());
+            }
+            ("", "workspaceFolder" | "workspaceRoot" | "cwd" | "extensionPath")
+            | ("workspaceFolder", _) => self.text.literal(&folder(folders.project)),
+            ("", "workspaceFolderBasename") => {
+                let name = folders.project.file_name().unwrap_or_default();
+                self.text.literal(&name.to_string_lossy());
+            }
+            ("", "pathSeparator" | "/") => self.text.literal("/"),
+            ("input" | "promptString", id) => self.refer(variable_name(id), spelled, Some(id)),
+            ("" | "env", name) => {
+                // `${env:X:-default}`
+                match name.split_once(":-") {
+                    Some((_, default)) => self.text.literal(default),
+                    None if is_name(name) => self.refer(name.to_owned(), spelled, None),
+                    None => self.unknown(spelled),
+                }
+            }
+            _ => self.unknown(spelled),
+        }
+    }
+
+    fn unknown(&mut self, spelled: &str) {
+        self.text.literal(spelled);
+        self.unknown.push(spelled.to_owned());
+    }
+}
+
+impl Text {
+    /// A text without variables.
+    pub(crate) fn of(text: &str) -> Self {
+        let mut made = Self(Vec::new());
+        made.literal(text);
+        made
+    }
+
+    /// A text that is a literal, a variable, and a literal.
+    pub(crate) fn around(before: &str, variable: &str, after: &str) -> Self {
+        let mut text = Self::of(before);
+        text.0.push(Piece::Variable(variable.to_owned()));
+        text.literal(after);
+        text
+    }
+
+    /// The text behind a literal.
+    pub(crate) fn after(&self, before: &str) -> Self {
+        let mut text = Self::of(before);
+        for piece in &self.0 {
+            match piece {
+                Piece::Literal(more) => text.literal(more),
+                variable => text.0.push(variable.clone()),
+            }
+        }
+        text
+    }
+
+    fn literal(&mut self, text: &str) {
+        match self.0.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Piece::Literal(before)) => before.push_str(text),
+            _ => self.0.push(Piece::Literal(text.to_owned())),
+        }
+    }
+
+    /// The text, if no variable is in it.
+    pub(crate) fn plain(&self) -> Option<String> {
+        match self.0.as_slice() {
+            [] => Some(String::new()),
+            [Piece::Literal(text)] => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// The literals of a text with variables in it.
+    pub(crate) fn literals(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Literal(text) => Some(text.as_str()),
+            Piece::Variable(_) => None,
+        })
+    }
+
+    /// The names of the variables.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Literal(_) => None,
+            Piece::Variable(name) => Some(name.as_str()),
+        })
+    }
+
+    /// The text as a value of the gateway's configuration.
+    pub(crate) fn template(&self) -> String {
+        let pieces = self.0.iter().map(|piece| match piece {
+            Piece::Literal(text) => text.replace("${", "$${"),
+            Piece::Variable(name) => format!("${{{name}}}"),
+        });
+        pieces.collect()
+    }
+
+    /// The text with variables of the server's own environment filled in.
+    pub(crate) fn filled(&self, value: impl Fn(&str) -> Option<Text>) -> Self {
+        let mut filled = Self(Vec::new());
+        for piece in &self.0 {
+            match piece {
+                Piece::Literal(text) => filled.literal(text),
+                Piece::Variable(name) => match value(name) {
+                    Some(text) => {
+                        for piece in text.0 {
+                            match piece {
+                                Piece::Literal(text) => filled.literal(&text),
+                                variable => filled.0.push(variable),
+                            }
+                        }
+                    }
+                    None => filled.0.push(piece.clone()),
+                },
+            }
+        }
+        filled
+    }
+
+    /// The text as a word for a shell, which fills in the variables. `None` if a shell cannot have it.
+    pub(crate) fn shell_word(&self) -> Option<String> {
+        let mut word = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Literal(text) => word.push_str(&shlex::try_quote(text).ok()?),
+                Piece::Variable(name) => word.push_str(&format!("\"${{{name}}}\"")),
+            }
+        }
+        match word.is_empty() {
+            true => Some("''".to_owned()),
+            false => Some(word),
+        }
+    }
+
+    pub(crate) fn strip_prefix(&self, prefix: &str) -> Option<Self> {
+        let mut pieces = self.0.clone();
+        let Some(Piece::Literal(first)) = pieces.first_mut() else {
+            return None;
+        };
+        let rest = first.get(..prefix.len())?;
+        if !rest.eq_ignore_ascii_case(prefix) {
+            return None;
+        }
+        *first = first[prefix.len()..].trim_start().to_owned();
+        pieces.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
+        Some(Self(pieces))
+    }
+}
+
+/// The name of a secret or variable made of any text: `github-token` becomes `GITHUB_TOKEN`. `VALUE` if no name can be made.
+pub(crate) fn variable_name(text: &str) -> String {
+    let mut name = String::new();
+    for letter in text.chars() {
+        match letter {
+            'a'..='z' | 'A'..='Z' | '0'..='9' => name.push(letter.to_ascii_uppercase()),
+            _ if !name.ends_with('_') && !name.is_empty() => name.push('_'),
+            _ => {}
+        }
+    }
+    let name = name.trim_end_matches('_');
+    let name = match name.starts_with(|first: char| first.is_ascii_digit()) {
+        true => format!("V_{name}"),
+        false => name.to_owned(),
+    };
+    match mask::looks_like_a_value(text) || check_new_key(&name).is_err() {
+        true => "VALUE".to_owned(),
+        false => name,
+    }
+}
+
+/// Returns true if a text is the name of a variable, and not a value in the place of a name.
+pub(crate) fn is_name(text: &str) -> bool {
+    check_new_key(text).is_ok()
+}
+
+fn is_upper_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+    !text.is_empty() && text.bytes().all(allowed) && is_name(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> (String, Vec<String>) {
+        let folders = Folders {
+            project: Path::new("/work/app"),
+            home: Some(Path::new("/home/ada")),
+        };
+        let parsed = parse(text, &folders);
+        (parsed.text.template(), parsed.unknown)
+    }
+
+    #[test]
+    fn variables_of_every_client_become_those_of_the_gateway() {
+        for (text, template) in [
+            ("plain", "plain"),
+            ("${env:TOKEN}", "${TOKEN}"),
+            ("Bearer ${TOKEN}", "Bearer ${TOKEN}"),
+            ("$TOKEN", "${TOKEN}"),
+            ("${input:github-token}", "${GITHUB_TOKEN}"),
+            ("${{ secrets.GITHUB_TOKEN }}", "${GITHUB_TOKEN}"),
+            ("{env:TOKEN}", "${TOKEN}"),
+            ("${PORT:-8080}", "8080"),
+            ("${workspaceFolder}/data", "/work/app/data"),
+            ("${workspaceFolderBasename}", "app"),
+            ("${userHome}/x", "/home/ada/x"),
+            ("${HOME}", "/home/ada"),
+            ("a$5", "a$5"),
+            ("${unclosed", "$${unclosed"),
+        ] {
+            assert_eq!(parsed(text).0, template, "{text}");
+        }
+        let (template, unknown) = parsed("${command:pick}");
+        assert_eq!(
+            (template.as_str(), unknown),
+            ("$${command:pick}", vec!["${command:pick}".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_shell_gets_variables_in_quotes_and_literals_as_they_are() {
+        let text = Text::around("--key=a b'", "KEY", "");
+        let word = text.shell_word().expect("a word");
+        assert_eq!(word, "\"--key=a b'\"\"${KEY}\"");
+        let read = shlex::split(&word).expect("words");
+        assert_eq!(read, ["--key=a b'${KEY}"]);
+    }
+}

@@ -1,0 +1,271 @@
+//! `tooldock connect`: an API key for a client, and the gateway in the client's own file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use tooldock_base::data_dir::write_atomically;
+use tooldock_base::regular_file;
+use tooldock_base::secret::Secret;
+use tooldock_credentials::keys::{KeyKind, KeyStore, MadeKey, NewKey};
+use tooldock_import_clients::connect::{Client, Endpoint, UserFolders};
+
+use super::{home, tell};
+use crate::cli::{ConnectArgs, ConnectClient, GatewayTrust};
+use crate::config::{self, Effective, NamespaceRule, ProfileName};
+use crate::{explain_cli, print, refuse};
+
+/// Maximum size of a client's file, in bytes.
+const FILE_MAX: u64 = 64 * 1024 * 1024;
+/// Maximum size of a file with a key, in bytes.
+const KEY_MAX: u64 = 4 * 1024;
+/// Text in place of a key that is not made.
+const NO_KEY: &str = "YOUR-KEY";
+
+/// Connects a client.
+pub(crate) fn connect(arguments: &ConnectArgs) -> ExitCode {
+    match connected(arguments) {
+        Ok(text) => print(&text),
+        Err(code) => code,
+    }
+}
+
+fn client(of: ConnectClient) -> Client {
+    match of {
+        ConnectClient::ClaudeCode => Client::ClaudeCode,
+        ConnectClient::ClaudeDesktop => Client::ClaudeDesktop,
+        ConnectClient::Codex => Client::Codex,
+        ConnectClient::Cursor => Client::Cursor,
+        ConnectClient::Gemini => Client::Gemini,
+        ConnectClient::LmStudio => Client::LmStudio,
+        ConnectClient::Opencode => Client::OpenCode,
+        ConnectClient::Vscode => Client::VsCode,
+        ConnectClient::Windsurf => Client::Windsurf,
+        ConnectClient::Zed => Client::Zed,
+    }
+}
+
+fn connected(arguments: &ConnectArgs) -> Result<String, ExitCode> {
+    let client = client(arguments.client);
+    let effective =
+        config::load_for_command(arguments.config.as_deref(), arguments.data_dir.as_deref());
+    let effective = effective.map_err(refuse)?;
+    let url = url(arguments, &effective).map_err(refuse)?;
+    let name = match (&arguments.name, &arguments.namespace) {
+        (Some(name), _) => name.clone(),
+        (None, Some(namespace)) => format!("tooldock-{namespace}"),
+        (None, None) => "tooldock".to_owned(),
+    };
+    let endpoint = |key| Endpoint {
+        name: &name,
+        url: &url,
+        key,
+    };
+    if arguments.print {
+        let (key, line) = match (&arguments.key_file, arguments.make_key) {
+            (Some(file), _) => (
+                key_of(file).map_err(refuse)?,
+                "the key of --key-file is in this text",
+            ),
+            (None, true) => (
+                made(arguments, &effective, &name)?.text,
+                "a key is made, and is in this text",
+            ),
+            (None, false) => (
+                Secret::new(NO_KEY),
+                "no key is made: put one in the place of YOUR-KEY, or say --make-key",
+            ),
+        };
+        let text = client
+            .merged("", &endpoint(key.expose()), false)
+            .map_err(refuse)?;
+        tell(&format!("tooldock: {line}"));
+        return Ok(text);
+    }
+    let file = match &arguments.file {
+        Some(file) => file.clone(),
+        None => own_file(client).map_err(refuse)?,
+    };
+    let told = |error: io::Error| refuse(format_args!("{}: {error}", file.display()));
+    let before = read(&file).map_err(told)?;
+    let text = before.as_deref().unwrap_or_default();
+    let not_merged = |error| {
+        refuse(format_args!(
+            "{}: {error}; nothing is changed, and no key is made. --replace writes over an entry, --name gives another name",
+            file.display()
+        ))
+    };
+    // Tried before a key is made, so that a file that cannot be changed makes none.
+    let tried = client.merged(text, &endpoint(NO_KEY), arguments.replace);
+    tried.map_err(not_merged)?;
+    let (key, id) = match &arguments.key_file {
+        Some(file) => (key_of(file).map_err(refuse)?, None),
+        None => {
+            let made = made(arguments, &effective, &name)?;
+            (made.text.clone(), Some(made.record.id))
+        }
+    };
+    let merged = client.merged(text, &endpoint(key.expose()), arguments.replace);
+    let merged = merged.map_err(not_merged)?;
+    let written = write(&file, before.as_deref(), &merged);
+    if let Err(error) = written {
+        if let Some(id) = id {
+            // No file has the key.
+            let _ = store(&effective)?.revoke(id);
+        }
+        tell(&format!(
+            "tooldock: {}: {error}; nothing is changed",
+            file.display()
+        ));
+        return Err(ExitCode::FAILURE);
+    }
+    let mut report = format!(
+        "{}: {}.{name} leads to {url}\n",
+        file.display(),
+        client.servers_key()
+    );
+    if let Some(id) = id {
+        report.push_str(&format!("key: {id}; `tooldock keys revoke {id}` ends it\n"));
+    }
+    report.push_str("Next: start the client anew.\n");
+    Ok(report)
+}
+
+/// The URL of the MCP endpoint as the client reaches it.
+fn url(arguments: &ConnectArgs, effective: &Effective) -> Result<String, String> {
+    let trust = GatewayTrust {
+        ca: None,
+        insecure: false,
+    };
+    let base = match &arguments.url {
+        Some(url) if url.starts_with("http://") || url.starts_with("https://") => url.clone(),
+        Some(_) => return Err("--url: write http://HOST:PORT or https://HOST".to_owned()),
+        None => match effective.config.admission.public_url.origin() {
+            Some(origin) => origin.to_owned(),
+            None => explain_cli::core_at(effective, None, &trust)?
+                .url
+                .to_string(),
+        },
+    };
+    if base.starts_with("unix:") {
+        return Err("the core listens on a Unix socket alone, which no client reaches: name its address with --url".to_owned());
+    }
+    let base = base.trim_end_matches('/');
+    let base = base.strip_suffix("/mcp").unwrap_or(base);
+    match &arguments.namespace {
+        Some(namespace) => Ok(format!("{base}/mcp/{namespace}")),
+        None => {
+            let is_header = |it: &config::ListenerConfig| {
+                it.namespace_source(it.profile.spec()) == NamespaceRule::Header
+            };
+            let mut cores = effective.config.listeners.iter();
+            let core = cores.find(|it| it.profile == ProfileName::Core);
+            match core.is_some_and(is_header) && arguments.url.is_none() {
+                true => Err("name a namespace: tooldock connect CLIENT NAMESPACE. For all of them at once, the listener needs namespace: global".to_owned()),
+                false => Ok(format!("{base}/mcp")),
+            }
+        }
+    }
+}
+
+fn store(effective: &Effective) -> Result<KeyStore, ExitCode> {
+    let store = KeyStore::open(effective.keys_file(), effective.scopes()).map_err(refuse)?;
+    store.set_makers(effective.config.admission.key_makers());
+    Ok(store)
+}
+
+/// Makes a key for the namespace, as `tooldock keys create` does.
+fn made(arguments: &ConnectArgs, effective: &Effective, name: &str) -> Result<MadeKey, ExitCode> {
+    fs::create_dir_all(&effective.data_dir).map_err(refuse)?;
+    let namespaces = match &arguments.namespace {
+        Some(namespace) => namespace.to_string(),
+        None => "*".to_owned(),
+    };
+    let wanted = NewKey {
+        name: format!("{}-{name}", client_name(arguments.client)),
+        made_by: None,
+        scopes: arguments.scope.clone(),
+        namespaces: vec![namespaces],
+        networks: Vec::new(),
+        limits: Vec::new(),
+        lifetime: None,
+        kind: KeyKind::Gateway,
+    };
+    store(effective)?.create(wanted).map_err(refuse)
+}
+
+fn client_name(client: ConnectClient) -> String {
+    use clap::ValueEnum as _;
+    let value = client.to_possible_value();
+    value.map(|it| it.get_name().to_owned()).unwrap_or_default()
+}
+
+fn key_of(file: &Path) -> Result<Secret, String> {
+    let told = |error: io::Error| format!("--key-file: {}: {error}", file.display());
+    let bytes = regular_file::read_following(file, KEY_MAX).map_err(told)?;
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    let key = text.lines().next().unwrap_or_default().trim();
+    let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_key {
+        true => Ok(Secret::new(key)),
+        false => Err(format!(
+            "--key-file: {}: its first line is no key",
+            file.display()
+        )),
+    }
+}
+
+/// The file that the client reads for its user.
+fn own_file(client: Client) -> Result<PathBuf, String> {
+    let home = home().ok_or("HOME is not set: name the client's file with --file")?;
+    if client == Client::Codex
+        && let Some(folder) = std::env::var_os("CODEX_HOME")
+    {
+        return Ok(PathBuf::from(folder).join("config.toml"));
+    }
+    let config = match (
+        cfg!(target_os = "macos"),
+        std::env::var_os("XDG_CONFIG_HOME"),
+    ) {
+        (true, _) => home.join("Library/Application Support"),
+        (false, Some(folder)) if !folder.is_empty() => folder.into(),
+        (false, _) => home.join(".config"),
+    };
+    Ok(client.file(UserFolders {
+        home: &home,
+        config: &config,
+    }))
+}
+
+fn read(file: &Path) -> io::Result<Option<String>> {
+    match regular_file::read_following(file, FILE_MAX) {
+        Ok(bytes) => String::from_utf8(bytes.to_vec())
+            .map(Some)
+            .map_err(|_| io::Error::other("no UTF-8 text")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the client's file in one step, readable for its owner alone, and its content before beside it.
+fn write(file: &Path, before: Option<&str>, text: &str) -> io::Result<()> {
+    // A link to the file, as keepers of dot files make it, stays a link.
+    let file = match file.canonicalize() {
+        Ok(target) => target,
+        Err(_) => std::path::absolute(file)?,
+    };
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    if let Some(before) = before {
+        let mut backup = OsString::from(&file);
+        backup.push(".bak");
+        let mode = fs::metadata(&file)?.permissions().mode() & 0o7777;
+        write_atomically(Path::new(&backup), before.as_bytes(), mode)?;
+    }
+    // The file has a key in it from now on.
+    write_atomically(&file, text.as_bytes(), 0o600)
+}

@@ -1,0 +1,287 @@
+//! `tooldock import`: the servers in the files of clients become servers of the gateway.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tooldock_base::names::NamespaceName;
+use tooldock_base::regular_file;
+use tooldock_credentials::secrets::SecretStore;
+use tooldock_import_clients::{ClientFile, ClientServer, Import, Kind, Weight, name, read};
+
+use super::placed::{Placed, PlacedServer, check, own_place, taken};
+use super::{Gateway, home, tell};
+use crate::cli::ImportArgs;
+use crate::{EXIT_USAGE, print, refuse};
+
+/// Maximum size of a client's file, in bytes. `~/.claude.json` grows with its user's projects.
+const FILE_MAX: u64 = 64 * 1024 * 1024;
+
+/// Imports the files.
+pub(crate) fn import(arguments: &ImportArgs) -> ExitCode {
+    let gateway = match Gateway::load(&arguments.places) {
+        Ok(gateway) => gateway,
+        Err(reason) => return refuse(reason),
+    };
+    if let Some(output) = arguments.output.as_deref().filter(|it| it.exists()) {
+        return refuse(format_args!("{}: is there already", output.display()));
+    }
+    let mut chosen = Chosen::new(&gateway, arguments.replace);
+    let mut is_incomplete = false;
+    for file in &arguments.files {
+        let shown = match file.as_os_str() == "-" {
+            true => "standard input".to_owned(),
+            false => file.display().to_string(),
+        };
+        match of_file(file) {
+            Ok(import) => {
+                for finding in &import.findings {
+                    tell(&finding.shown(&shown));
+                    is_incomplete |= finding.weight == Weight::Security;
+                }
+                for server in import.servers {
+                    chosen.choose(&shown, server);
+                }
+            }
+            Err(reason) => {
+                tell(&format!("{shown}:{reason}"));
+                is_incomplete = true;
+            }
+        }
+    }
+    let placed = chosen.placed;
+    let written = written(&gateway, &placed, arguments);
+    match written {
+        Ok(text) => {
+            let printed = print(&text);
+            match (printed == ExitCode::SUCCESS, is_incomplete) {
+                (true, true) => ExitCode::from(EXIT_USAGE),
+                _ => printed,
+            }
+        }
+        Err(failed) => failed,
+    }
+}
+
+/// Reads the servers of a file. The error begins with a line number.
+fn of_file(file: &Path) -> Result<Import, String> {
+    let told = |error: io::Error| format!("1: {error}");
+    let (bytes, folder) = match file.as_os_str() == "-" {
+        true => {
+            let mut bytes = Vec::new();
+            let input = io::stdin().lock().take(FILE_MAX);
+            let mut input = input;
+            input.read_to_end(&mut bytes).map_err(told)?;
+            (bytes, std::env::current_dir().map_err(told)?)
+        }
+        false => {
+            let bytes = regular_file::read_following(file, FILE_MAX).map_err(told)?;
+            let path = file.canonicalize().map_err(told)?;
+            let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+            (bytes.to_vec(), folder)
+        }
+    };
+    let text = String::from_utf8(bytes).map_err(|_| "1: no UTF-8 text".to_owned())?;
+    let home = home();
+    let file = ClientFile {
+        text: &text,
+        folder: &folder,
+        home: home.as_deref(),
+    };
+    read(&file).map_err(|error| error.to_string())
+}
+
+/// The servers that are to be written, while files are read.
+struct Chosen<'a> {
+    gateway: &'a Gateway,
+    replace: bool,
+    placed: Placed,
+    /// Servers of this import by name, those that are left among them.
+    seen: BTreeMap<NamespaceName, ClientServer>,
+}
+
+impl<'a> Chosen<'a> {
+    fn new(gateway: &'a Gateway, replace: bool) -> Self {
+        Self {
+            gateway,
+            replace,
+            placed: Placed::default(),
+            seen: BTreeMap::new(),
+        }
+    }
+
+    /// Gives a server its name, and takes it over unless its name is taken.
+    fn choose(&mut self, file: &str, server: ClientServer) {
+        let place = format!("{file}:{}: {}", server.line, server.name);
+        if let Err(reason) = check(&server) {
+            return tell(&format!("{place}: is left out: {reason}"));
+        }
+        let mut free = server.name.clone();
+        let mut number = 2;
+        while let Some(before) = self.seen.get(&free) {
+            let is_same = (before.kind, &before.entry, &before.secrets)
+                == (server.kind, &server.entry, &server.secrets);
+            if is_same {
+                return tell(&format!(
+                    "{place}: is the same as {free}, and is imported once"
+                ));
+            }
+            free = name::numbered(&server.name, number);
+            number += 1;
+        }
+        self.seen.insert(free.clone(), server.clone());
+        if free.as_str() != server.label {
+            tell(&format!("{place}: gets the name {free}"));
+        }
+        if let Some(taken) = taken(self.gateway, &free) {
+            if !self.replace {
+                return tell(&format!(
+                    "{place}: is left as it is: {taken} has the name {free}; --replace writes over it"
+                ));
+            }
+            if taken != own_place(server.kind, &free) {
+                return tell(&format!(
+                    "{place}: is left out: {taken} has the name {free}, and is not what an import replaces"
+                ));
+            }
+        }
+        for wanted in &server.wanted {
+            let description = wanted.description.as_deref();
+            let description = description.map(|it| format!(" ({it})")).unwrap_or_default();
+            tell(&format!(
+                "{file}:{}: {}: {} becomes ${{{}}}: give it a value{description}: tooldock secrets set --key {} --scope {free}",
+                wanted.line, wanted.key, wanted.spelled, wanted.name, wanted.name
+            ));
+        }
+        self.placed.push(PlacedServer {
+            name: free,
+            server,
+            comment: String::new(),
+        });
+    }
+}
+
+/// Writes the servers, and returns the report for standard output.
+fn written(gateway: &Gateway, placed: &Placed, arguments: &ImportArgs) -> Result<String, ExitCode> {
+    let failed = |reason: String| {
+        tell(&format!("tooldock: {reason}"));
+        ExitCode::FAILURE
+    };
+    let mut report = String::new();
+    if arguments.dry_run {
+        return previewed(gateway, placed, arguments.output.as_deref()).map_err(failed);
+    }
+    if arguments.no_secrets {
+        for (scope, key) in placed.secret_names() {
+            report.push_str(&format!(
+                "tooldock secrets set --key {key} --scope {scope}\n"
+            ));
+        }
+    } else {
+        keep_secrets(gateway, placed)?;
+        for (scope, key) in placed.secret_names() {
+            report.push_str(&format!("secret: {key} ({scope})\n"));
+        }
+    }
+    if let Some(output) = &arguments.output {
+        let text = placed.as_config().map_err(failed)?;
+        write_new(output, &text)
+            .map_err(|error| failed(format!("{}: {error}", output.display())))?;
+        report.push_str(&named(&output.display().to_string(), placed.iter()));
+        return Ok(report);
+    }
+    let mut failure = None;
+    let has = |kind| placed.has(kind);
+    if has(Kind::Stdio) {
+        match placed.write_data_file(gateway) {
+            Ok(()) => {
+                let file = gateway.data().join("external/config.yaml");
+                report.push_str(&named(&file.display().to_string(), placed.of(Kind::Stdio)));
+            }
+            Err(reason) => failure = Some(reason),
+        }
+    }
+    if has(Kind::Remote) {
+        match placed.write_config_file(gateway) {
+            Ok(()) => {
+                let file = format!("{}: upstreams.remote", gateway.config_file.display());
+                report.push_str(&named(&file, placed.of(Kind::Remote)));
+            }
+            Err(reason) => failure = Some(reason),
+        }
+    }
+    match failure {
+        Some(reason) => {
+            print(&report);
+            // The reason may end in a part of a configuration, with its lines.
+            eprintln!("tooldock: {}", reason.trim_end());
+            Err(ExitCode::FAILURE)
+        }
+        None if placed.iter().next().is_none() => Ok("nothing to import\n".to_owned()),
+        None => {
+            report.push_str(&gateway.next_step(has(Kind::Stdio), has(Kind::Remote)));
+            Ok(report)
+        }
+    }
+}
+
+/// Stores credentials, or tells what to do where there is no key for them.
+pub(super) fn keep_secrets(gateway: &Gateway, placed: &Placed) -> Result<(), ExitCode> {
+    if placed.secrets() == 0 {
+        return Ok(());
+    }
+    let store = SecretStore::new(gateway.data(), gateway.effective.secrets.protection());
+    if let Err(error) = store.can_write() {
+        return Err(refuse(format_args!(
+            "{error}. Nothing is written: set SECRETS_KEY, start `tooldock serve --dev` once, which makes a key, or say --no-secrets"
+        )));
+    }
+    placed.store_secrets(gateway).map_err(|reason| {
+        tell(&format!("tooldock: {reason}"));
+        ExitCode::FAILURE
+    })
+}
+
+/// The content that files would have, with their names.
+pub(super) fn previewed(
+    gateway: &Gateway,
+    placed: &Placed,
+    output: Option<&Path>,
+) -> Result<String, String> {
+    let mut text = String::new();
+    if let Some(output) = output {
+        text.push_str(&format!("# {}\n{}", output.display(), placed.as_config()?));
+    } else {
+        for (kind, file) in [
+            (Kind::Stdio, gateway.data().join("external/config.yaml")),
+            (Kind::Remote, gateway.config_file.clone()),
+        ] {
+            if placed.has(kind) {
+                text.push_str(&format!("# {}\n{}", file.display(), placed.preview(kind)?));
+            }
+        }
+    }
+    for (scope, key) in placed.secret_names() {
+        text.push_str(&format!("# secret: {key} ({scope})\n"));
+    }
+    Ok(text)
+}
+
+/// A line with the names of servers.
+fn named<'a>(place: &str, servers: impl Iterator<Item = &'a PlacedServer>) -> String {
+    let names: Vec<_> = servers.map(|it| it.name.as_str()).collect();
+    format!("{place}: {}\n", names.join(", "))
+}
+
+fn write_new(output: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(output)?;
+    file.write_all(text.as_bytes())
+}

@@ -1,0 +1,253 @@
+//! The places of servers: `$DATA/external/config.yaml`, the configuration file, and the secrets store.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use tooldock_base::data_dir::write_atomically;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::yaml::{self, Mapping, Value};
+use tooldock_credentials::secrets::{Scope, SecretStore};
+use tooldock_import_clients::{ClientServer, Kind};
+use tooldock_workers::external::StdioServerConfig;
+use tooldock_workers::manage::LockedServers;
+use tooldock_workers::remote::RemoteServerConfig;
+use tooldock_workers::servers;
+use tooldock_workers::yaml_edit;
+
+use super::Gateway;
+use crate::config;
+
+/// Maximum size of the configuration file, in bytes.
+const CONFIG_MAX: u64 = 4 * 1024 * 1024;
+
+/// A server with its final name.
+pub(super) struct PlacedServer {
+    pub(super) name: NamespaceName,
+    pub(super) server: ClientServer,
+    /// Comment at the beginning of the entry.
+    pub(super) comment: String,
+}
+
+/// Servers that are to be written.
+#[derive(Default)]
+pub(super) struct Placed(Vec<PlacedServer>);
+
+/// The key of the configuration under which servers of a kind stand.
+fn config_path(kind: Kind) -> [&'static str; 2] {
+    match kind {
+        Kind::Stdio => ["upstreams", "stdio"],
+        Kind::Remote => ["upstreams", "remote"],
+    }
+}
+
+/// Returns the place that has a name already; `None` if it is free.
+pub(super) fn taken(gateway: &Gateway, name: &NamespaceName) -> Option<String> {
+    let config = &gateway.effective.config;
+    let mut claims = servers::configured(&config.upstreams, &config.toolman).into_iter();
+    if let Some(claim) = claims.find(|it| it.name == *name) {
+        return Some(claim.place);
+    }
+    let folder = gateway.data().join("tools").join(name.as_str());
+    if folder.symlink_metadata().is_ok() {
+        return Some(format!("tools/{name}"));
+    }
+    let file = LockedServers::peek(gateway.data()).ok()?;
+    let is_there = file.contains_key(Value::from(name.as_str()));
+    is_there.then(|| "external/config.yaml".to_owned())
+}
+
+/// The place where a server of a kind is written, as [`taken`] names it.
+pub(super) fn own_place(kind: Kind, name: &NamespaceName) -> String {
+    match kind {
+        Kind::Stdio => "external/config.yaml".to_owned(),
+        Kind::Remote => format!("upstreams.remote.{name}"),
+    }
+}
+
+/// Checks the keys of a server.
+///
+/// # Errors
+///
+/// The wrong key, and the problem with it.
+pub(super) fn check(server: &ClientServer) -> Result<(), String> {
+    let entry = Value::Mapping(server.entry.clone());
+    let checked = match server.kind {
+        Kind::Stdio => yaml::from_value::<StdioServerConfig>(entry)
+            .map_err(|error| error.to_string())?
+            .validate(),
+        Kind::Remote => yaml::from_value::<RemoteServerConfig>(entry)
+            .map_err(|error| error.to_string())?
+            .validate(),
+    };
+    checked.map_err(|error| error.to_string())
+}
+
+impl Placed {
+    pub(super) fn push(&mut self, server: PlacedServer) {
+        self.0.push(server);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PlacedServer> {
+        self.0.iter()
+    }
+
+    pub(super) fn of(&self, kind: Kind) -> impl Iterator<Item = &PlacedServer> {
+        self.0.iter().filter(move |it| it.server.kind == kind)
+    }
+
+    pub(super) fn has(&self, kind: Kind) -> bool {
+        self.of(kind).next().is_some()
+    }
+
+    /// The number of credentials.
+    pub(super) fn secrets(&self) -> usize {
+        self.0.iter().map(|it| it.server.secrets.len()).sum()
+    }
+
+    /// The names of credentials, with their scopes.
+    pub(super) fn secret_names(&self) -> impl Iterator<Item = (&NamespaceName, &str)> {
+        let all = self.0.iter();
+        all.flat_map(|it| it.server.secrets.keys().map(|key| (&it.name, key.as_str())))
+    }
+
+    /// Stores the credentials, in one step.
+    pub(super) fn store_secrets(&self, gateway: &Gateway) -> Result<(), String> {
+        let store = SecretStore::new(gateway.data(), gateway.effective.secrets.protection());
+        fs::create_dir_all(gateway.data())
+            .map_err(|error| format!("{}: {error}", gateway.data().display()))?;
+        let secrets = self.0.iter().flat_map(|it| {
+            let scope = Scope::Namespace(it.name.clone());
+            let own = it.server.secrets.iter();
+            own.map(move |(key, value)| (key.clone(), scope.clone(), value.clone()))
+        });
+        let stored = store.set_all("import of servers", secrets);
+        stored.map_err(|error| error.to_string())
+    }
+
+    /// All servers as the part `upstreams:` of a configuration.
+    pub(super) fn as_config(&self) -> Result<String, String> {
+        let mut text = String::new();
+        for it in &self.0 {
+            let path = config_path(it.server.kind);
+            text = put(&text, &path, it)?;
+        }
+        Ok(text)
+    }
+
+    /// The servers of a kind as they stand in their own file.
+    pub(super) fn preview(&self, kind: Kind) -> Result<String, String> {
+        let mut text = String::new();
+        for it in self.of(kind) {
+            text = match kind {
+                Kind::Stdio => put(&text, &["servers"], it)?,
+                Kind::Remote => put(&text, &config_path(kind), it)?,
+            };
+        }
+        Ok(text)
+    }
+
+    /// Writes the servers with a command into `external/config.yaml`.
+    pub(super) fn write_data_file(&self, gateway: &Gateway) -> Result<(), String> {
+        let mut file = LockedServers::open(gateway.data()).map_err(|error| error.to_string())?;
+        for it in self.of(Kind::Stdio) {
+            let put = file.put(&it.name, &it.server.entry, &it.comment);
+            put.map_err(|error| format!("{}: {error}", it.name))?;
+        }
+        let path = file.path().to_owned();
+        match file.save() {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                super::tell(&format!(
+                    "tooldock: {}: its comments are lost, since it has servers in braces; the file before stands beside it as config.yaml.previous",
+                    path.display()
+                ));
+                Ok(())
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Writes the servers with a URL into the configuration file.
+    pub(super) fn write_config_file(&self, gateway: &Gateway) -> Result<(), String> {
+        let path = &gateway.config_file;
+        let before = read_config(path)?;
+        let mut text = before.clone();
+        for it in self.of(Kind::Remote) {
+            text = put(&text, &config_path(Kind::Remote), it).map_err(|reason| {
+                let part = self.preview(Kind::Remote).unwrap_or_default();
+                format!(
+                    "{}: {reason}; add this part by hand:\n{part}",
+                    path.display()
+                )
+            })?;
+        }
+        write_config(path, &before, &text)
+    }
+}
+
+fn put(text: &str, path: &[&str], it: &PlacedServer) -> Result<String, String> {
+    let put = yaml_edit::put(text, path, it.name.as_str(), &it.server.entry, &it.comment);
+    put.map_err(|error| error.to_string())
+}
+
+/// The text of the configuration file; empty if there is none.
+fn read_config(path: &Path) -> Result<String, String> {
+    let told = |error: io::Error| format!("{}: {error}", path.display());
+    let bytes = match tooldock_base::regular_file::read_following(path, CONFIG_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        Err(error) => return Err(told(error)),
+    };
+    String::from_utf8(bytes.to_vec()).map_err(|_| format!("{}: no UTF-8 text", path.display()))
+}
+
+/// Writes the configuration file in one step, after a check that the change breaks nothing.
+fn write_config(path: &Path, before: &str, text: &str) -> Result<(), String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    if let (Ok(()), Err(error)) = (config::check_text(before), config::check_text(text)) {
+        return Err(format!("{}: not changed: {error}", path.display()));
+    }
+    let told = |error: io::Error| format!("{}: {error}", path.display());
+    // A link to the file stays a link.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mode = match fs::metadata(&target) {
+        Ok(metadata) => metadata.permissions().mode() & 0o7777,
+        Err(_) => 0o600,
+    };
+    let target = std::path::absolute(&target).map_err(told)?;
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder).map_err(told)?;
+    }
+    write_atomically(&target, text.as_bytes(), mode).map_err(told)
+}
+
+/// Removes a server from where it stands. Returns the place; `None` if there is no such server.
+pub(super) fn remove(gateway: &Gateway, name: &NamespaceName) -> Result<Option<String>, String> {
+    let mut file = LockedServers::open(gateway.data()).map_err(|error| error.to_string())?;
+    if file.remove(name) {
+        file.save().map_err(|error| error.to_string())?;
+        return Ok(Some("external/config.yaml".to_owned()));
+    }
+    let path = &gateway.config_file;
+    let before = read_config(path)?;
+    for kind in [Kind::Stdio, Kind::Remote] {
+        let tree: Mapping = yaml::from_str(&before).unwrap_or_default();
+        let [upstreams, key] = config_path(kind);
+        let is_there = tree
+            .get(upstreams)
+            .and_then(|it| it.get(key)?.get(name.as_str()));
+        if is_there.is_some() {
+            let text = yaml_edit::remove(&before, &config_path(kind), name.as_str());
+            let text = text.map_err(|error| {
+                format!(
+                    "{}: {error}; remove {upstreams}.{key}.{name} by hand",
+                    path.display()
+                )
+            })?;
+            write_config(path, &before, &text)?;
+            return Ok(Some(format!("{upstreams}.{key} of {}", path.display())));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,150 @@
+//! `external/config.yaml`, as commands beside the gateway change it: several servers in one step, with the comments of the
+//! file kept where its style allows it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::servers::{SERVERS_MAX, read, read_text, servers_of, write, write_text};
+use super::{NotDone, ServerRefused};
+use crate::external::check_entry;
+use crate::yaml_edit;
+use tooldock_base::names::NamespaceName;
+use tooldock_base::precedence::EXTERNAL_FILE;
+use tooldock_base::yaml::{Mapping, Value};
+use tooldock_process::environment::FileLock;
+
+/// Time to wait for a manager that changes the file.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time between two attempts to take the lock.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The file, locked until this is dropped.
+#[derive(Debug)]
+pub struct LockedServers {
+    path: PathBuf,
+    tools: PathBuf,
+    _lock: FileLock,
+    text: String,
+    /// The content of the file; `text` is behind it if the text's style cannot be changed.
+    tree: Mapping,
+    is_rewritten: bool,
+}
+
+impl LockedServers {
+    /// Locks the file of a data directory, which is made if it is missing, and reads it. May wait for a manager.
+    ///
+    /// # Errors
+    ///
+    /// When another process holds the lock for too long, or the file cannot be read.
+    pub fn open(data: &Path) -> Result<Self, NotDone> {
+        fs::create_dir_all(data).map_err(|error| NotDone::io("make", data, &error))?;
+        let deadline = Instant::now() + PATIENCE;
+        let lock = loop {
+            let taken = FileLock::try_take(&data.join("manager.lock"));
+            let taken =
+                taken.map_err(|error| NotDone(format!("another manager is at work: {error}")))?;
+            match taken {
+                Some(lock) => break lock,
+                None if Instant::now() >= deadline => {
+                    let message = format!("another manager holds manager.lock for {PATIENCE:?}");
+                    return Err(NotDone(message));
+                }
+                None => thread::sleep(RETRY),
+            }
+        };
+        let path = data.join(EXTERNAL_FILE);
+        Ok(Self {
+            text: read_text(&path)?.unwrap_or_default(),
+            tree: read(&path)?,
+            tools: data.join("tools"),
+            path,
+            _lock: lock,
+            is_rewritten: false,
+        })
+    }
+
+    /// The servers of the file of a data directory, read without the lock.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn peek(data: &Path) -> Result<Mapping, NotDone> {
+        Ok(servers_of(&read(&data.join(EXTERNAL_FILE))?))
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns true if the file has a server of that name.
+    pub fn has(&self, name: &NamespaceName) -> bool {
+        servers_of(&self.tree).contains_key(Value::from(name.as_str()))
+    }
+
+    /// Adds a server, or replaces the one of its name. Nothing is written before [`LockedServers::save`].
+    ///
+    /// # Errors
+    ///
+    /// When the entry is not valid, or a folder of tools has the name.
+    pub fn put(
+        &mut self,
+        name: &NamespaceName,
+        entry: &Mapping,
+        comment: &str,
+    ) -> Result<(), ServerRefused> {
+        check_entry(Value::Mapping(entry.clone())).map_err(|error| ServerRefused::Invalid {
+            key: error.key,
+            message: error.message,
+        })?;
+        if self.tools.join(name.as_str()).symlink_metadata().is_ok() {
+            return Err(ServerRefused::Folder(name.clone()));
+        }
+        let mut servers = servers_of(&self.tree);
+        if servers.len() >= SERVERS_MAX && !self.has(name) {
+            let message = format!("{EXTERNAL_FILE} has {SERVERS_MAX} servers already");
+            return Err(NotDone(message).into());
+        }
+        servers.insert(name.as_str().into(), Value::Mapping(entry.clone()));
+        self.tree.insert("servers".into(), Value::Mapping(servers));
+        match yaml_edit::put(&self.text, &["servers"], name.as_str(), entry, comment) {
+            Ok(text) => self.text = text,
+            Err(_) => self.is_rewritten = true,
+        }
+        Ok(())
+    }
+
+    /// Removes a server. Returns false if there is none of that name.
+    pub fn remove(&mut self, name: &NamespaceName) -> bool {
+        let mut servers = servers_of(&self.tree);
+        if servers.shift_remove(Value::from(name.as_str())).is_none() {
+            return false;
+        }
+        self.tree.insert("servers".into(), Value::Mapping(servers));
+        match yaml_edit::remove(&self.text, &["servers"], name.as_str()) {
+            Ok(text) => self.text = text,
+            Err(_) => self.is_rewritten = true,
+        }
+        true
+    }
+
+    /// Writes the file in one step, readable for its owner alone. The previous content stays beside it. Returns true if the
+    /// file's comments are lost, since its style could not be changed otherwise.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written. It is then unchanged.
+    pub fn save(self) -> Result<bool, NotDone> {
+        let had_comments = self
+            .text
+            .lines()
+            .any(|line| line.trim_start().starts_with('#'));
+        match self.is_rewritten {
+            true => write(&self.path, self.tree)?,
+            false => write_text(&self.path, &self.text)?,
+        }
+        Ok(self.is_rewritten && had_comments)
+    }
+}
