@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tooldock_process::child::output::printable_text;
 use tooldock_upstream::management::core::{CoreLink as _, CoreRequest};
 use tooldock_workers::explain::{Explanation, Principals, Question, Reach, ReachQuestion};
 

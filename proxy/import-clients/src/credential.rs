@@ -85,15 +85,16 @@ fn cut<'a>(text: &'a str, masked: &str) -> (&'a str, &'a str, &'a str) {
     }
 }
 
-/// Returns true if a value is the commit or digest of a pinned package or image.
+/// Returns true if a value is the commit or digest of a pinned package or image: `image@sha256:DIGEST`, `github:a/b#COMMIT`.
 fn is_pinned(before: &str, value: &str) -> bool {
-    let (before, value) = match value.rsplit_once([':', '#', '@']) {
-        // The whole argument: `image@sha256:DIGEST`, `git+https://…@COMMIT`.
-        Some((image, digest)) if before.is_empty() => (value[..image.len() + 1].to_owned(), digest),
-        _ => (before.to_owned(), value),
+    let argument = format!("{before}{value}");
+    let Some(at) = argument.rfind([':', '#', '@']) else {
+        return false;
     };
-    let is_hex = value.len() >= 32 && value.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex && (before.ends_with("@sha256:") || before.ends_with(['#', '@']))
+    let (package, digest) = argument.split_at(at + 1);
+    let is_hex = digest.len() >= 32 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_package = package.ends_with("@sha256:") || package.ends_with(['#', '@']);
+    is_hex && is_package && !package.contains('=')
 }
 
 /// Returns true if a URL has a credential in its path or its parameters. Its login is judged apart.
@@ -106,7 +107,10 @@ pub(crate) fn in_url(url: &str) -> bool {
         Some((name, value)) => is_secret(name, value),
         None => is_secret("", field),
     };
-    mask::url(path) != path || parameters.split(['&', '?', '#']).any(is_parameter)
+    // Services put tokens of other shapes than usual into their paths, behind scheme and host.
+    let mut segments = path.split('/').skip(3);
+    let is_in_path = segments.any(mask::looks_like_a_value);
+    is_in_path || mask::url(path) != path || parameters.split(['&', '?', '#']).any(is_parameter)
 }
 
 #[cfg(test)]
@@ -181,6 +185,9 @@ mod tests {
     fn credentials_in_urls_are_found() {
         assert!(in_url("https://h/mcp?api_key=k3y"));
         assert!(in_url("https://h/s/0123456789abcdef0123456789abcdef/mcp"));
+        assert!(in_url(
+            "https://h/api/mcp/s/NzBhZmQ0MDAtYTBkNy00NTZhLTk0/mcp"
+        ));
         assert!(!in_url("https://h/mcp?region=eu"));
         assert!(!in_url("https://h:8080/mcp"));
     }

@@ -330,7 +330,7 @@ impl<'a> Reader<'a> {
 
 /// A server that is given on a command line.
 #[derive(Clone, Default)]
-pub struct Given {
+pub struct ServerOptions {
     /// The program and its arguments; empty for a URL.
     pub command: Vec<String>,
     /// The URL.
@@ -346,7 +346,7 @@ pub struct Given {
 /// Reads a given server as if it stood in a file.
 pub(crate) fn read_given(
     label: &str,
-    given: &Given,
+    given: &ServerOptions,
     file: &ClientFile<'_>,
     findings: &mut Vec<Finding>,
 ) -> Option<ClientServer> {

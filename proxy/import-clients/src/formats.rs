@@ -41,15 +41,18 @@ pub(crate) struct FileEntry<'a> {
 pub(crate) type Inputs = BTreeMap<String, String>;
 
 /// The entries of a file.
-pub(crate) struct Found<'a> {
+pub(crate) struct FileEntries<'a> {
     pub(crate) entries: Vec<FileEntry<'a>>,
     pub(crate) inputs: Inputs,
     pub(crate) findings: Vec<Finding>,
 }
 
 /// Finds the servers of a file.
-pub(crate) fn find<'a>(tree: &'a Node, file: &ClientFile<'_>) -> Result<Found<'a>, Unreadable> {
-    let mut found = Found {
+pub(crate) fn find<'a>(
+    tree: &'a Node,
+    file: &ClientFile<'_>,
+) -> Result<FileEntries<'a>, Unreadable> {
+    let mut found = FileEntries {
         entries: Vec::new(),
         inputs: Inputs::new(),
         findings: Vec::new(),
@@ -99,7 +102,7 @@ fn is_server(node: &Node) -> bool {
         .any(|key| node.get(key).is_some())
 }
 
-impl<'a> Found<'a> {
+impl<'a> FileEntries<'a> {
     /// Reads the maps of servers among the keys of a map. Returns true if there is one, even an empty one.
     fn containers(&mut self, node: &'a Node, base: &Path) -> bool {
         self.read_inputs(node);

@@ -37,7 +37,7 @@ mod variable;
 
 use std::path::Path;
 
-pub use self::entry::Given;
+pub use self::entry::ServerOptions;
 pub use self::finding::{Finding, Weight};
 pub use self::server::{ClientServer, Kind, WantedVariable};
 
@@ -106,7 +106,7 @@ pub fn read(file: &ClientFile<'_>) -> Result<Import, Unreadable> {
 }
 
 /// Reads a server that is given on a command line, by the same rules.
-pub fn given(label: &str, given: &Given, file: &ClientFile<'_>) -> Import {
+pub fn given(label: &str, given: &ServerOptions, file: &ClientFile<'_>) -> Import {
     let mut findings = Vec::new();
     let server = entry::read_given(label, given, file, &mut findings);
     Import {

@@ -334,7 +334,7 @@ fn credentials_in_arguments_are_filled_in_by_a_shell() {
     assert_eq!(
         entry(&import.servers[0]),
         json!({"command": "sh",
-            "args": ["-c", "exec npx -y \"it's\" --api-key=\"${API_KEY}\" \"${OTHER}\""],
+            "args": ["-c", "exec npx -y \"it's\" '--api-key='\"${API_KEY}\" \"${OTHER}\""],
             "env": {"API_KEY": "${API_KEY}", "OTHER": "${OTHER}"}, "connect_timeout": "5m"})
     );
     assert_eq!(secret(&import, "API_KEY"), TOKEN);

@@ -35,15 +35,15 @@ pub(crate) struct Reference {
 }
 
 /// A text with its references, and the spellings in it that are not known.
-pub(crate) struct Parsed {
+pub(crate) struct ParsedText {
     pub(crate) text: Text,
     pub(crate) references: Vec<Reference>,
     pub(crate) unknown: Vec<String>,
 }
 
 /// Parses a text.
-pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> Parsed {
-    let mut parsed = Parsed {
+pub(crate) fn parse(text: &str, folders: &Folders<'_>) -> ParsedText {
+    let mut parsed = ParsedText {
         text: Text(Vec::new()),
         references: Vec::new(),
         unknown: Vec::new(),
@@ -74,7 +74,7 @@ fn next_reference(text: &str) -> Option<(usize, &'static str, &'static str)> {
     found.into_iter().flatten().min_by_key(|it| it.0)
 }
 
-impl Parsed {
+impl ParsedText {
     fn refer(&mut self, name: String, spelled: &str, input: Option<&str>) {
         self.text.0.push(Piece::Variable(name.clone()));
         self.references.push(Reference {

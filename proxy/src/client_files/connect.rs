@@ -16,7 +16,8 @@ use tooldock_import_clients::connect::{Client, Endpoint, UserFolders};
 use super::{home, tell};
 use crate::cli::{ConnectArgs, ConnectClient, GatewayTrust};
 use crate::config::{self, Effective, NamespaceRule, ProfileName};
-use crate::{explain_cli, print, refuse};
+use crate::operator::gateway::core_at;
+use crate::{print, refuse};
 
 /// Maximum size of a client's file, in bytes.
 const FILE_MAX: u64 = 64 * 1024 * 1024;
@@ -145,9 +146,7 @@ fn url(arguments: &ConnectArgs, effective: &Effective) -> Result<String, String>
         Some(_) => return Err("--url: write http://HOST:PORT or https://HOST".to_owned()),
         None => match effective.config.admission.public_url.origin() {
             Some(origin) => origin.to_owned(),
-            None => explain_cli::core_at(effective, None, &trust)?
-                .url
-                .to_string(),
+            None => core_at(effective, None, &trust)?.0.url.to_string(),
         },
     };
     if base.starts_with("unix:") {

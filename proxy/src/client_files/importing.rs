@@ -7,12 +7,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use tooldock_base::mask;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::regular_file;
 use tooldock_credentials::secrets::SecretStore;
 use tooldock_import_clients::{ClientFile, ClientServer, Import, Kind, Weight, name, read};
 
-use super::placed::{Placed, PlacedServer, check, own_place, taken};
+use super::placed::{PlacedServer, ServerPlan, check, own_place, taken};
 use super::{Gateway, home, tell};
 use crate::cli::ImportArgs;
 use crate::{EXIT_USAGE, print, refuse};
@@ -29,7 +30,7 @@ pub(crate) fn import(arguments: &ImportArgs) -> ExitCode {
     if let Some(output) = arguments.output.as_deref().filter(|it| it.exists()) {
         return refuse(format_args!("{}: is there already", output.display()));
     }
-    let mut chosen = Chosen::new(&gateway, arguments.replace);
+    let mut chosen = ServerSelection::new(&gateway, arguments.replace);
     let mut is_incomplete = false;
     for file in &arguments.files {
         let shown = match file.as_os_str() == "-" {
@@ -95,20 +96,20 @@ fn of_file(file: &Path) -> Result<Import, String> {
 }
 
 /// The servers that are to be written, while files are read.
-struct Chosen<'a> {
+struct ServerSelection<'a> {
     gateway: &'a Gateway,
     replace: bool,
-    placed: Placed,
+    placed: ServerPlan,
     /// Servers of this import by name, those that are left among them.
     seen: BTreeMap<NamespaceName, ClientServer>,
 }
 
-impl<'a> Chosen<'a> {
+impl<'a> ServerSelection<'a> {
     fn new(gateway: &'a Gateway, replace: bool) -> Self {
         Self {
             gateway,
             replace,
-            placed: Placed::default(),
+            placed: ServerPlan::default(),
             seen: BTreeMap::new(),
         }
     }
@@ -134,7 +135,11 @@ impl<'a> Chosen<'a> {
         }
         self.seen.insert(free.clone(), server.clone());
         if free.as_str() != server.label {
-            tell(&format!("{place}: gets the name {free}"));
+            let label = mask::text(&server.label);
+            tell(&format!(
+                "{file}:{}: {label}: gets the name {free}",
+                server.line
+            ));
         }
         if let Some(taken) = taken(self.gateway, &free) {
             if !self.replace {
@@ -165,7 +170,11 @@ impl<'a> Chosen<'a> {
 }
 
 /// Writes the servers, and returns the report for standard output.
-fn written(gateway: &Gateway, placed: &Placed, arguments: &ImportArgs) -> Result<String, ExitCode> {
+fn written(
+    gateway: &Gateway,
+    placed: &ServerPlan,
+    arguments: &ImportArgs,
+) -> Result<String, ExitCode> {
     let failed = |reason: String| {
         tell(&format!("tooldock: {reason}"));
         ExitCode::FAILURE
@@ -229,7 +238,7 @@ fn written(gateway: &Gateway, placed: &Placed, arguments: &ImportArgs) -> Result
 }
 
 /// Stores credentials, or tells what to do where there is no key for them.
-pub(super) fn keep_secrets(gateway: &Gateway, placed: &Placed) -> Result<(), ExitCode> {
+pub(super) fn keep_secrets(gateway: &Gateway, placed: &ServerPlan) -> Result<(), ExitCode> {
     if placed.secrets() == 0 {
         return Ok(());
     }
@@ -248,7 +257,7 @@ pub(super) fn keep_secrets(gateway: &Gateway, placed: &Placed) -> Result<(), Exi
 /// The content that files would have, with their names.
 pub(super) fn previewed(
     gateway: &Gateway,
-    placed: &Placed,
+    placed: &ServerPlan,
     output: Option<&Path>,
 ) -> Result<String, String> {
     let mut text = String::new();

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use tooldock_base::secret::Secret;
 use tooldock_credentials::secrets::{Scope, SecretStore, check_new_key};
-use tooldock_import_clients::{ClientFile, Given, Kind, given};
+use tooldock_import_clients::{ClientFile, Kind, ServerOptions, given};
 
 use super::importing::{keep_secrets, previewed};
-use super::placed::{self, Placed, PlacedServer, check, own_place, taken};
+use super::placed::{self, PlacedServer, ServerPlan, check, own_place, taken};
 use super::{Gateway, home, tell};
 use crate::cli::{AddArgs, RemoveArgs, UrlTransport};
 use crate::{print, refuse, secrets_cli};
@@ -81,7 +81,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
         }
     }
     let kind = server.kind;
-    let mut placed = Placed::default();
+    let mut placed = ServerPlan::default();
     placed.push(PlacedServer {
         name: name.clone(),
         server,
@@ -115,7 +115,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
 }
 
 /// The server that the options describe.
-fn wanted(arguments: &AddArgs) -> Result<Given, String> {
+fn wanted(arguments: &AddArgs) -> Result<ServerOptions, String> {
     for key in &arguments.secret {
         check_new_key(key).map_err(|error| format!("--secret: {error}"))?;
     }
@@ -160,7 +160,7 @@ fn wanted(arguments: &AddArgs) -> Result<Given, String> {
         UrlTransport::Http => "http".to_owned(),
         UrlTransport::Sse => "sse".to_owned(),
     });
-    Ok(Given {
+    Ok(ServerOptions {
         command: arguments.command.clone(),
         url: arguments.url.clone(),
         env,

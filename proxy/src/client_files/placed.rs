@@ -31,7 +31,7 @@ pub(super) struct PlacedServer {
 
 /// Servers that are to be written.
 #[derive(Default)]
-pub(super) struct Placed(Vec<PlacedServer>);
+pub(super) struct ServerPlan(Vec<PlacedServer>);
 
 /// The key of the configuration under which servers of a kind stand.
 fn config_path(kind: Kind) -> [&'static str; 2] {
@@ -83,7 +83,7 @@ pub(super) fn check(server: &ClientServer) -> Result<(), String> {
     checked.map_err(|error| error.to_string())
 }
 
-impl Placed {
+impl ServerPlan {
     pub(super) fn push(&mut self, server: PlacedServer) {
         self.0.push(server);
     }
