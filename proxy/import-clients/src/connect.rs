@@ -8,7 +8,7 @@ use toml_edit::{DocumentMut, Item, Table, value};
 
 /// A client whose file is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client {
+pub enum McpClient {
     /// Claude Code.
     ClaudeCode,
     /// Claude Desktop, which starts commands alone.
@@ -70,7 +70,7 @@ pub enum NotMerged {
     Exists(String),
 }
 
-impl Client {
+impl McpClient {
     /// Path of the file that the client reads for its user.
     pub fn file(self, folders: UserFolders<'_>) -> PathBuf {
         let UserFolders { home, config } = folders;
@@ -254,7 +254,9 @@ mod tests {
     #[test]
     fn the_rest_of_a_file_stays_with_its_comments() {
         let text = "{\n  // mine\n  \"theme\": \"dark\", /* here */\n  \"context_servers\": {\n    \"other\": { \"command\": \"x\" }, // last\n  },\n}\n";
-        let merged = Client::Zed.merged(text, &ENDPOINT, false).expect("merged");
+        let merged = McpClient::Zed
+            .merged(text, &ENDPOINT, false)
+            .expect("merged");
         for kept in [
             "// mine",
             "/* here */",
@@ -273,12 +275,12 @@ mod tests {
     #[test]
     fn an_entry_of_the_name_stays_unless_it_is_to_be_replaced() {
         let text = "{\"mcpServers\": {\"tooldock\": {\"url\": \"old\"}}}";
-        let refused = Client::Cursor.merged(text, &ENDPOINT, false);
+        let refused = McpClient::Cursor.merged(text, &ENDPOINT, false);
         assert_eq!(
             refused,
             Err(NotMerged::Exists("mcpServers.tooldock".into()))
         );
-        let merged = Client::Cursor
+        let merged = McpClient::Cursor
             .merged(text, &ENDPOINT, true)
             .expect("merged");
         let read: Value = serde_json::from_str(&merged).expect("JSON");
@@ -288,7 +290,7 @@ mod tests {
     #[test]
     fn toml_keeps_its_comments_and_tables() {
         let text = "# mine\nmodel = \"x\" # this one\n\n[mcp_servers.other]\ncommand = \"y\"\n\n[tui]\na = 1\n";
-        let merged = Client::Codex
+        let merged = McpClient::Codex
             .merged(text, &ENDPOINT, false)
             .expect("merged");
         for kept in [
@@ -300,19 +302,19 @@ mod tests {
             assert!(merged.contains(kept), "{kept}: {merged}");
         }
         assert!(merged.contains("[mcp_servers.tooldock]"), "{merged}");
-        let again = Client::Codex.merged(&merged, &ENDPOINT, false);
+        let again = McpClient::Codex.merged(&merged, &ENDPOINT, false);
         assert_eq!(again, Err(NotMerged::Exists("mcp_servers.tooldock".into())));
-        assert!(Client::Codex.merged("", &ENDPOINT, false).is_ok());
+        assert!(McpClient::Codex.merged("", &ENDPOINT, false).is_ok());
     }
 
     #[test]
     fn a_broken_file_is_named_by_its_line_and_left_alone() {
-        let broken = Client::Cursor.merged("{\n\"a\": }", &ENDPOINT, false);
+        let broken = McpClient::Cursor.merged("{\n\"a\": }", &ENDPOINT, false);
         assert!(
             matches!(broken, Err(NotMerged::Unreadable { line: 2, .. })),
             "{broken:?}"
         );
-        let list = Client::Cursor.merged("{\"mcpServers\": []}", &ENDPOINT, false);
+        let list = McpClient::Cursor.merged("{\"mcpServers\": []}", &ENDPOINT, false);
         assert_eq!(list, Err(NotMerged::NoMap("mcpServers".into())));
     }
 }

@@ -11,7 +11,7 @@ use tooldock_base::data_dir::write_atomically;
 use tooldock_base::regular_file;
 use tooldock_base::secret::Secret;
 use tooldock_credentials::keys::{KeyKind, KeyStore, MadeKey, NewKey};
-use tooldock_import_clients::connect::{Client, Endpoint, UserFolders};
+use tooldock_import_clients::connect::{Endpoint, McpClient, UserFolders};
 
 use super::{home, tell};
 use crate::cli::{ConnectArgs, ConnectClient, GatewayTrust};
@@ -34,18 +34,18 @@ pub(crate) fn connect(arguments: &ConnectArgs) -> ExitCode {
     }
 }
 
-fn client(of: ConnectClient) -> Client {
+fn client(of: ConnectClient) -> McpClient {
     match of {
-        ConnectClient::ClaudeCode => Client::ClaudeCode,
-        ConnectClient::ClaudeDesktop => Client::ClaudeDesktop,
-        ConnectClient::Codex => Client::Codex,
-        ConnectClient::Cursor => Client::Cursor,
-        ConnectClient::Gemini => Client::Gemini,
-        ConnectClient::LmStudio => Client::LmStudio,
-        ConnectClient::Opencode => Client::OpenCode,
-        ConnectClient::Vscode => Client::VsCode,
-        ConnectClient::Windsurf => Client::Windsurf,
-        ConnectClient::Zed => Client::Zed,
+        ConnectClient::ClaudeCode => McpClient::ClaudeCode,
+        ConnectClient::ClaudeDesktop => McpClient::ClaudeDesktop,
+        ConnectClient::Codex => McpClient::Codex,
+        ConnectClient::Cursor => McpClient::Cursor,
+        ConnectClient::Gemini => McpClient::Gemini,
+        ConnectClient::LmStudio => McpClient::LmStudio,
+        ConnectClient::Opencode => McpClient::OpenCode,
+        ConnectClient::Vscode => McpClient::VsCode,
+        ConnectClient::Windsurf => McpClient::Windsurf,
+        ConnectClient::Zed => McpClient::Zed,
     }
 }
 
@@ -218,9 +218,9 @@ fn key_of(file: &Path) -> Result<Secret, String> {
 }
 
 /// The file that the client reads for its user.
-fn own_file(client: Client) -> Result<PathBuf, String> {
+fn own_file(client: McpClient) -> Result<PathBuf, String> {
     let home = home().ok_or("HOME is not set: name the client's file with --file")?;
-    if client == Client::Codex
+    if client == McpClient::Codex
         && let Some(folder) = std::env::var_os("CODEX_HOME")
     {
         return Ok(PathBuf::from(folder).join("config.toml"));
