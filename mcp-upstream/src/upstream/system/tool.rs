@@ -96,16 +96,16 @@ impl Hints {
         self
     }
 
-    /// The hints as MCP writes them, without those that have their default in MCP.
+    /// The hints as MCP writes them, without those that have their default in MCP, or no meaning for a tool that only reads.
     fn annotations(self) -> Value {
         let hints = [
             ("destructiveHint", self.destructive, true),
             ("idempotentHint", self.idempotent, false),
             ("openWorldHint", self.open_world, true),
         ];
-        let told = hints
-            .into_iter()
-            .filter(|(_, hint, default)| hint != default);
+        let of_changes = if self.read_only { 2 } else { 0 };
+        let told = hints.into_iter().skip(of_changes);
+        let told = told.filter(|(_, hint, default)| hint != default);
         let told = told.map(|(name, hint, _)| (name, hint));
         let all = std::iter::once(("readOnlyHint", self.read_only)).chain(told);
         Value::Object(

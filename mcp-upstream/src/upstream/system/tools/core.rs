@@ -59,9 +59,10 @@ impl ReloadResult {
 
 impl ManagementTool for ReloadCore {
     const NAME: &'static str = "reload_core";
-    const DESCRIPTION: &'static str = "Make the core serve what is on disk now: needed after each tool that changes namespaces, files, \
-        packages or servers. Only changed workers restart; calls in flight finish. Mend what `failed` and \
-        `issues` in the result name. After calling: test_tool, or list_namespaces.";
+    const DESCRIPTION: &'static str = "Make the core serve what is on disk now: needed after create_namespace, delete_namespace, \
+        write_tool, delete_tool, add_requirement, install_requirements, add_server, remove_server. Only \
+        changed workers restart; calls in flight finish. Mend what `failed` and `issues` in the result name. \
+        After calling: test_tool, or list_namespaces.";
     const HINTS: Hints = Hints::ADDS;
     const EFFECTS: &'static [Effect] = &[Effect::Reloads];
     const TIME: Time = Time::Long;

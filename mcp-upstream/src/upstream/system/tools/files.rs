@@ -89,7 +89,7 @@ pub(in super::super) struct DeletedTool {
 impl ManagementTool for DeleteTool {
     const NAME: &'static str = "delete_tool";
     const DESCRIPTION: &'static str = "Remove a tool file with all its tools; previous_version in the result says where its code is kept. \
-        Ask the user first. After calling: reload_core; until then its tools are served.";
+        Ask the user first. After calling: reload_core.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::DeletesTools];
     type Parameters = FileOf;
@@ -236,9 +236,9 @@ impl ManagementTool for WriteTool {
         type hints on all parameters, a docstring on each tool. If written is false, mend what details says \
         and call again; functions in issues are not served until mended. Code that files share goes into a \
         helper module, filename _name.py, without @tool, imported as `from _name import …`. Secrets are read \
-        as environment variables, never written into the code. previous_version names the code before. After \
-        calling: add_requirement(namespace, package) for each package that the code imports, then \
-        reload_core, then test_tool.";
+        as environment variables, never written into the code. get_tool_source reads the code before \
+        (previous_version). After calling: add_requirement(namespace, package) for each package that the \
+        code imports, then reload_core, then test_tool.";
     const HINTS: Hints = Hints::REPLACES;
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = Code;

@@ -46,9 +46,8 @@ impl InstallReport {
 
 impl ManagementTool for InstallRequirements {
     const NAME: &'static str = "install_requirements";
-    const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt; tools keep working meanwhile. If installed \
-        is false: read details, correct the package with add_requirement, call again. After calling: \
-        reload_core.";
+    const DESCRIPTION: &'static str = "Install all packages of a namespace's requirements.txt. If installed is false: read details, correct \
+        the package with add_requirement, call again. After calling: reload_core.";
     const HINTS: Hints = Hints::ADDS.elsewhere();
     // Packages run code of their own while they are installed.
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];

@@ -146,7 +146,7 @@ pub(in super::super) struct RemovedServer {
 impl ManagementTool for RemoveServer {
     const NAME: &'static str = "remove_server";
     const DESCRIPTION: &'static str = "Remove a server that add_server added; its secrets stay until remove_secret. Ask the user first. \
-        After calling: reload_core; until then its tools are served.";
+        After calling: reload_core.";
     const HINTS: Hints = Hints::REPLACES.each_time();
     const EFFECTS: &'static [Effect] = &[Effect::RunsCode];
     type Parameters = NamedServer;
