@@ -632,9 +632,9 @@ fn check_lists_all_faults_of_a_file_with_line_column_and_nearest_key() {
     let file = folder.path().join("tooldock.yaml");
     let text = r#"
 listeners:
-  - { name: a, adress: "127.0.0.1:1", address: "127.0.0.1:8000" }
-  - { name: b, address: 5 }
-  - { name: c, address: "127.0.0.1:8001", profile: manager, auth: none }
+  - { name: a, adress: "127.0.0.1:1", address: "127.0.0.1:8000", profile: core }
+  - { name: b, address: 5, profile: core }
+  - { name: c, address: "127.0.0.1:8001", profile: manager, auth: [none] }
 admission:
   cidrs: { allow: [10.0.0.0/99] }
 namespaces:
@@ -684,6 +684,13 @@ sesions: { store: disk }
     assert_eq!(annotated.lines().count(), 12, "{annotated}");
     let first = format!("::error file={file},line=3::");
     assert!(annotated.contains(&first), "{annotated}");
+    let piped = format!("\"$0\" check -c <(cat {file})");
+    let piped = Command::new("bash")
+        .args(["-c", &piped, env!("CARGO_BIN_EXE_tooldock")])
+        .output()
+        .unwrap();
+    assert_eq!(piped.status.code(), Some(2));
+    assert!(stderr(&piped).contains("listeners"), "{}", stderr(&piped));
     // A start names the first.
     let started = stderr(&tooldock(&["serve", "-c", file], &TOKENS));
     assert_eq!(started.lines().count(), 1, "{started}");
@@ -712,7 +719,7 @@ fn check_names_duplicate_keys_and_tabs_with_their_lines() {
 fn a_strict_check_refuses_warnings() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("tooldock.yaml");
-    let text = "listeners: [{ name: a, address: \"0.0.0.0:8000\" }]\n";
+    let text = "listeners: [{ name: a, address: \"0.0.0.0:8000\", profile: core }]\n";
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
     let lenient = tooldock(&["check", "-c", file], &TOKENS);

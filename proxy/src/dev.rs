@@ -237,7 +237,8 @@ mod tests {
         let text = announce(&effective);
         assert_eq!(text.trim_start().lines().next(), Some(first), "{text}");
 
-        let (_dir, file) = write("listeners: [{ name: a, address: \"127.0.0.1:4713\" }]");
+        let (_dir, file) =
+            write("listeners: [{ name: a, address: \"127.0.0.1:4713\", profile: core }]");
         let effective = served_dev(&file, &[]).expect("valid");
         assert!(!announce(&effective).contains("in a browser"));
     }

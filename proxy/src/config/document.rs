@@ -138,20 +138,27 @@ fn parse<T: DeserializeOwned + Default>(
     if matches!(tree, Value::Null) {
         return Ok((T::default(), tree));
     }
-    let typed = match left_out.is_empty() {
-        true => serde_path_to_error::deserialize(yaml::Deserializer::from_str(text)),
-        false => {
-            leave_out(&mut tree, "", left_out);
-            serde_path_to_error::deserialize(tree.clone())
-        }
-    };
-    let typed = typed.map_err(|error| ConfigError::in_file(file, error))?;
+    if left_out.is_empty() {
+        return Ok((typed(file, text)?, tree));
+    }
+    leave_out(&mut tree, "", left_out);
+    // A number stands for a text where a text is wanted, which holds for YAML alone and not for its tree.
+    let rest = yaml::to_string(&tree).map_err(|error| file_error(file, error))?;
+    let typed = typed(file, &rest).map_err(ConfigError::without_position)?;
     Ok((typed, tree))
+}
+
+fn typed<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
+    serde_path_to_error::deserialize(yaml::Deserializer::from_str(text))
+        .map_err(|error| ConfigError::in_file(file, error))
 }
 
 /// The line and column of a key in a file, or of the nearest key around it. `None` if the file cannot be read.
 pub(super) fn position(file: &Path, key: &str) -> Option<Position> {
-    Positions::of(&read(file).ok()?).nearest(key)
+    // A pipe has been read already.
+    let is_kept = file.is_file();
+    let text = is_kept.then(|| read(file).ok()).flatten()?;
+    Positions::of(&text).nearest(key)
 }
 
 /// The error for a text that is no YAML.

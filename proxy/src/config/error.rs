@@ -98,6 +98,16 @@ impl ConfigError {
         self
     }
 
+    /// The fault without the position that the YAML reader knows: of a text that was written anew, it is of no use.
+    pub(super) fn without_position(mut self) -> Self {
+        if let Self::File { reason, .. } | Self::FileKey { reason, .. } = &mut self
+            && let Some(end) = reason.rfind(" at line ")
+        {
+            reason.truncate(end);
+        }
+        self
+    }
+
     /// Adds the line and column of the key, if a file sets it.
     pub(crate) fn located(self, options: &LoadOptions) -> Self {
         const PLACE: &str = " at line ";
@@ -167,7 +177,7 @@ fn plain_reason(key: &str, message: &str) -> String {
         .iter()
         .find_map(|path| message.strip_prefix(path)?.strip_prefix(": "))
         .unwrap_or(&message);
-    with_nearest(&message)
+    with_nearest(message)
         .replacen("invalid value: string ", "invalid value ", 1)
         .replacen(
             "expected parsable string",

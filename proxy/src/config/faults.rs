@@ -88,7 +88,9 @@ pub(crate) fn all<T>(
         }
         let is_known = options.left_out.has(&key);
         options.left_out.0.push(key);
-        if is_known || faults.len() == FAULTS_MAX {
+        // A pipe cannot be read again.
+        let is_kept = options.source().is_some_and(|file| file.is_file());
+        if is_known || !is_kept || faults.len() == FAULTS_MAX {
             return Err(faults);
         }
     }
