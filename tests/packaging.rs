@@ -13,7 +13,16 @@ use crate::support::ports::free_address;
 use crate::support::programs::root;
 
 /// Crates whose sources declare metrics.
-const CRATES: [&str; 4] = ["filters", "mcp-upstream", "proxy", "workers"];
+const CRATES: [&str; 8] = [
+    "filters",
+    "mcp-upstream",
+    "proxy",
+    "workers",
+    "workers/base",
+    "workers/builder",
+    "workers/credentials",
+    "workers/process",
+];
 
 /// Labels that Prometheus adds to series, and that of a histogram's buckets.
 const ADDED_LABELS: [&str; 3] = ["instance", "job", "le"];

@@ -178,7 +178,6 @@ const BASE: &[&str] = &[
     "secret",
     "redactor",
     "yaml",
-    "yaml_edit",
     "json",
     "logins",
     "template",
@@ -235,6 +234,7 @@ const PROCESS: &[&str] = &[
 
 const WORKERS: &[&str] = &[
     // Configured servers of one kind, folders.
+    "yaml_edit",
     "server_settings",
     "external",
     "remote",
