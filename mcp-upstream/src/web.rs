@@ -4,7 +4,7 @@
 //! engine: with its limits, its audit line under the caller's name, and its counts. The other paths read the present state.
 //!
 //! A listener of the profile `core` answers a few of these paths below `/operator/`, for the commands of the command line
-//! ([`COMMAND_PATHS`]): the same handlers, under the same table of rights.
+//! (`COMMAND_PATHS`): the same handlers, under the same table of rights.
 //!
 //! The edge controls access: only principals who may use the management tools, and no browser requests that other pages make.
 
