@@ -256,7 +256,10 @@ async fn a_client_that_breaks_off_is_no_error_of_the_gateway() {
     let mut plain = TcpStream::connect(("127.0.0.1", secure.port))
         .await
         .unwrap();
-    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    plain
+        .write_all(b"\x01 neither TLS nor HTTP\r\n\r\n")
+        .await
+        .unwrap();
     drop(plain);
     let mut half = TcpStream::connect(gateway.address).await.unwrap();
     half.write_all(b"GET / HT").await.unwrap();
