@@ -728,3 +728,30 @@ fn a_strict_check_refuses_warnings() {
     assert_eq!(strict.status.code(), Some(2));
     assert!(stderr(&strict).contains("--strict"), "{}", stderr(&strict));
 }
+
+#[test]
+fn errors_of_a_configuration_show_no_login_header_or_token() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("tooldock.yaml");
+    let text = r#"
+upstreams:
+  remote:
+    a: { backends: "https://u:hunter2@h/x" }
+    b: "https://u:hunter2@h/x"
+    c: { backends: ["https://h/x"], headers: "Authorization: hunter2" }
+    d: { backends: ["https://h/x"], oauth: hunter2 }
+  stdio:
+    e: "TOKEN=hunter2 x"
+admission: { public_url: "https://u:hunter2@h/x y" }
+"a\eb": 1
+"#;
+    std::fs::write(&file, text).unwrap();
+    let output = tooldock(&["check", "-c", file.to_str().unwrap()], &TOKENS);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(said.lines().count(), 7, "{said}");
+    assert!(
+        !said.contains("hunter2") && !said.contains('\u{1b}'),
+        "{said}"
+    );
+}

@@ -59,6 +59,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 use tooldock_credentials::keys::KeyStore;
+use tooldock_process::child::output::printable_text;
 
 use crate::check::Target;
 use crate::cli::{CheckArgs, CheckFormat, Cli, Command, Role, ServeArgs};
@@ -249,7 +250,8 @@ fn print(text: &str) -> ExitCode {
 
 fn refuse_all(reasons: impl IntoIterator<Item = impl std::fmt::Display>) -> ExitCode {
     for reason in reasons {
-        refuse(reason);
+        // Keys of a file stand in reasons as they are.
+        refuse(printable_text(&reason.to_string()));
     }
     ExitCode::from(EXIT_USAGE)
 }

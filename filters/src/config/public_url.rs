@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use http::Uri;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tooldock_base::mask::address;
 
 use crate::host::HostPattern;
 
@@ -41,7 +42,7 @@ impl FromStr for PublicUrl {
         if text == OFF {
             return Ok(Self(None));
         }
-        let invalid = || InvalidPublicUrl(text.to_owned());
+        let invalid = || InvalidPublicUrl(address(text));
         let origin = text.strip_suffix('/').unwrap_or(text);
         let uri: Uri = origin.parse().map_err(|_| invalid())?;
         let (Some(scheme @ ("http" | "https")), Some(authority)) =

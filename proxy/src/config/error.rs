@@ -171,6 +171,7 @@ fn plain_reason(key: &str, message: &str) -> String {
         return "invalid value: a token is written as { name: NAME, sha256: HEX, namespaces: [PATTERN] }"
             .to_owned();
     }
+    let message = without_value(key, message);
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let parent = key.rsplit_once('.').map_or("", |(parent, _)| parent);
     let message = [key, parent]
@@ -189,6 +190,19 @@ fn plain_reason(key: &str, message: &str) -> String {
             "expected a duration such as 250ms, 30s or 24h",
             1,
         )
+}
+
+/// Leaves out the text that the YAML reader quotes, where it may be the login of a URL, a header or a token: below `upstreams`.
+fn without_value<'a>(key: &str, message: &'a str) -> Cow<'a, str> {
+    const QUOTED: &str = ": string \"";
+    let ends = (message.find(QUOTED), message.rfind("\", expected"));
+    match ends {
+        (Some(begin), Some(end)) if begin < end && key.starts_with("upstreams") => {
+            let kind = &message[..begin + QUOTED.len() - 2];
+            format!("{kind}{}", &message[end + 1..]).into()
+        }
+        _ => message.into(),
+    }
 }
 
 /// Adds the nearest key to an error about a key that does not exist: "unknown field `adress`, expected one of `address`, …".

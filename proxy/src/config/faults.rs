@@ -32,6 +32,24 @@ impl LeftOut {
         self.0.iter().any(within)
     }
 
+    /// The index in the file of the entry of a list that has the index `left` among the entries that were left.
+    fn counted(&self, list: &str, left: usize) -> usize {
+        let index = |path: &String| {
+            let inside = path.strip_prefix(list)?.strip_prefix('[')?;
+            inside.strip_suffix(']')?.parse::<usize>().ok()
+        };
+        let mut passed_over: Vec<_> = self.0.iter().filter_map(index).collect();
+        passed_over.sort_unstable();
+        let past = |at: usize, index: usize| {
+            if index <= at {
+                at.saturating_add(1)
+            } else {
+                at
+            }
+        };
+        passed_over.into_iter().fold(left, past)
+    }
+
     /// The path in the file of a key whose path in what was left is `path`: entries of a list that were passed over are not
     /// counted there.
     fn in_file(&self, path: &str) -> String {
@@ -47,8 +65,7 @@ impl LeftOut {
                 rest = &rest[at + 1..];
                 continue;
             };
-            let mut left = (0..).filter(|it: &usize| !self.has(&format!("{original}[{it}]")));
-            let counted = left.nth(index).unwrap_or(index);
+            let counted = self.counted(&original, index);
             original.push_str(&format!("[{counted}]"));
             rest = further;
         }
@@ -113,6 +130,8 @@ mod tests {
             ("b[1].c[0]", "b[1].c[1]"),
             ("b[0].c[0]", "b[0].c[0]"),
             ("d", "d"),
+            // A key whose name looks like an index.
+            ("x[99999999999999].y", "x[99999999999999].y"),
         ] {
             assert_eq!(left.in_file(path), in_file);
         }

@@ -5,6 +5,9 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser};
 
+/// Maximum length of all paths together. A long key with many keys below it would make paths of gigabytes.
+const PATHS_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Line and column of a character, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
@@ -42,6 +45,9 @@ impl Positions {
             let Ok((event, span)) = event else {
                 break;
             };
+            if reading.path_bytes > PATHS_BYTES_MAX {
+                break;
+            }
             let at = span.start.into();
             match event {
                 Event::MappingStart(..) => reading.open(at, true),
@@ -93,6 +99,8 @@ enum Open {
 struct Reading {
     positions: Positions,
     open: Vec<Open>,
+    /// Length of all paths so far.
+    path_bytes: usize,
 }
 
 impl Reading {
@@ -103,6 +111,7 @@ impl Reading {
             Some(Open::List { path, next }) => {
                 let path = format!("{path}[{next}]");
                 *next += 1;
+                self.path_bytes += path.len();
                 self.positions.keys.insert(path.clone(), at);
                 Some(path)
             }
@@ -114,6 +123,7 @@ impl Reading {
                         parent => format!("{parent}.{key}"),
                     };
                     *known = Some(path.clone());
+                    self.path_bytes += path.len();
                     match self.positions.keys.get(&path) {
                         Some(first) => self.positions.duplicates.push((path, *first, at)),
                         None => {
@@ -191,5 +201,8 @@ mod tests {
         let positions = Positions::of("a: 1\nb: [\n");
         assert!(positions.nearest("a").is_some());
         Positions::of(&"[".repeat(10_000));
+        // Paths of gigabytes, unless their length is bounded.
+        let below = "  a: 1\n".repeat(50_000);
+        Positions::of(&format!("? {}\n:\n{below}", "k".repeat(400_000)));
     }
 }
