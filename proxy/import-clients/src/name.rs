@@ -13,7 +13,11 @@ pub fn valid(label: &str) -> NamespaceName {
             _ => {}
         }
     }
-    let name = name.trim_start_matches(['-', '_']).trim_end_matches('-');
+    let name = match name.trim_start_matches(['-', '_']).trim_end_matches('-') {
+        // The scope of secrets that all namespaces get.
+        "global" => "global-server",
+        name => name,
+    };
     parsed(&name[..name.len().min(NAMESPACE_NAME_MAX)])
 }
 
@@ -38,6 +42,7 @@ mod tests {
     fn every_label_becomes_a_valid_name() {
         for (label, name) in [
             ("github", "github"),
+            ("Global", "global-server"),
             ("GitHub Copilot", "github-copilot"),
             ("@scope/pkg.v2", "scope-pkg-v2"),
             ("_system", "system"),

@@ -215,13 +215,27 @@ impl Reader<'_> {
             .collect();
         let mut lines = Vec::new();
         for (at, found) in credential::in_arguments(&shown).into_iter().enumerate() {
-            let Some(found) = found else { continue };
+            // An argument with a variable is read below.
+            let Some(found) = found.filter(|_| plain[at + 1].is_some()) else {
+                continue;
+            };
             let name = self.keep_beside(&env, &found.name, &found.value);
             env.entry(name.clone())
                 .or_insert_with(|| Text::around("", &name, ""));
             let (word, line) = &mut words[at + 1];
             *word = Text::around(&found.before, &name, &found.after);
             lines.push((*line, format!("args[{at}]"), "is a credential, and goes into the secrets store; since every user of the machine can read arguments, prefer a variable if the server takes one"));
+        }
+        for at in (1..words.len()).filter(|at| plain[*at].is_none()) {
+            let option = plain[at - 1].as_deref().unwrap_or("");
+            let word = words[at].0.with_literals(|literal| {
+                let found = credential::in_arguments(&[option, literal]).pop()??;
+                let name = self.keep_beside(&env, &found.name, &found.value);
+                env.entry(name.clone())
+                    .or_insert_with(|| Text::around("", &name, ""));
+                Some(Text::around(&found.before, &name, &found.after))
+            });
+            words[at].0 = word;
         }
         for (at, (word, line)) in words.iter().enumerate() {
             let names: Vec<_> = word.variables().map(str::to_owned).collect();

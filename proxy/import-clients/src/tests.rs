@@ -343,6 +343,28 @@ fn credentials_in_arguments_are_filled_in_by_a_shell() {
 }
 
 #[test]
+fn credentials_beside_variables_in_arguments_are_kept_as_well() {
+    for argument in [
+        format!("--api-key={TOKEN}${{env:S}}"),
+        format!("Authorization: Bearer {TOKEN} ${{FOO}}"),
+        format!("{TOKEN}${{env:E}}"),
+    ] {
+        let import = read(
+            &json!({"mcpServers": {"a": {"command": "npx", "args": ["x", argument]}}}).to_string(),
+        );
+        assert!(
+            !written(&import).contains(TOKEN),
+            "{argument}: {}",
+            written(&import)
+        );
+    }
+    let import =
+        read(r#"{"mcpServers": {"a": {"command": "npx", "args": ["x", "--token", "${env:MY}"]}}}"#);
+    assert!(written(&import).contains("${MY}"), "{}", written(&import));
+    assert!(import.servers[0].secrets.is_empty());
+}
+
+#[test]
 fn mcp_remote_becomes_a_remote_server() {
     let import = read(
         r#"{"mcpServers": {"a": {"command": "npx", "args": ["-y", "mcp-remote@latest", "https://h.example/mcp", "--header", "Authorization:${AUTH}"],

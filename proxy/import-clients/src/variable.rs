@@ -156,6 +156,24 @@ impl Text {
         text
     }
 
+    /// The text in which `replaced` stands for each literal that it makes another text of.
+    pub(crate) fn with_literals(&self, mut replaced: impl FnMut(&str) -> Option<Self>) -> Self {
+        let mut made = Self(Vec::new());
+        for piece in &self.0 {
+            let other = match piece {
+                Piece::Literal(text) => replaced(text),
+                Piece::Variable(_) => None,
+            };
+            for piece in other.map_or_else(|| vec![piece.clone()], |text| text.0) {
+                match piece {
+                    Piece::Literal(text) => made.literal(&text),
+                    variable @ Piece::Variable(_) => made.0.push(variable),
+                }
+            }
+        }
+        made
+    }
+
     fn literal(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
