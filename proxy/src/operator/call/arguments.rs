@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::super::nearest::proposal;
 
-/// Maximum number of references that are followed from one property.
-const REFERENCES_MAX: usize = 16;
+/// Maximum number of schemas that are read for one value: they may refer to each other without end.
+const SCHEMAS_MAX: usize = 256;
 
 /// Arguments as they were given.
 #[derive(Debug, Default)]
@@ -115,7 +115,8 @@ fn standard_input(key: &str) -> Result<String, String> {
 /// The second half of a sentence: the type that is expected, and the text.
 pub(super) fn typed(text: &str, property: &Value, root: &Value) -> Result<Value, String> {
     let mut types = Vec::new();
-    collect(property, root, &mut types, REFERENCES_MAX);
+    let mut left = SCHEMAS_MAX;
+    collect(property, root, &mut types, &mut left);
     let takes = |name: &str| types.contains(&name);
     let parsed: Option<Value> = serde_json::from_str(text.trim()).ok();
     if let Some(value) = parsed.filter(|value| is_of(value, &types)) {
@@ -154,10 +155,11 @@ fn is_of(value: &Value, types: &[&str]) -> bool {
 }
 
 /// Adds the JSON types that a schema takes.
-fn collect<'a>(schema: &'a Value, root: &'a Value, types: &mut Vec<&'a str>, left: usize) {
-    let Some(left) = left.checked_sub(1) else {
+fn collect<'a>(schema: &'a Value, root: &'a Value, types: &mut Vec<&'a str>, left: &mut usize) {
+    let Some(fewer) = left.checked_sub(1) else {
         return;
     };
+    *left = fewer;
     match &schema["type"] {
         Value::String(name) => types.push(name),
         Value::Array(names) => types.extend(names.iter().filter_map(Value::as_str)),
@@ -206,6 +208,13 @@ mod tests {
             "properties": {"name": {"type": "string"}, "count": {"type": "integer"}, "share": {"type": "number"},
                 "deep": {"type": "boolean"}, "tags": {"type": "array"}, "more": {"anyOf": [{"type": "object"}, {"type": "null"}]},
                 "id": {"type": ["integer", "string"]}, "level": {"$ref": "#/$defs/Level"}, "any": {}}})
+    }
+
+    #[test]
+    fn schemas_that_refer_to_themselves_come_to_an_end() {
+        let itself = vec![json!({"$ref": "#/properties/x"}); 40];
+        let schema = json!({"properties": {"x": {"anyOf": itself}}});
+        assert!(given(&["x=5"]).unwrap().typed(&schema).is_ok());
     }
 
     #[test]
