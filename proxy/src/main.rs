@@ -27,6 +27,7 @@ mod keys_cli;
 mod logging;
 mod management;
 mod metrics;
+mod nearest;
 mod operator;
 mod reconfigure;
 mod relay;

@@ -5,7 +5,7 @@
 //! - `status`, `logs`, `reload` and `sessions` use `/operator/…` ([`client`]): the handlers of the web API's `/api/…`, under
 //!   the same table of rights (`mcp-upstream/web.rs`, `COMMAND_PATHS`). A listener of the profile `v1-web` is not needed.
 //! - They take a token that opens `_system`, and an address in `admission.internal_cidrs`. `MANAGER_INTERNAL_TOKEN`, which
-//!   `explain` shows, is not needed: scopes decide what a key may see and end.
+//!   `explain` shows, is not needed: scopes decide which sessions and logs a key may see, and which sessions it may end.
 //! - `tools` and `call` are an ordinary MCP client ([`mcp`]) at `/mcp/NAMESPACE`, and take any token.
 //! - `/ready` and `/metrics` are not read: `/operator/status` has their states, with reasons.
 //! - All output goes through [`output`]: names, logs and results come from tools and clients.
@@ -22,7 +22,6 @@ mod client;
 pub(crate) mod gateway;
 mod logs;
 mod mcp;
-mod nearest;
 pub(crate) mod output;
 mod reload;
 mod sessions;

@@ -112,6 +112,7 @@ const MCP_UPSTREAM: &[&str] = &[
 const PROXY: &[&str] = &[
     // Files, values of headers, and the configuration.
     "kept_file",
+    "nearest",
     "timeout",
     "scratch",
     "request_id",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tooldock_base::yaml;
 
 use super::{LoadOptions, document};
+use crate::nearest::nearest;
 
 /// The reason in every refusal of a feature that this version lacks.
 pub(crate) const NOT_SUPPORTED: &str = "not supported by this version";
@@ -90,7 +91,7 @@ impl ConfigError {
         }
     }
 
-    /// The same fault of the key `path`.
+    /// Replaces the key by `path`, its path in the file.
     pub(super) fn at(mut self, path: &str) -> Self {
         if let Self::FileKey { key, .. } | Self::Key { key, .. } = &mut self {
             path.clone_into(key);
@@ -215,15 +216,11 @@ fn with_nearest(message: &str) -> String {
     };
     // Every second part stands between quotes.
     let known = rest.split('`').skip(1).step_by(2);
-    let distances = known.map(|known| (strsim::damerau_levenshtein(known, field), known));
-    match distances.min() {
-        Some((distance, known)) if distance <= DISTANCE_MAX.min(field.chars().count() / 2) => {
+    match nearest(field, known) {
+        Some(known) => {
             let rest = rest.replacen(", expected", " Expected", 1);
             format!("unknown field `{field}`: did you mean `{known}`?{rest}")
         }
-        _ => message.to_owned(),
+        None => message.to_owned(),
     }
 }
-
-/// Maximum number of wrong characters in a mistyped key.
-const DISTANCE_MAX: usize = 3;

@@ -12,8 +12,8 @@ use rmcp::{ClientHandler, ErrorData};
 use serde_json::{Value, json};
 
 use super::client::{GatewayClient, cause};
-use super::nearest::proposal;
 use super::{CommandFailure, Outcome};
+use crate::nearest::proposal;
 
 /// The client as it introduces itself to a namespace.
 pub(super) fn client_info(capabilities: Value) -> ClientConfig {

@@ -6,7 +6,7 @@ use std::io::Read as _;
 
 use serde_json::{Map, Value};
 
-use super::super::nearest::proposal;
+use crate::nearest::proposal;
 
 /// Maximum number of schemas that are read for one value: they may refer to each other without end.
 const SCHEMAS_MAX: usize = 256;

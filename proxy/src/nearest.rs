@@ -3,8 +3,8 @@
 /// Maximum length of the names that are compared, in characters.
 const LENGTH_MAX: usize = 128;
 
-/// The one of `names` that differs least from `typed`, if it differs in at most two fifths of its characters.
-pub(super) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+/// The name in `names` that differs least from `typed`. `None` if more than two fifths of its characters differ.
+pub(crate) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let scored = names.filter(|name| name.chars().count() <= LENGTH_MAX);
     let scored = scored.map(|name| (distance(typed, name), name));
     let (differs, name) = scored.min()?;
@@ -12,23 +12,14 @@ pub(super) fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> 
 }
 
 /// A clause that proposes the nearest name; empty without one.
-pub(super) fn proposal<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn proposal<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> String {
     nearest(typed, names).map_or(String::new(), |name| format!("; did you mean {name}?"))
 }
 
-/// Number of characters to insert, remove or replace to turn one text into the other, ignoring case.
-fn distance(one: &str, other: &str) -> usize {
-    let one: Vec<_> = one.to_lowercase().chars().take(LENGTH_MAX).collect();
-    let mut row: Vec<usize> = (0..=one.len()).collect();
-    for (line, character) in other.to_lowercase().chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], line + 1);
-        for (column, own) in one.iter().enumerate() {
-            let replaced = diagonal + usize::from(*own != character);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[one.len()]
+/// Number of characters to insert, remove, replace or swap to turn one text into the other, ignoring case.
+fn distance(typed: &str, name: &str) -> usize {
+    let typed: String = typed.chars().take(LENGTH_MAX).collect();
+    strsim::damerau_levenshtein(&typed.to_lowercase(), &name.to_lowercase())
 }
 
 #[cfg(test)]
