@@ -167,7 +167,7 @@ async fn exit_codes_and_one_line_tell_why_a_command_was_not_done() {
         refused(with("wrong-token", asked), 1, &["401", "TOOLDOCK_TOKEN"]);
     }
     refused(with("", &["status"]), 1, &["401", "--token-file"]);
-    // Another token opens its namespaces, and none of what is for operators.
+    // A token without `_system` opens its namespaces, and no command for operators.
     for asked in [&["status"][..], &["reload"], &["sessions"], &["logs"]] {
         refused(with(token, asked), 1, &["management tools", "403"]);
     }
@@ -560,4 +560,25 @@ fn the_program_tells_of_its_build_and_writes_completions_and_pages() {
     let page = fs::read_to_string(pages.join("tooldock-call.1")).unwrap();
     assert!(page.contains("KEY=VALUE"), "{page}");
     assert!(!run(&["--help"]).1.contains("manual pages"));
+}
+
+#[test]
+fn a_token_is_not_sent_to_an_address_that_only_a_configuration_of_the_folder_names() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("conf/tooldock.yaml");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let text = "listeners: [{ name: core, address: \"203.0.113.5:81\", profile: core }]\n";
+    std::fs::write(&file, text).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tooldock"))
+        .arg("status")
+        .current_dir(folder.path())
+        .env("TOOLDOCK_TOKEN", "token-of-another-gateway")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("no address of this machine") && said.contains("--url"),
+        "{said}"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 
 use tooldock_base::secret::Secret;
@@ -197,6 +197,12 @@ fn core_of(effective: &Effective) -> Result<(CoreAddress, String), String> {
     let words = format!("the listener {} of {source}", listener.name);
     let address = match &listener.address {
         ListenAddress::Unix(path) => CoreUrl::Unix(path.clone()).into(),
+        ListenAddress::Tcp(address) if !is_of_this_machine(address.ip()) => {
+            return Err(format!(
+                "{words} is at {address}, which is no address of this machine, and a token would go there: name the gateway \
+                 with --url (--core of explain)"
+            ));
+        }
         ListenAddress::Tcp(address) => CoreAddress {
             url: reachable(*address, listener.tls.is_some()),
             tls_name: listener.tls.as_ref().and_then(tls::certificate_name),
@@ -215,6 +221,11 @@ fn served_host(effective: &Effective, address: &SocketAddr) -> Option<String> {
     let hosts = effective.config.admission.hosts.iter();
     let names = hosts.map(ToString::to_string);
     names.into_iter().find(|it| !it.contains('*'))
+}
+
+/// Returns true for an address that this machine has: a configuration of the current folder may name any other.
+fn is_of_this_machine(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// The URL at which a client on this machine reaches a listener; loopback for a listener on all addresses.
