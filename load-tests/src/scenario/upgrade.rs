@@ -103,7 +103,7 @@ async fn measure(run: &mut Run<'_>) -> anyhow::Result<Section> {
         let (took, back) = outcome?;
         drop(calls);
         to_all(&gateway, &crowd).await?;
-        // One event more, published before the first upgrade.
+        // Adds the event that is published before the first upgrade.
         let published = repetition + 1;
         let wrong = crowd.clients().iter().filter(|client| {
             let events = client.events();

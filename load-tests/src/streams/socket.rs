@@ -1,4 +1,4 @@
-//! One `GET /mcp` stream: opens it, and reads it event by event.
+//! Opens a `GET /mcp` stream, and reads its events one by one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -47,9 +47,9 @@ struct DocumentQuery {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum View {
-    /// One operation per tool.
+    /// Shows the paths of tools alone, an operation for each tool.
     Tools,
-    /// The tools and all other paths.
+    /// Shows the paths of tools and all other paths.
     All,
 }
 

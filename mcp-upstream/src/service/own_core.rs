@@ -60,7 +60,7 @@ impl CoreLink for OwnCore {
         let core = self.0.get().and_then(Weak::upgrade);
         let core =
             core.ok_or_else(|| Unreachable("the server is starting or stopping".to_owned()))?;
-        // The same wait for a starting namespace as the edge has for HTTP requests.
+        // Waits for a starting namespace, as the edge does before HTTP requests.
         let starting = match &request {
             CoreRequest::Call { namespace, .. } => core.registry.starting(namespace).await,
             CoreRequest::Namespaces if !core.registry.wait_for_scan().await => {

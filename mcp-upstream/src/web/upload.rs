@@ -23,7 +23,7 @@ pub(super) async fn read(request: &ApiRequest) -> Result<Upload, WebFailure> {
         return request.json();
     };
     let body = stream::iter([Ok::<_, std::convert::Infallible>(request.body.clone())]);
-    // One byte more than allowed, so that a file that is too large is recognized by its size.
+    // Reads a byte more than allowed, so that a file that is too large is recognized by its size.
     let limit = TOOL_FILE_BYTES_MAX as u64 + 1;
     let limits = SizeLimit::new().per_field(limit);
     let constraints = Constraints::new().size_limit(limits);

@@ -1,4 +1,4 @@
-//! One entry of a client's file: whether it is a command or a URL, and the keys that both have.
+//! Entries of a client's file: the kind of an entry (a command or a URL), and the keys that both kinds have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

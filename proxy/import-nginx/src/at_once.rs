@@ -80,8 +80,8 @@ fn strictest<'a>(key: Key, view: &View<'a>, report: &mut Report) -> Option<(u64,
                 report.security(limit, "what this zone counts by is none of principal, address and all connections: see admission.limits");
                 continue;
             };
-            // Of several keys the gateway counts by the first: that count is never smaller than nginx's count by
-            // all of them.
+            // The gateway counts by the first of several keys: that count is never smaller than nginx's count by all
+            // keys together.
             if keys.first() != Some(&key) {
                 continue;
             }

@@ -14,7 +14,7 @@ pub(crate) struct Target<'a> {
     pub(crate) servers: Servers<'a>,
     /// The path that clients use in nginx, as far as it is known.
     pub(crate) endpoint: String,
-    /// The same path, with a slash at its end if it is the path of the location and is spelled so there.
+    /// The path that clients use, with a slash at its end if it is the location's path and the location has one.
     pub(crate) asked: String,
     /// The endpoint's path at the servers.
     pub(crate) path: String,

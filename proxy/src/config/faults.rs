@@ -32,7 +32,7 @@ impl LeftOut {
         self.0.iter().any(within)
     }
 
-    /// The index in the file of the entry of a list that has the index `left` among the entries that were left.
+    /// The index that an entry of the list `list` has in the file. `left` is its index among the entries that were not left out.
     fn counted(&self, list: &str, left: usize) -> usize {
         let index = |path: &String| {
             let inside = path.strip_prefix(list)?.strip_prefix('[')?;
@@ -50,8 +50,8 @@ impl LeftOut {
         passed_over.into_iter().fold(left, past)
     }
 
-    /// The path in the file of a key whose path in what was left is `path`: entries of a list that were passed over are not
-    /// counted there.
+    /// The path that a key has in the file. `path` is its path in the loaded configuration, where entries that were left out of a
+    /// list are not counted.
     fn in_file(&self, path: &str) -> String {
         let mut original = String::with_capacity(path.len());
         let mut rest = path;
@@ -93,13 +93,13 @@ pub(crate) fn all<T>(
             Err(error) => error,
         };
         let Some(key) = error.path().map(|path| options.left_out.in_file(path)) else {
-            // A fault of a file may come from what was left out; a variable's does not.
+            // Faults without a key may be due to the keys that were left out, but faults of variables are not.
             if faults.is_empty() || matches!(error, ConfigError::Variable { .. }) {
                 faults.push(error);
             }
             return Err(faults);
         };
-        // A value that was left out may be what is missing now.
+        // The fault may be that a key which was left out is missing now.
         if !options.left_out.touches(&key) {
             faults.push(error.at(&key).located(&options));
         }

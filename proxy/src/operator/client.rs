@@ -303,7 +303,7 @@ fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("{host} has no address"))
 }
 
-/// The innermost cause of an error, which says what the outer ones only repeat.
+/// The innermost cause of an error: the outer errors repeat it in more general words.
 pub(super) fn cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,4 +1,4 @@
-//! `tooldock secrets edit`: shows all values in a person's editor, and stores what is saved.
+//! `tooldock secrets edit`: shows all values in an editor, and stores the values that are saved there.
 //!
 //! The store is locked meanwhile: other writers are told that an edit is under way. The text is written to a file that
 //! only this user can read, and the file is wiped when the editor ends, when a signal ends this process, and on every

@@ -1,4 +1,4 @@
-//! One client: the server by itself, and then behind each front, on one connection after another.
+//! Tool calls of a single client on one connection: to the server itself, then through each front.
 
 use anyhow::{Context, bail};
 use serde_json::json;

@@ -7,7 +7,7 @@
 //!                     initialize again with the client's own words ──▶ another backend ──▶ record
 //! ```
 //!
-//! One of a session's messages reopens the server's session while the others wait; the client does not notice. State that the
+//! A single message of a session reopens the server's session while the others wait; the client does not notice. State that the
 //! server kept for the old session (log level, subscriptions) is lost; a server whose session state matters is configured with
 //! `stateful: true`, and then the gateway's session ends instead.
 

@@ -6,7 +6,7 @@
 //!   └──── message, failed, ended ◀── Incoming ◀─┘
 //! ```
 //!
-//! Of a call a transport knows only the id: it reports the outcome of a message, and the link decides the consequence for the
+//! A transport knows only the id of a call: it reports the outcome of a message, and the link decides the consequence for the
 //! call. Pipes are not behind this trait: every call of a stdio server goes through them, where a message costs only a line in
 //! a shared buffer.
 

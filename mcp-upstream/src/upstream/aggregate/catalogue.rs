@@ -243,7 +243,7 @@ impl Catalogue {
         let mut best: Option<(&PublishedEntry, (bool, usize))> = None;
         for entry in matching {
             let rank = (is_active(entry), prefix_of(entry.member));
-            // Of equally ranked templates, the first is kept.
+            // Keeps the first of equally ranked templates.
             if best.is_none_or(|(_, before)| rank > before) {
                 best = Some((entry, rank));
             }

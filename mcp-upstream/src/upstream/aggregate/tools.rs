@@ -243,7 +243,7 @@ impl AggregateRequest<'_> {
 
 /// Target of a call of a tool.
 enum CallTarget<'a> {
-    /// One of the aggregate's own tools.
+    /// A tool of the aggregate itself.
     Own,
     /// A member's tool.
     Member(&'a PublishedEntry),

@@ -48,7 +48,7 @@ pub trait Backends: Send + Sync {
     fn states(&self) -> Vec<BackendState>;
 }
 
-/// One backend of a server: an address with its health and connections.
+/// A backend of a server: an address with its health and connections.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// The backend's id: `host:port` or `unix:/path`.

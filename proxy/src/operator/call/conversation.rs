@@ -24,7 +24,7 @@ use super::has_terminal;
 
 /// The client's side of a call.
 pub(super) struct Conversation {
-    /// True if somebody can answer questions.
+    /// True if a person at the terminal can answer questions.
     asks: bool,
 }
 
