@@ -82,3 +82,25 @@ async fn a_watchdog_gets_signs_of_life_while_the_gateway_runs() {
         signs += usize::from(manager.any() == ["WATCHDOG=1"]);
     }
 }
+
+#[tokio::test]
+async fn a_manager_that_reads_nothing_holds_up_no_start_no_call_and_no_stop() {
+    let manager = Manager::listening();
+    fill(&manager);
+    let gateway = Gateway::with_tools([("shared", "empty.py", "")])
+        .env("NOTIFY_SOCKET", &manager.address())
+        .env("WATCHDOG_USEC", "20000")
+        .start()
+        .await;
+    let health = reqwest::get(gateway.url("/health")).await.unwrap();
+    assert_eq!(health.status(), 200);
+    gateway.signal(Signal::TERM);
+    gateway.ended().await;
+}
+
+/// Sends messages to the manager until its socket holds no more.
+fn fill(manager: &Manager) {
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.send_to(b"full", manager.address()).is_ok() {}
+}

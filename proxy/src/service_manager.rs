@@ -2,15 +2,23 @@
 //! over, a reload begins and ends, the gateway stops, and a sign of life for the watchdog.
 //!
 //! Without `NOTIFY_SOCKET` nothing is sent. A message that cannot be sent is dropped: the gateway serves without a manager, too.
+//! A manager that does not read blocks the thread that sends (its socket holds ten messages on some kernels), and nothing else.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 /// Time that the manager waits for more at least, while a start or a reload goes on: packages may be installed for minutes.
 const EXTENSION: Duration = Duration::from_secs(30);
+
+/// Longest wait of a stop until the manager has been told of it: the process may end at once afterwards.
+const DELIVERY: Duration = Duration::from_secs(1);
+
+/// Capacity of the queue of messages that are not repeated: a start, and two for each reload.
+const QUEUE: usize = 64;
 
 /// The service manager. Clones send to the same manager.
 #[derive(Debug, Clone)]
@@ -19,11 +27,33 @@ pub(crate) struct ServiceManager {
     watchdog: Option<Duration>,
     /// Starts and reloads that are under way.
     unfinished: Arc<AtomicUsize>,
+    sender: Sender,
 }
 
 /// A start or a reload that is under way. The manager learns of its end when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Unfinished(Arc<AtomicUsize>);
+pub(crate) struct Unfinished {
+    count: Arc<AtomicUsize>,
+    sender: Sender,
+}
+
+/// The queue of the thread that sends. Clones share it.
+#[derive(Debug, Clone)]
+struct Sender {
+    /// `None` without a manager.
+    queue: Option<mpsc::SyncSender<Message>>,
+    /// A repeated message is in the queue. The next one is left out, so that a manager that does not read costs no memory.
+    repeated_waits: Arc<AtomicBool>,
+}
+
+/// A message in the queue.
+struct Message {
+    states: Vec<NotifyState<'static>>,
+    /// A message that is sent at intervals.
+    repeated: bool,
+    /// Dropped when the message is sent.
+    delivered: Option<mpsc::SyncSender<()>>,
+}
 
 impl ServiceManager {
     /// Reads the variables that the manager has set (`WATCHDOG_USEC`; `NOTIFY_SOCKET` is read with each message).
@@ -31,6 +61,7 @@ impl ServiceManager {
         Self {
             watchdog: sd_notify::watchdog_enabled(),
             unfinished: Arc::default(),
+            sender: Sender::start(std::env::var_os("NOTIFY_SOCKET").is_some()),
         }
     }
 
@@ -42,19 +73,19 @@ impl ServiceManager {
 
     /// Gives a sign of life.
     pub(crate) fn alive(&self) {
-        send(&[NotifyState::Watchdog]);
+        self.sender.repeat(NotifyState::Watchdog);
     }
 
     /// The start of this process, which goes on until the returned value is dropped.
     pub(crate) fn starting(&self) -> Unfinished {
-        Unfinished::of(&self.unfinished)
+        Unfinished::of(self)
     }
 
     /// Tells the manager that a reload begins. It goes on until the returned value is dropped.
     pub(crate) fn reloading(&self) -> Unfinished {
-        let unfinished = Unfinished::of(&self.unfinished);
+        let unfinished = Unfinished::of(self);
         match NotifyState::monotonic_usec_now() {
-            Ok(now) => send(&[NotifyState::Reloading, now]),
+            Ok(now) => self.sender.send(vec![NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no monotonic clock: {error}"),
         }
         unfinished
@@ -63,13 +94,13 @@ impl ServiceManager {
     /// Asks the manager for patience while a start or a reload goes on. Called every second.
     pub(crate) fn extend(&self) {
         if self.unfinished.load(Ordering::Acquire) > 0 {
-            send(&[extension(EXTENSION)]);
+            self.sender.repeat(extension(EXTENSION));
         }
     }
 
-    /// Tells the manager that the gateway stops, within `grace`.
+    /// Tells the manager that the gateway stops, within `grace`. Waits until the message is sent, at most for a second.
     pub(crate) fn stopping(&self, grace: Duration) {
-        send(&[
+        self.sender.deliver(vec![
             NotifyState::Stopping,
             extension(grace.saturating_add(EXTENSION)),
         ]);
@@ -77,27 +108,96 @@ impl ServiceManager {
 }
 
 impl Unfinished {
-    fn of(unfinished: &Arc<AtomicUsize>) -> Self {
-        unfinished.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(unfinished))
+    fn of(manager: &ServiceManager) -> Self {
+        manager.unfinished.fetch_add(1, Ordering::AcqRel);
+        Self {
+            count: Arc::clone(&manager.unfinished),
+            sender: manager.sender.clone(),
+        }
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // A manager that was told of two reloads waits for the end of both.
-        if self.0.fetch_sub(1, Ordering::AcqRel) == 1 {
-            send(&[NotifyState::Ready]);
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.sender.send(vec![NotifyState::Ready]);
         }
+    }
+}
+
+impl Sender {
+    /// Starts the thread if there is a manager. The thread ends with the last clone.
+    fn start(has_manager: bool) -> Self {
+        let (queue, messages) = mpsc::sync_channel(QUEUE);
+        let repeated_waits = Arc::new(AtomicBool::new(false));
+        let waits = Arc::clone(&repeated_waits);
+        let started = has_manager
+            && std::thread::Builder::new()
+                .name("service-manager".to_owned())
+                .spawn(move || run(&messages, &waits))
+                .inspect_err(|error| tracing::warn!("the service manager is told nothing: {error}"))
+                .is_ok();
+        Self {
+            queue: started.then_some(queue),
+            repeated_waits,
+        }
+    }
+
+    /// Puts a message into the queue that is sent again soon, unless one waits there.
+    fn repeat(&self, state: NotifyState<'static>) {
+        if !self.repeated_waits.swap(true, Ordering::AcqRel) {
+            self.put(vec![state], true, None);
+        }
+    }
+
+    /// Puts a message into the queue.
+    fn send(&self, states: Vec<NotifyState<'static>>) {
+        self.put(states, false, None);
+    }
+
+    /// Puts a message into the queue and waits until it is sent, at most for [`DELIVERY`].
+    fn deliver(&self, states: Vec<NotifyState<'static>>) {
+        let (delivered, end) = mpsc::sync_channel(0);
+        self.put(states, false, Some(delivered));
+        // An error is either the end of the message, sent or dropped, or of the time.
+        let _ = end.recv_timeout(DELIVERY);
+    }
+
+    fn put(
+        &self,
+        states: Vec<NotifyState<'static>>,
+        repeated: bool,
+        delivered: Option<mpsc::SyncSender<()>>,
+    ) {
+        if let Some(queue) = &self.queue {
+            let message = Message {
+                states,
+                repeated,
+                delivered,
+            };
+            if queue.try_send(message).is_err() {
+                if repeated {
+                    self.repeated_waits.store(false, Ordering::Release);
+                }
+                tracing::debug!("the service manager reads nothing: a message was dropped");
+            }
+        }
+    }
+}
+
+fn run(messages: &mpsc::Receiver<Message>, repeated_waits: &AtomicBool) {
+    for message in messages {
+        if message.repeated {
+            repeated_waits.store(false, Ordering::Release);
+        }
+        if let Err(error) = sd_notify::notify(&message.states) {
+            tracing::debug!("the service manager was not reached: {error}");
+        }
+        drop(message.delivered);
     }
 }
 
 fn extension(by: Duration) -> NotifyState<'static> {
     NotifyState::ExtendTimeoutUsec(by.as_micros().try_into().unwrap_or(u32::MAX))
-}
-
-fn send(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!("the service manager was not reached: {error}");
-    }
 }
