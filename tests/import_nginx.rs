@@ -335,7 +335,7 @@ server {{
     listen {listen};
     server_name gw.example.com;
     access_log {log} mcp;
-    location = /healthz {{ return 200 ok; }}
+    location = /healthz {{ access_log off; return 200 ok; }}
     location /files/ {{
         if ($client = "") {{ return 401; }}
         proxy_pass http://files/;
@@ -361,6 +361,10 @@ async fn an_operator_finds_after_the_import_what_nginx_had() {
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(
         said.contains("nothing is served at /healthz: probes ask /health"),
+        "{said}"
+    );
+    assert!(
+        said.contains("access_log off: every request has a line in the access log"),
         "{said}"
     );
     let mut config: Value = yaml::from_str(&text(&output.stdout)).unwrap();

@@ -1,6 +1,7 @@
 //! `observability.access_log`: the access log, with its format.
 
 use crate::report::Report;
+use crate::scope::Level;
 use crate::tree::Directive;
 use crate::values::{Piece, pieces};
 use crate::view::View;
@@ -19,6 +20,16 @@ pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
     let Some((log, others)) = logs.split_first() else {
         return;
     };
+    let mut off: Vec<&Directive> = Vec::new();
+    for exposure in &view.sites.exposures {
+        if let Some(log) = exposure.scope.last("access_log")
+            && log.first() == "off"
+            && !off.iter().any(|it| std::ptr::eq(*it, log))
+        {
+            list_off(log, report);
+            off.push(log);
+        }
+    }
     for other in others {
         report.plain(
             other,
@@ -59,6 +70,20 @@ pub(crate) fn write(view: &View<'_>, observability: &mut Map, report: &mut Repor
         }
     }
     observability.add_with("access_log", entry, log.place.to_string());
+}
+
+/// Reports `access_log off` of a location that answers requests itself, as probes are answered.
+pub(crate) fn list_without(level: &Level<'_>, report: &mut Report) {
+    if let Some(off) = level.last("access_log").filter(|it| it.first() == "off") {
+        list_off(off, report);
+    }
+}
+
+fn list_off(off: &Directive, report: &mut Report) {
+    report.plain(
+        off,
+        "every request has a line in the access log, if there is one: leave these out where the log is read",
+    );
 }
 
 /// The format, with `-` in place of variables that the gateway does not have. A variable by which a `map` names a token

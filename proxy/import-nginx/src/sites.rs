@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use crate::detours;
 use crate::known::{Treatment, treatment};
+use crate::logs;
 use crate::refusals::lets_nobody_in;
 use crate::report::Report;
 use crate::scope::{Level, Paths, Scope};
@@ -185,6 +186,7 @@ impl<'a> Sites<'a> {
             detours::list_pages(&level, report);
             if !refuses(answer) {
                 report.plain(answer, lost_answer(path));
+                logs::list_without(&level, report);
             }
         } else if pass.is_some() && (PROBES.contains(&path) || path == "/metrics") {
             report.plain(location, "the gateway answers /health itself, and /ready and /metrics on its metrics listener");
