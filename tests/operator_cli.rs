@@ -440,6 +440,36 @@ async fn a_reload_tells_the_outcome_of_each_namespace() {
 }
 
 #[tokio::test]
+async fn a_refused_configuration_stays_a_problem_through_reloads_of_namespaces() {
+    let gateway = Gateway::with_tools([("calc", "math.py", tools::MATH)])
+        .start()
+        .await;
+    gateway.replace_configuration(|config| config["listenerz"] = json!([]));
+    gateway.signal(Signal::HUP);
+    eventually("status tells the problem", || async {
+        let (_, text, _) = tooldock(&gateway, &["status"]);
+        text.contains("Problem: the configuration on disk is invalid")
+            .then_some(())
+    })
+    .await;
+    for command in ["reload", "status"] {
+        let (code, text, err) = tooldock(&gateway, &[command]);
+        assert_eq!(code, 0, "{err}");
+        assert!(
+            text.contains("Problem: the configuration on disk is invalid"),
+            "{text}"
+        );
+    }
+    gateway.replace_configuration(|_| {});
+    gateway.signal(Signal::HUP);
+    eventually("status tells of no problem", || async {
+        let (_, text, _) = tooldock(&gateway, &["status"]);
+        (!text.contains("Problem")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn sessions_are_listed_and_ended() {
     let gateway = Gateway::with_tools([("calc", "math.py", tools::MATH)])
         .start()

@@ -88,6 +88,7 @@ impl Reconfigure {
             Ok((next, admission)) => self.put_into_force(next, admission),
             Err(error) => {
                 tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
+                self.reloader.set_configuration_refused();
             }
         }
         let replicas_usable = self.read_replica_certificate();

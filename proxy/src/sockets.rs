@@ -175,7 +175,17 @@ pub(crate) fn cannot_bind(
     error: &io::Error,
 ) -> String {
     let moved_by = effective.port_is_set_by(index, listener);
-    format!("cannot bind {}: {error}; {moved_by}", listener.address)
+    let holder = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            " (another program listens there, or a gateway that stops and still answers requests: it ends within \
+             replicas.grace)"
+        }
+        _ => "",
+    };
+    format!(
+        "cannot bind {}: {error}{holder}; {moved_by}",
+        listener.address
+    )
 }
 
 fn bind_tcp(address: std::net::SocketAddr) -> io::Result<BoundSocket> {

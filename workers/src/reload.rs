@@ -283,12 +283,17 @@ impl Reloader {
 
     /// Reports in `/ready` that the current `$DATA/config.yaml` is not in force, and why; `None` when the file is in force.
     pub fn set_data_file_problem(&self, message: Option<&str>) {
-        let problem = message.map(|message| Issue {
-            code: "invalid_config",
-            subject: DATA_FILE.to_owned(),
-            message: message.to_owned(),
-        });
+        let problem = message.map(|message| invalid_config(DATA_FILE, message));
         self.registry.set_configuration_problem(problem);
+    }
+
+    /// Reports in `/ready` that the configuration on disk was refused, until a configuration is put into force.
+    pub fn set_configuration_refused(&self) {
+        self.registry.set_configuration_problem(Some(invalid_config(
+            "configuration",
+            "the configuration on disk is invalid, and the one before it stays in force: the log and `tooldock check` say \
+             what is wrong",
+        )));
     }
 
     /// Sets the namespace of Tool Vault from the next reload on; there is none before.
@@ -507,6 +512,14 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
 /// Locks even a poisoned mutex: every critical section here is a few assignments, so the data is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn invalid_config(subject: &str, message: &str) -> Issue {
+    Issue {
+        code: "invalid_config",
+        subject: subject.to_owned(),
+        message: message.to_owned(),
+    }
 }
 
 #[cfg(test)]

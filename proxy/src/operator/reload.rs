@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::client::GatewayClient;
 use super::gateway::RunningGateway;
 use super::output::{self, Cell, Colour, TerminalText};
-use super::status::{list, word};
+use super::status::{self, list, word};
 use super::{CommandFailure, Outcome};
 use crate::cli::ReloadArgs;
 
@@ -20,6 +20,9 @@ pub(super) async fn run(arguments: ReloadArgs) -> Outcome {
         false => {
             let mut text = TerminalText::for_stdout();
             told(&report, &mut text);
+            if let Some(problem) = status::problem(&client).await? {
+                text.push(format!("Problem: {problem}"));
+            }
             text.into_text()
         }
     });
@@ -111,4 +114,6 @@ fn told(report: &Value, text: &mut TerminalText) {
         text.push("");
         text.table(["REPLICA", "OUTCOME", "FAILED"], &replicas);
     }
+    text.push("");
+    text.push("Namespaces were read again. The configuration file is read at SIGHUP (systemctl reload tooldock).");
 }

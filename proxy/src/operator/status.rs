@@ -55,6 +55,13 @@ async fn asked(client: &GatewayClient) -> Outcome<Value> {
     client.json(Method::GET, &["operator", "status"], &[]).await
 }
 
+/// The problem of the gateway as a whole, as a configuration that was refused.
+pub(super) async fn problem(client: &GatewayClient) -> Outcome<Option<String>> {
+    let status = asked(client).await?;
+    let message = &status["gateway"]["problem"]["message"];
+    Ok(message.as_str().map(str::to_owned))
+}
+
 fn shown(status: &Value, client: &GatewayClient) -> String {
     let mut text = TerminalText::for_stdout();
     let url = client.gateway().address.url.to_string();
