@@ -326,7 +326,7 @@ async fn deliver(
     let what = Outgoing {
         method: Method::POST,
         body: cx.body.clone(),
-        streams: false,
+        standing: false,
         id,
         departure: pending.departure(),
         harmless,

@@ -28,6 +28,10 @@ use crate::timeout::fast_timeout;
 /// Maximum time for the response of a backend that closed its connection while the body was being written.
 const EARLY_ANSWER: Duration = Duration::from_millis(200);
 
+/// Minimum time for which a standing stream may say nothing, whatever `timeouts.idle` is: servers without keep-alive send
+/// something only when their tools change.
+const STANDING_SILENCE: Duration = Duration::from_secs(60 * 60);
+
 /// Maximum size of a body that is copied behind its head, in bytes, so that both are one TLS record.
 const ONE_RECORD: usize = 16 * 1024;
 /// As `ONE_RECORD`, for plain connections. Head and body leave in one system call however long the body is, and
@@ -117,7 +121,7 @@ pub(super) async fn send(
     let status = response.status;
     let is_framed = !connection.response.ends_with_connection();
     let mut headers = headers::down(response.headers);
-    let streams = request.streams || is_event_stream(&headers);
+    let streams = request.standing || is_event_stream(&headers);
     let mut decoding = Decoding::None;
     if headers.contains_key(header::CONTENT_ENCODING) {
         let accept = request.headers.iter();
@@ -138,6 +142,7 @@ pub(super) async fn send(
         member: Arc::clone(member),
         status,
         deadline: (!streams).then(|| begun + timeouts.call),
+        standing: request.standing,
         in_flight: Some(in_flight),
     };
     body.release_if_done();
@@ -308,6 +313,8 @@ struct Body {
     beginning: Option<Bytes>,
     /// Deadline of the whole body; `None` for a stream.
     deadline: Option<Instant>,
+    /// As [`BackendRequest::standing`].
+    standing: bool,
     /// `None` after the outcome was reported.
     in_flight: Option<BackendInFlight>,
 }
@@ -403,7 +410,13 @@ impl Body {
         let reading = connection.response.next();
         let (read, limit) = match self.deadline {
             Some(deadline) => (timeout_at(deadline, reading).await, timeouts.call),
-            None => (timeout(timeouts.idle, reading).await, timeouts.idle),
+            None => {
+                let idle = match self.standing {
+                    true => timeouts.idle.max(STANDING_SILENCE),
+                    false => timeouts.idle,
+                };
+                (timeout(idle, reading).await, idle)
+            }
         };
         match read {
             Ok(Ok(Some(piece))) => {
@@ -419,7 +432,10 @@ impl Body {
                 Err(BodyError::Cut)
             }
             Err(_) => {
-                self.end(Outcome::BodyTimeout);
+                self.end(match self.standing {
+                    true => Outcome::Status(self.status),
+                    false => Outcome::BodyTimeout,
+                });
                 Err(BodyError::Timeout(limit))
             }
         }

@@ -241,7 +241,7 @@ fn request() -> BackendRequest {
         target: None,
         headers: HeaderMap::from_iter(headers.map(header)).into(),
         body: Bytes::from_static(b"{\"a\":1}"),
-        streams: false,
+        standing: false,
         departure: None,
         on_behalf_of: None,
     }

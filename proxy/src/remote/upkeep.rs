@@ -148,7 +148,7 @@ fn request(path: &HealthPath) -> BackendRequest {
             target: Some(path.clone()),
             headers: headers.into(),
             body: Bytes::new(),
-            streams: false,
+            standing: false,
             departure: None,
             on_behalf_of: None,
         },
@@ -163,7 +163,7 @@ fn request(path: &HealthPath) -> BackendRequest {
                 target: None,
                 headers: headers.into(),
                 body: Bytes::from_static(PING),
-                streams: false,
+                standing: false,
                 departure: None,
                 on_behalf_of: None,
             }

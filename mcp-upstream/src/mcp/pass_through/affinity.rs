@@ -133,7 +133,7 @@ impl Drop for BackendSession {
             target: None,
             headers: headers::in_session(&Arc::new(up), &Method::DELETE, session),
             body: Bytes::new(),
-            streams: false,
+            standing: false,
             departure: None,
             on_behalf_of: self.principal.take(),
         };
@@ -201,7 +201,7 @@ impl Up<'_> {
         let what = Outgoing {
             method: Method::POST,
             body,
-            streams: false,
+            standing: false,
             id: None,
             departure: None,
             // Repeating `initialize` is harmless: if the first backend opened a session, its id was lost with the connection,
@@ -335,7 +335,7 @@ pub(super) fn told(
         target: None,
         headers: headers::in_session(headers, &Method::POST, session),
         body,
-        streams: false,
+        standing: false,
         departure: None,
         on_behalf_of: principal.cloned(),
     };

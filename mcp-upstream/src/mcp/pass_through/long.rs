@@ -62,7 +62,7 @@ pub(in crate::mcp) async fn open(
     let what = Outgoing {
         method: Method::GET,
         body: Bytes::new(),
-        streams: true,
+        standing: true,
         id: None,
         departure: None,
         harmless: &|| true,
@@ -90,7 +90,7 @@ pub(super) async fn listen(
     let what = Outgoing {
         method: Method::POST,
         body: cx.body.clone(),
-        streams: true,
+        standing: true,
         id: None,
         departure: None,
         harmless: &|| true,

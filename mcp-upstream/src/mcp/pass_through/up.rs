@@ -71,7 +71,8 @@ pub(super) struct Up<'a> {
 pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) body: Bytes,
-    pub(super) streams: bool,
+    /// As [`BackendRequest::standing`].
+    pub(super) standing: bool,
     /// The id of a request, as raw JSON.
     pub(super) id: Option<&'a str>,
     /// The switch that can give the message up before it is sent.
@@ -153,7 +154,7 @@ impl<'a> Up<'a> {
             target: None,
             headers: headers::in_session(&self.headers, &what.method, session),
             body: what.body.clone(),
-            streams: what.streams,
+            standing: what.standing,
             departure: what.departure.clone(),
             on_behalf_of: self.principal.clone(),
         }

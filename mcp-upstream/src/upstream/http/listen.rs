@@ -28,7 +28,7 @@ pub(super) async fn run(session: Arc<Session>) {
     let mut failures = 0;
     let mut had_one = false;
     while !session.is_lost() {
-        match session.get(cursor.last_id.as_deref(), &None).await {
+        match session.get(cursor.last_id.as_deref(), true, &None).await {
             Ok(response)
                 if response.status.is_success()
                     && media_kind(&response.headers) == MediaKind::Events =>

@@ -80,9 +80,9 @@ pub struct BackendRequest {
     pub headers: RequestHeaders,
     /// The whole body of the request.
     pub body: Bytes,
-    /// True if the response may be a stream of any length: `timeouts.idle` applies to it instead of `timeouts.call`. A response
-    /// of type `text/event-stream` is such a stream in any case.
-    pub streams: bool,
+    /// True for a stream of messages that belong to no request. `timeouts.call` does not bound it, it may say nothing for an hour
+    /// even if `timeouts.idle` is shorter, and its end by silence is no failure of the backend.
+    pub standing: bool,
     /// Lets the caller give the request up before its first byte is written.
     pub departure: Option<Departure>,
     /// The principal whose credentials are added, for servers with personal credentials; `None`: none of these are added.

@@ -424,17 +424,18 @@ impl Session {
                 target: None,
                 headers: headers.into(),
                 body: message,
-                streams: false,
+                standing: outgoing.method() == Some("subscriptions/listen"),
                 departure: departure.cloned(),
                 on_behalf_of: self.principal(),
             })
             .await
     }
 
-    /// Opens a stream of the session by GET: the general stream, or the continuation of a call's.
+    /// Opens a stream of the session by GET: the general stream (`standing`), or the continuation of a call's.
     pub(super) async fn get(
         &self,
         after: Option<&str>,
+        standing: bool,
         of_client: &OfClient,
     ) -> Result<BackendResponse, SendError> {
         let mut headers = headers::of_get(after);
@@ -446,7 +447,7 @@ impl Session {
                 target: None,
                 headers: headers.into(),
                 body: Bytes::new(),
-                streams: true,
+                standing,
                 departure: None,
                 on_behalf_of: self.principal(),
             })
@@ -623,6 +624,10 @@ impl Session {
         if left {
             self.lose();
         }
+        let failing = match error.kind {
+            SendErrorKind::HeadTimeout => "is too slow",
+            _ => "cannot be reached",
+        };
         // A failure to get a token was logged before.
         if !matches!(
             error.kind,
@@ -630,13 +635,13 @@ impl Session {
         ) {
             tracing::warn!(
                 namespace = %self.server.name,
-                "the server of namespace {} cannot be reached: {error}",
+                "the server of namespace {} {failing}: {error}",
                 self.server.name
             );
         }
         let what = match error.kind {
             SendErrorKind::Authorization => format!("was not asked: {}", error.message),
-            kind => format!("cannot be reached: {}", kind.told()),
+            kind => format!("{failing}: {}", kind.told()),
         };
         let mut failed = self.failed(code, &what);
         failed.error = failed.error.caused_by(error.kind.as_str(), &*error.message);
@@ -707,7 +712,7 @@ impl Session {
             target: None,
             headers: headers.into(),
             body: Bytes::new(),
-            streams: false,
+            standing: false,
             departure: None,
             on_behalf_of: self.principal(),
         };

@@ -65,7 +65,7 @@ impl Channel {
     ///
     /// When the backend has no such stream, or sends an address at another host.
     pub(super) async fn open(&self, session: &Arc<Session>) -> Result<(), RequestFailure> {
-        let response = session.get(None, &None).await;
+        let response = session.get(None, true, &None).await;
         let response = response.map_err(|error| session.not_sent(&error))?;
         if !response.status.is_success() {
             return Err(session.refused(response.status, &response.headers));
@@ -119,7 +119,7 @@ impl Channel {
             target: self.endpoint.get().cloned(),
             headers: headers.into(),
             body: message,
-            streams: false,
+            standing: false,
             departure: None,
             on_behalf_of: session.principal(),
         };

@@ -90,7 +90,7 @@ pub(super) async fn read(
             return Err(session.broken("ended the stream of a request again and again"));
         }
         sleep(cursor.pause()).await;
-        match session.get(Some(last), of_client).await {
+        match session.get(Some(last), false, of_client).await {
             Ok(response)
                 if response.status.is_success()
                     && media_kind(&response.headers) == MediaKind::Events =>

@@ -279,7 +279,7 @@ impl Http {
             target: None,
             headers: parts.headers.into(),
             body: Bytes::from(body),
-            streams: false,
+            standing: false,
             departure: None,
             on_behalf_of: None,
         };

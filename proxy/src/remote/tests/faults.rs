@@ -186,6 +186,29 @@ async fn a_stream_that_says_nothing_for_long_is_cut() {
 }
 
 #[tokio::test]
+async fn a_standing_stream_may_say_nothing_for_longer_than_the_stream_of_a_call() {
+    let stream = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    let scripted = ScriptedBackend::start(&[Answer::Say(stream), Answer::Say(stream)]).await;
+    let keys = format!("timeouts: {{ idle: 100ms }}, {QUIET}");
+    let server = server(&[scripted.url()], &keys);
+    let (backend, _pool) = only(&server);
+    let standing = BackendRequest {
+        standing: true,
+        ..request()
+    };
+    let response = within(backend.send(standing)).await.expect("a head");
+    let standing = tokio::spawn(read(response));
+    // Read from the start: what is spawned has been polled when the answer below arrives.
+    let of_call = send(&backend).await.expect("a head");
+    assert_eq!(
+        read(of_call).await,
+        Err(BodyError::Timeout(Duration::from_millis(100)))
+    );
+    assert!(!standing.is_finished());
+    standing.abort();
+}
+
+#[tokio::test]
 async fn waiting_for_a_piece_may_be_given_up_and_taken_up_again() {
     let backend = ScriptedBackend::start(&[Answer::Endless(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nabc",
