@@ -61,10 +61,12 @@ fn crates_depend_in_one_direction() {
                 "tooldock-base",
                 "tooldock-credentials",
                 "tooldock-process",
+                "tooldock-protocol",
                 "tooldock-workers",
             ],
         ),
         ("tooldock-process", &["tooldock-base"]),
+        ("tooldock-protocol", &["tooldock-base", "tooldock-process"]),
         (
             "tooldock-workers",
             &["tooldock-base", "tooldock-credentials", "tooldock-process"],

@@ -125,12 +125,13 @@ fn every_relative_link_of_the_documentation_leads_to_a_file_and_heading() {
 }
 
 /// The crates, whose sources are written without `src/`: `proxy/edge.rs` is `proxy/src/edge.rs`.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "proxy",
     "proxy/import-clients",
     "proxy/import-nginx",
     "filters",
     "mcp-upstream",
+    "mcp-upstream/protocol",
     "workers",
     "workers/base",
     "workers/builder",

@@ -13,9 +13,10 @@ use crate::support::ports::free_address;
 use crate::support::programs::root;
 
 /// Crates whose sources declare metrics.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "filters",
     "mcp-upstream",
+    "mcp-upstream/protocol",
     "proxy",
     "workers",
     "workers/base",

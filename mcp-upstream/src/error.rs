@@ -26,63 +26,18 @@ const STREAM_LIMIT_RETRY: u64 = 5;
 /// has claimed the session. Also those to wait for the session store.
 const REPLICA_RETRY: u64 = 3;
 
-impl RequestError {
-    /// The HTTP status in the legacy era. Method and parameter errors are answers (200); earlier errors refuse the request.
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::Parse(_)
-            | Self::Shape(_)
-            | Self::UnsupportedVersion(_)
-            | Self::VersionMismatch { .. }
-            | Self::SessionRequired
-            | Self::NamespaceRequired
-            | Self::MissingMeta(_)
-            | Self::HeaderMismatch(_)
-            | Self::MissingCapability(_)
-            | Self::UnsupportedModernVersion { .. }
-            | Self::UnknownEventId
-            | Self::UnknownAnswer => StatusCode::BAD_REQUEST,
-            Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
-            Self::SessionNotFound | Self::NamespaceNotFound(_) => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::StreamLimit => StatusCode::TOO_MANY_REQUESTS,
-            Self::Upstream(error) if error.code == CallErrorCode::RateLimited => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
-            Self::Upstream(error) if error.code == CallErrorCode::Starting => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::InsufficientScope { .. } => StatusCode::FORBIDDEN,
-            Self::NotInitialized
-            | Self::MethodNotFound(_)
-            | Self::InvalidParams(_)
-            | Self::ResourceNotFound(_)
-            | Self::Forwarded { .. }
-            | Self::Upstream(_) => StatusCode::OK,
-            Self::Elsewhere(_) | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
-            Self::ReplicaLost => StatusCode::BAD_GATEWAY,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-
-    /// The HTTP status in 2026-07-28, where a request with an unknown method is refused, too.
-    fn modern_status(&self) -> StatusCode {
-        match self {
-            Self::MethodNotFound(_) => StatusCode::NOT_FOUND,
-            Self::Forwarded { code, .. } => match i32::try_from(*code) {
-                Ok(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
-                Ok(
-                    code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION,
-                ) => StatusCode::BAD_REQUEST,
-                _ => StatusCode::OK,
-            },
-            _ => self.status(),
-        }
-    }
-
+/// The replies to a request that was refused.
+pub(crate) trait ToReply {
     /// The reply to a legacy request that failed, when nothing of an answer was sent. `id`: the raw id.
-    pub(crate) fn reply(&self, id: Option<&str>) -> Reply {
-        let reply = self.headed(Reply::json(self.status(), self.body(id)));
+    fn reply(&self, id: Option<&str>) -> Reply;
+
+    /// The reply to a request of 2026-07-28 that failed, when nothing of an answer was sent. `id`: the raw id.
+    fn modern_reply(&self, id: Option<&str>) -> Reply;
+}
+
+impl ToReply for RequestError {
+    fn reply(&self, id: Option<&str>) -> Reply {
+        let reply = headed(self, Reply::json(status(self), self.body(id)));
         match self {
             Self::Elsewhere(replica) => {
                 elsewhere(ReplicaId(*replica), reply, Self::ReplicaLost.reply(id))
@@ -91,9 +46,8 @@ impl RequestError {
         }
     }
 
-    /// The reply to a request of 2026-07-28 that failed, when nothing of an answer was sent. `id`: the raw id.
-    pub(crate) fn modern_reply(&self, id: Option<&str>) -> Reply {
-        let reply = self.headed(Reply::json(self.modern_status(), self.modern_body(id)));
+    fn modern_reply(&self, id: Option<&str>) -> Reply {
+        let reply = headed(self, Reply::json(modern_status(self), self.modern_body(id)));
         match self {
             Self::Elsewhere(replica) => elsewhere(
                 ReplicaId(*replica),
@@ -103,32 +57,87 @@ impl RequestError {
             _ => reply,
         }
     }
+}
 
-    fn headed(&self, mut reply: Reply) -> Reply {
-        if let Reply::Full { head, .. } = &mut reply
-            && head.status != StatusCode::OK
+/// The HTTP status in the legacy era. Method and parameter errors are answers (200); earlier errors refuse the request.
+fn status(error: &RequestError) -> StatusCode {
+    match error {
+        RequestError::Parse(_)
+        | RequestError::Shape(_)
+        | RequestError::UnsupportedVersion(_)
+        | RequestError::VersionMismatch { .. }
+        | RequestError::SessionRequired
+        | RequestError::NamespaceRequired
+        | RequestError::MissingMeta(_)
+        | RequestError::HeaderMismatch(_)
+        | RequestError::MissingCapability(_)
+        | RequestError::UnsupportedModernVersion { .. }
+        | RequestError::UnknownEventId
+        | RequestError::UnknownAnswer => StatusCode::BAD_REQUEST,
+        RequestError::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+        RequestError::SessionNotFound | RequestError::NamespaceNotFound(_) => StatusCode::NOT_FOUND,
+        RequestError::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        RequestError::StreamLimit => StatusCode::TOO_MANY_REQUESTS,
+        RequestError::Upstream(failed) if failed.code == CallErrorCode::RateLimited => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        RequestError::Upstream(failed) if failed.code == CallErrorCode::Starting => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        RequestError::InsufficientScope { .. } => StatusCode::FORBIDDEN,
+        RequestError::NotInitialized
+        | RequestError::MethodNotFound(_)
+        | RequestError::InvalidParams(_)
+        | RequestError::ResourceNotFound(_)
+        | RequestError::Forwarded { .. }
+        | RequestError::Upstream(_) => StatusCode::OK,
+        RequestError::Elsewhere(_) | RequestError::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
+        RequestError::ReplicaLost => StatusCode::BAD_GATEWAY,
+        RequestError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// The HTTP status in 2026-07-28, where a request with an unknown method is refused, too.
+fn modern_status(error: &RequestError) -> StatusCode {
+    match error {
+        RequestError::MethodNotFound(_) => StatusCode::NOT_FOUND,
+        RequestError::Forwarded { code, .. } => match i32::try_from(*code) {
+            Ok(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+            Ok(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
+                StatusCode::BAD_REQUEST
+            }
+            _ => StatusCode::OK,
+        },
+        _ => status(error),
+    }
+}
+
+fn headed(error: &RequestError, mut reply: Reply) -> Reply {
+    if let Reply::Full { head, .. } = &mut reply
+        && head.status != StatusCode::OK
+    {
+        head.refused = Some(error.code());
+    }
+    match error {
+        RequestError::StreamLimit => {
+            with_header(reply, RETRY_AFTER, HeaderValue::from(STREAM_LIMIT_RETRY))
+        }
+        RequestError::Upstream(failed)
+            if matches!(
+                failed.code,
+                CallErrorCode::RateLimited | CallErrorCode::Starting
+            ) =>
         {
-            head.refused = Some(self.code());
+            with_header(reply, RETRY_AFTER, again_in(failed))
         }
-        match self {
-            Self::StreamLimit => {
-                with_header(reply, RETRY_AFTER, HeaderValue::from(STREAM_LIMIT_RETRY))
-            }
-            Self::Upstream(error)
-                if matches!(
-                    error.code,
-                    CallErrorCode::RateLimited | CallErrorCode::Starting
-                ) =>
-            {
-                with_header(reply, RETRY_AFTER, again_in(error))
-            }
-            Self::Elsewhere(_) | Self::StoreAway => {
-                with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY))
-            }
-            Self::MethodNotAllowed => with_header(reply, ALLOW, HeaderValue::from_static("POST")),
-            Self::InsufficientScope { wanted, .. } => challenged(reply, wanted),
-            _ => reply,
+        RequestError::Elsewhere(_) | RequestError::StoreAway => {
+            with_header(reply, RETRY_AFTER, HeaderValue::from(REPLICA_RETRY))
         }
+        RequestError::MethodNotAllowed => {
+            with_header(reply, ALLOW, HeaderValue::from_static("POST"))
+        }
+        RequestError::InsufficientScope { wanted, .. } => challenged(reply, wanted),
+        _ => reply,
     }
 }
 

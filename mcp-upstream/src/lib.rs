@@ -13,7 +13,6 @@
 //! ```
 
 pub mod audit;
-mod bridge;
 pub mod broadcast;
 mod call_error;
 pub mod caller;
@@ -21,24 +20,20 @@ mod catalogue;
 mod credentials;
 pub mod engine;
 mod error;
-mod format;
 pub mod health;
 mod heavy_work;
 mod interaction;
-mod jsonrpc;
 mod legacy;
 pub mod log_file;
 mod mcp;
 pub mod metrics;
 mod pages;
 pub mod profile;
-pub mod protocol;
 mod reload;
 pub mod replicas;
 pub mod reply;
 mod rest;
 mod scopes;
-pub mod seal;
 pub mod service;
 pub mod session;
 mod stdio;
@@ -46,11 +41,15 @@ pub mod stores;
 pub mod stream;
 mod supervise;
 mod surface;
+mod tool_result;
 mod upstream;
 pub mod web;
 
+pub use tooldock_protocol::jsonrpc::subject::Subject;
+use tooldock_protocol::{bridge, format, jsonrpc};
+pub use tooldock_protocol::{seal, version as protocol};
+
 pub use credentials::Credentials;
-pub use jsonrpc::subject::Subject;
 pub use mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
 pub use mcp::{CertificateEnds, WebFacts};
 pub use pages::Pages;

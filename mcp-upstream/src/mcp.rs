@@ -25,6 +25,7 @@ use tooldock_base::poll_watch;
 use tooldock_workers::registry::Namespace;
 
 use crate::caller::Caller;
+use crate::error::ToReply as _;
 use crate::format::ResultWriter;
 use crate::jsonrpc::{self, Body, Invalid, Members, Message, RequestError};
 use crate::profile::AcceptRule;

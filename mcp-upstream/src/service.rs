@@ -23,7 +23,7 @@ use crate::broadcast::{Audience, follow};
 use crate::caller::{Caller, RelayPeer};
 use crate::credentials::Credentials;
 use crate::engine::{Engine, Limiter};
-use crate::error;
+use crate::error::{self, ToReply as _};
 use crate::health::Health;
 use crate::jsonrpc::RequestError;
 use crate::mcp::head::McpHead;

@@ -105,26 +105,20 @@ pub struct Binding {
     pub transport: SessionTransport,
 }
 
-impl SessionKey {
-    /// A new id for a session.
+impl Binding {
+    /// A new id for a session with this binding, which is opened at `replica`.
     ///
     /// # Errors
     ///
     /// [`NoRandomness`], if the operating system's source fails.
-    pub fn mint(
+    pub fn mint_id(
         &self,
+        key: &SessionKey,
         replica: ReplicaId,
-        binding: &Binding,
         now: SystemTime,
     ) -> Result<SessionId, NoRandomness> {
-        let principal = binding.principal.as_deref();
-        self.seal_id(
-            replica.0,
-            &binding.namespace,
-            principal,
-            binding.version,
-            now,
-        )
+        let principal = self.principal.as_deref();
+        key.seal_id(replica.0, &self.namespace, principal, self.version, now)
     }
 }
 

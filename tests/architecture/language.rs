@@ -106,6 +106,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
     let mut paths = Vec::new();
     let folders = [
         "filters/src",
+        "mcp-upstream/protocol/src",
         "mcp-upstream/src",
         "proxy/bin",
         "proxy/import-clients/src",

@@ -13,6 +13,7 @@ use crate::support::programs;
 /// layer of its own.
 const CRATES: &[(&str, &[&str])] = &[
     ("filters/src/lib.rs", FILTERS),
+    ("mcp-upstream/protocol/src/lib.rs", PROTOCOL),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
     ("proxy/src/main.rs", PROXY),
     ("workers/base/src/lib.rs", BASE),
@@ -59,12 +60,11 @@ const FILTERS: &[&str] = &[
     "admission",
 ];
 
+const PROTOCOL: &[&str] = &["version", "jsonrpc", "format", "seal", "bridge"];
+
 /// Implementations of upstreams are listed apart from the trait.
 const MCP_UPSTREAM: &[&str] = &[
-    // Protocol terms, messages, keys.
-    "protocol",
-    "jsonrpc",
-    "seal",
+    // Terms of callers, calls and credentials.
     "profile",
     "caller",
     "scopes",
@@ -77,8 +77,7 @@ const MCP_UPSTREAM: &[&str] = &[
     "log_file",
     // Modules that know no upstream.
     "audit",
-    "format",
-    "bridge",
+    "tool_result",
     "stream",
     "replicas",
     "interaction",

@@ -15,6 +15,7 @@ use crate::protocol::method::RESOURCES_READ;
 use crate::reply::Reply;
 use crate::scopes;
 use crate::session::{CancelNotice, InFlightCalls, Session};
+use crate::tool_result;
 use crate::upstream::CallContext;
 
 /// Runs a call and answers its request: as JSON, or as a stream if the call may send messages before its response.
@@ -96,9 +97,9 @@ pub(crate) fn response(
         }
         Ok(UpstreamReply::Response(answer)) => Ok(answer.with_id(id)),
         Ok(UpstreamReply::Value(reply)) if caller.profile.raw_result && !modern => {
-            Ok(format::raw_result(id, format::value(&reply)))
+            Ok(format::raw_result(id, tool_result::value(&reply)))
         }
-        Ok(UpstreamReply::Value(reply)) => Ok(format::success(id, &reply, format)),
+        Ok(UpstreamReply::Value(reply)) => Ok(tool_result::success(id, &reply, format)),
         Ok(UpstreamReply::Result(result)) => result_of(facts, id, format, &result),
         Err(error) => {
             let refused = match facts.method.is_tool_call() {
@@ -109,7 +110,7 @@ pub(crate) fn response(
             match refused.or_else(missing) {
                 Some(failure) => Err(failure),
                 None if facts.method.is_tool_call() => {
-                    Ok(format::failure(id, &error, caller, format))
+                    Ok(tool_result::failure(id, &error, caller, format))
                 }
                 None => Err(RequestError::of_call(error, &facts.subject)),
             }

@@ -15,6 +15,7 @@ use super::{BOTH_BY_NAME, EITHER, context, namespace, pass_through, prepare};
 use crate::caller::Caller;
 use crate::catalogue::View;
 use crate::engine::NO_ARGUMENTS;
+use crate::error::ToReply as _;
 use crate::interaction;
 use crate::jsonrpc::{self, Key, Members, Message, RequestError};
 use crate::mcp::Core;

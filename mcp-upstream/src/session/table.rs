@@ -158,9 +158,7 @@ impl SessionTable {
         client: Option<ClientFacts>,
         now: Instant,
     ) -> Result<Created, StoreError> {
-        let minted = self
-            .key
-            .mint(self.replicas.own(), &binding, SystemTime::now());
+        let minted = binding.mint_id(&self.key, self.replicas.own(), SystemTime::now());
         let id = minted.map_err(|error| StoreError(error.to_string()))?;
         let session = Session::new(id, binding, now);
         if let Some(client) = client {

@@ -11,36 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::link::{Link, LinkCall};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
-
-impl ClientIdentity {
-    /// The parameters of an `initialize` request with this identity.
-    pub(crate) fn initialize_params(&self) -> Box<RawValue> {
-        raw(&serde_json::json!({
-            "protocolVersion": self.version.as_str(),
-            "capabilities": &*self.capabilities,
-            "clientInfo": &*self.info,
-        }))
-    }
-
-    fn discover_params(&self) -> Box<RawValue> {
-        raw(&serde_json::json!({ "_meta": {
-            "io.modelcontextprotocol/protocolVersion": MODERN,
-            "io.modelcontextprotocol/clientCapabilities": &*self.capabilities,
-            "io.modelcontextprotocol/clientInfo": &*self.info,
-        }}))
-    }
-}
-
-fn raw(value: &serde_json::Value) -> Box<RawValue> {
-    to_raw_value(value).expect("a value into memory")
-}
 
 /// Revisions and description of a server, the same for all its processes.
 #[derive(Debug, Clone)]

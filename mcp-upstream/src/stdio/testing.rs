@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -14,11 +13,8 @@ use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::link::{CallOwner, Homes, Inbound, Link, LinkCall, LinkLimits, NotificationSink};
 use super::wire::Pipes;
-use crate::jsonrpc::splice::span;
-use crate::jsonrpc::{
-    self, Message, Notification, ProtocolViolation, Request, Response, ResponseOutcome,
-    ServerRequest,
-};
+use crate::jsonrpc::{Notification, ProtocolViolation, ResponseOutcome, ServerRequest};
+pub(crate) use tooldock_protocol::testing::{request, response};
 
 pub(crate) mod program;
 
@@ -196,30 +192,6 @@ impl ServerEnd {
 
 pub(super) fn raw(text: &str) -> &RawValue {
     serde_json::from_str(text).expect("JSON")
-}
-
-/// Parses a client's request.
-pub(crate) fn request(text: &str) -> Request {
-    let Ok(Message::Request { members, .. }) = jsonrpc::message(text) else {
-        panic!("no request: {text}");
-    };
-    members.unique().expect("no name twice");
-    members.to_request(Bytes::copy_from_slice(text.as_bytes()))
-}
-
-/// Parses a response.
-pub(crate) fn response(text: &str) -> Response {
-    let Ok(Message::Response { id, outcome, .. }) = jsonrpc::message(text) else {
-        panic!("no response: {text}");
-    };
-    let message = Bytes::copy_from_slice(text.as_bytes());
-    let (Ok(part) | Err(part)) = outcome;
-    Response::new(
-        message,
-        span(text, id),
-        span(text, part.get()),
-        outcome.is_err(),
-    )
 }
 
 pub(super) fn result(reply: Result<ResponseOutcome, CallError>) -> String {

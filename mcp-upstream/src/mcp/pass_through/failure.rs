@@ -12,6 +12,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_workers::remote::BackendId;
 
 use crate::call_error::CallCause;
+use crate::error::ToReply as _;
 use crate::jsonrpc::RequestError;
 use crate::protocol::Era;
 use crate::reply::{Head, Reply};

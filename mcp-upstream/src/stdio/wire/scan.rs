@@ -219,7 +219,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_parser_on_any_message(
-            result in crate::jsonrpc::splice::tests::any_json(),
+            result in tooldock_protocol::testing::any_json(),
             id in 0_u64..1 << 53,
             first in any::<bool>(),
             piece in 1_usize..50,

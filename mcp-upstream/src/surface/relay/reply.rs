@@ -10,6 +10,7 @@ use crate::engine::{CallOutcome, UpstreamReply};
 use crate::format::{self, ResultFormat};
 use crate::jsonrpc::{self, ResponseOutcome, spans};
 use crate::protocol::ProtocolVersion;
+use crate::tool_result;
 
 /// Error code: the call could not be made, or its upstream did not answer.
 pub(super) const DISPATCH: i32 = -32000;
@@ -97,7 +98,7 @@ pub(super) fn not_dispatched(id: &str, failed: &CallError) -> Vec<u8> {
 /// The frame for the outcome of a call.
 pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     match outcome {
-        Ok(UpstreamReply::Value(reply)) => format::success(id, &reply, &BLOCKS),
+        Ok(UpstreamReply::Value(reply)) => tool_result::success(id, &reply, &BLOCKS),
         Ok(UpstreamReply::Result(result)) => server_result(id, &result),
         Ok(UpstreamReply::Response(response)) => match response.outcome() {
             ResponseOutcome::Result(result) => server_result(id, &result),

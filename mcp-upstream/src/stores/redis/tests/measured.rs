@@ -62,7 +62,9 @@ fn record(key: &crate::seal::SessionKey) -> SessionRecord {
     let binding = binding(0, 0);
     let now = std::time::SystemTime::now();
     SessionRecord {
-        id: key.mint(FIRST.replica, &binding, now).expect("randomness"),
+        id: binding
+            .mint_id(key, FIRST.replica, now)
+            .expect("randomness"),
         binding,
         home: FIRST,
         confirmed: false,

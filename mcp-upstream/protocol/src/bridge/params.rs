@@ -1,0 +1,227 @@
+//! Translates the parameters of a request from one era to the other.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::jsonrpc::spans::{self, MemberEdit};
+use crate::jsonrpc::{Key, Request, Unreadable};
+
+/// The protocol version of modern requests, as a JSON string.
+const VERSION: &str = "\"2026-07-28\"";
+
+/// The protocol's own keys in the metadata of modern requests.
+const KEYS: [Key; 4] = [
+    Key::ProtocolVersion,
+    Key::Capabilities,
+    Key::ClientInfo,
+    Key::MinLogLevel,
+];
+
+/// Metadata that a legacy client sent once, when it opened its session, and that a modern server expects with each request.
+#[derive(Debug, Clone, Copy)]
+pub struct ClientMetadata<'a> {
+    /// The client's capabilities: a JSON object.
+    pub capabilities: &'a str,
+    /// The client's name and version: a JSON object.
+    pub info: &'a str,
+    /// The least severe level of log messages that the client wants, as a JSON string.
+    pub log_level: Option<&'a str>,
+}
+
+impl<'a> ClientMetadata<'a> {
+    /// The edits that add these values to the metadata of a request.
+    fn changes(self) -> SmallVec<[MemberEdit<'a>; 4]> {
+        let mut changes = SmallVec::new();
+        changes.push(MemberEdit::Set(
+            Key::ProtocolVersion.name(),
+            Cow::Borrowed(VERSION),
+        ));
+        changes.push(MemberEdit::Set(
+            Key::Capabilities.name(),
+            Cow::Borrowed(self.capabilities),
+        ));
+        changes.push(MemberEdit::Set(
+            Key::ClientInfo.name(),
+            Cow::Borrowed(self.info),
+        ));
+        if let Some(level) = self.log_level {
+            changes.push(MemberEdit::Set(
+                Key::MinLogLevel.name(),
+                format!("\"{level}\"").into(),
+            ));
+        }
+        changes
+    }
+}
+
+/// Translates a request for a legacy server: removes the protocol's own keys from the metadata, and sets the server's own
+/// `requestState` if there is one. Answers in the request (`inputResponses`) stay: a server that does not know them ignores
+/// them, and a server that asked for them gets them.
+///
+/// # Errors
+///
+/// [`Unreadable`], if the parameters cannot be read or edited.
+pub fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unreadable> {
+    let own = request.raw(Key::Meta);
+    let without = KEYS.map(|key| MemberEdit::Remove(key.name()));
+    let meta = own.and_then(|meta| spans::edited(meta, &without));
+    let mut changes: SmallVec<[_; 5]> = SmallVec::new();
+    changes.extend(state.map(|state| (Key::RequestState, Some(state))));
+    match &meta {
+        Some(meta) => changes.push((Key::Meta, Some(meta))),
+        // Other keys are repeated: each key is removed where it stands.
+        None if own.is_some() => changes.extend(KEYS.map(|key| (key, None))),
+        None => {}
+    }
+    request.edited(&changes)
+}
+
+/// Translates a request for a modern server: adds the client's version, capabilities, name and log level to the metadata.
+///
+/// # Errors
+///
+/// [`Unreadable`], if the parameters cannot be read or edited.
+pub fn to_modern(request: &Request, metadata: ClientMetadata<'_>) -> Result<Request, Unreadable> {
+    let changes = metadata.changes();
+    if let Some(meta) = spans::edited(request.raw(Key::Meta).unwrap_or("{}"), &changes) {
+        return request.edited(&[(Key::Meta, Some(&meta))]);
+    }
+    // Other keys are repeated, which is for the server to judge: the client's own values are removed, the known ones are
+    // appended.
+    let without = request.edited(&KEYS.map(|key| (key, None)))?;
+    match without
+        .raw(Key::Meta)
+        .and_then(|meta| spans::with_more(meta, &changes))
+    {
+        Some(meta) => without.edited(&[(Key::Meta, Some(&meta))]),
+        // The metadata is not an object: the server refuses it.
+        None => Ok(without),
+    }
+}
+
+/// The trace that a request belongs to, as JSON strings (SEP-414).
+#[derive(Debug, Clone, Copy)]
+pub struct Trace<'a> {
+    /// `traceparent` (W3C Trace Context).
+    pub parent: &'a str,
+    /// `tracestate`, if there is one.
+    pub state: Option<&'a str>,
+}
+
+/// Adds a trace to the request's metadata. `None` if the request names a trace itself, or if nothing can be added.
+pub fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
+    const PARENT: &str = "traceparent";
+    let meta = request.raw(Key::Meta).unwrap_or("{}");
+    if spans::find(meta, PARENT).is_some() {
+        return None;
+    }
+    let mut changes: SmallVec<[_; 2]> = SmallVec::new();
+    changes.push(MemberEdit::Set(PARENT, Cow::Borrowed(trace.parent)));
+    let state = trace.state.map(Cow::Borrowed);
+    changes.extend(state.map(|state| MemberEdit::Set("tracestate", state)));
+    let meta = spans::edited(meta, &changes)?;
+    request.edited(&[(Key::Meta, Some(&meta))]).ok()
+}
+
+/// Metadata, a JSON object, with the values of [`ClientMetadata`] added for modern servers.
+pub fn modern_meta(meta: &str, metadata: ClientMetadata<'_>) -> String {
+    spans::edit(meta, &metadata.changes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::MODERN;
+
+    const CLIENT: ClientMetadata<'_> = ClientMetadata {
+        capabilities: r#"{"roots":{}}"#,
+        info: r#"{"name":"c"}"#,
+        log_level: Some("info"),
+    };
+
+    fn request(params: &str) -> Request {
+        Request::own("tools/call", params).expect("JSON")
+    }
+
+    fn params(request: &Request) -> &str {
+        request.raw(Key::Params).expect("parameters")
+    }
+
+    #[test]
+    fn a_legacy_server_is_told_nothing_of_the_modern_era_and_the_rest_as_it_was() {
+        let own = format!(
+            r#"{{"name":"t","arguments":{{"n":1.50}},"_meta":{{"{}":"2026-07-28","{}":{{}},"progressToken":9007199254740993,"x/y":null}},"requestState":"ours","z":1}}"#,
+            Key::ProtocolVersion.name(),
+            Key::Capabilities.name()
+        );
+        let legacy = to_legacy(&request(&own), Some("\"theirs\"")).expect("JSON");
+        assert_eq!(
+            params(&legacy),
+            r#"{"name":"t","arguments":{"n":1.50},"_meta":{"progressToken":9007199254740993,"x/y":null},"requestState":"theirs","z":1}"#
+        );
+        assert_eq!(legacy.token(), Some("9007199254740993"));
+        let plain = to_legacy(&request(r#"{ "a":1 }"#), None).expect("JSON");
+        assert_eq!(params(&plain), r#"{ "a":1 }"#);
+    }
+
+    #[test]
+    fn a_modern_server_is_told_who_asks() {
+        let modern = |own: &str| to_modern(&request(own), CLIENT).expect("JSON");
+        let with = modern(r#"{"name":"t","_meta":{"progressToken":1.0}}"#);
+        let begin = r#"{"name":"t","_meta":{"progressToken":1.0,"#;
+        assert!(params(&with).starts_with(begin), "{}", params(&with));
+        assert_eq!(with.token(), Some("1.0"));
+        for request in [with, modern("{}"), modern(r#"{"a":[]}"#)] {
+            let value = serde_json::from_str::<serde_json::Value>(params(&request)).expect("JSON");
+            let meta = &value["_meta"];
+            assert_eq!(meta[Key::ProtocolVersion.name()], MODERN);
+            assert_eq!(
+                meta[Key::Capabilities.name()]["roots"],
+                serde_json::json!({})
+            );
+            assert_eq!(meta[Key::ClientInfo.name()]["name"], "c");
+            assert_eq!(meta[Key::MinLogLevel.name()], "info");
+        }
+    }
+    #[test]
+    fn a_trace_goes_into_the_metadata_unless_the_request_names_one() {
+        let trace = Trace {
+            parent: "\"00-a\"",
+            state: Some("\"v=1\""),
+        };
+        let traced = |own: &str| traced(&request(own), trace);
+        let with = traced(r#"{"n":1.50,"_meta":{"progressToken":1.0}}"#).expect("added");
+        let expected =
+            r#"{"n":1.50,"_meta":{"progressToken":1.0,"traceparent":"00-a","tracestate":"v=1"}}"#;
+        assert_eq!(params(&with), expected);
+        assert_eq!(with.token(), Some("1.0"));
+        let with = traced("{}").expect("added");
+        let expected = r#"{"_meta":{"traceparent":"00-a","tracestate":"v=1"}}"#;
+        assert_eq!(params(&with), expected);
+        for own in [r#"{"_meta":{"traceparent":"mine"}}"#, r#"{"_meta":7}"#] {
+            assert!(traced(own).is_none(), "{own}");
+        }
+    }
+
+    #[test]
+    fn metadata_with_an_unknown_key_twice_is_translated_all_the_same() {
+        let [version, level] = [Key::ProtocolVersion, Key::MinLogLevel].map(Key::name);
+        let own = format!(
+            r#"{{"name":"t","_meta":{{"x":1,"{version}":"2026-07-28","x":1.50,"{level}":"info"}},"z":1}}"#
+        );
+        let legacy = to_legacy(&request(&own), Some("\"theirs\"")).expect("JSON");
+        assert_eq!(
+            params(&legacy),
+            r#"{"name":"t","_meta":{"x":1,"x":1.50},"z":1,"requestState":"theirs"}"#
+        );
+        let own = format!(r#"{{"_meta":{{"x":1,"{version}":"mine","x":1.50}},"z":1}}"#);
+        let modern = to_modern(&request(&own), CLIENT).expect("JSON");
+        let meta = modern.raw(Key::Meta).expect("metadata");
+        assert!(meta.starts_with(r#"{"x":1,"x":1.50,"#), "{meta}");
+        let value = serde_json::from_str::<serde_json::Value>(meta).expect("JSON");
+        assert_eq!(value[version], MODERN);
+        assert_eq!(value[level], "info");
+        assert!(!meta.contains("mine"), "{meta}");
+    }
+}

@@ -1,0 +1,324 @@
+//! Refusals of MCP messages as JSON-RPC errors: codes, message and data, some of which differ between the eras. HTTP statuses and
+//! headers are not known here.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tooldock_base::error::{CallError, CallErrorCode};
+
+use super::Response;
+use crate::version::code;
+
+/// The reason why an MCP message is refused.
+#[derive(Debug, Clone)]
+pub enum RequestError {
+    /// The body is not JSON. The reason is for `data`; the message is the specification's.
+    Parse(Cow<'static, str>),
+    /// JSON, but not a message that the gateway takes: shape, headers, batch rules.
+    Shape(Cow<'static, str>),
+    /// `MCP-Protocol-Version` names a version that is not served here; holds the list of served versions.
+    UnsupportedVersion(String),
+    /// `MCP-Protocol-Version` is not the session's.
+    VersionMismatch {
+        /// The session's version.
+        session: &'static str,
+    },
+    /// `Accept` does not cover the media types that the version requires.
+    NotAcceptable(&'static str),
+    /// The version in force requires a session id.
+    SessionRequired,
+    /// No such session: unknown, expired, ended, or of another namespace or principal.
+    SessionNotFound,
+    /// The path needs a namespace and none was given.
+    NamespaceRequired,
+    /// The namespace with this name is gone.
+    NamespaceNotFound(String),
+    /// The session waits for `notifications/initialized`.
+    NotInitialized,
+    /// Unknown method.
+    MethodNotFound(String),
+    /// The parameters do not fit the method.
+    InvalidParams(Cow<'static, str>),
+    /// 2026-07-28: a required member of `_meta` is missing or malformed.
+    MissingMeta(Cow<'static, str>),
+    /// 2026-07-28: a header contradicts the body, or is repeated.
+    HeaderMismatch(Cow<'static, str>),
+    /// The call needs capabilities that its client did not declare; holds them as a JSON object.
+    MissingCapability(Box<RawValue>),
+    /// `_meta` names a version that is not served here.
+    UnsupportedModernVersion {
+        /// The requested version.
+        requested: String,
+        /// The served versions of both eras.
+        supported: Vec<&'static str>,
+    },
+    /// The namespace has no such resource.
+    ResourceNotFound(Arc<str>),
+    /// The scopes of the caller's access token do not open the tool.
+    InsufficientScope {
+        /// The error's message.
+        message: Box<str>,
+        /// The scopes that would open the tool, separated by spaces.
+        wanted: Box<str>,
+    },
+    /// `Last-Event-ID` names no event of this session.
+    UnknownEventId,
+    /// The principal has the maximum number of streams.
+    StreamLimit,
+    /// 2026-07-28 has neither GET nor DELETE.
+    MethodNotAllowed,
+    /// An answer to a question that was not asked.
+    UnknownAnswer,
+    /// A namespace that could not be started, or a failed call of a method other than a tool's.
+    Upstream(CallError),
+    /// An error response of an MCP server, passed on unchanged.
+    Forwarded {
+        /// The whole response.
+        answer: Box<Response>,
+        /// The code of the server's error; 0 if the error has none.
+        code: i64,
+    },
+    /// The session or the suspended call belongs to the replica with this number, to which the edge forwards the request. The
+    /// client reads this error only if the request cannot be forwarded.
+    Elsewhere(u32),
+    /// The replica that received the request ended before it answered.
+    ReplicaLost,
+    /// The session store cannot be reached, and the request depends on it: on the session's record, or on stored events.
+    StoreAway,
+    /// A fault of the gateway; the cause is in the log.
+    Internal,
+}
+
+impl RequestError {
+    /// The error of a failed call of a method other than a tool's: an error object, never a result, which the client would take
+    /// for a resource or a prompt.
+    pub fn of_call(error: CallError, subject: &str) -> Self {
+        match error.code {
+            CallErrorCode::ResourceNotFound => Self::ResourceNotFound(subject.into()),
+            CallErrorCode::PromptNotFound | CallErrorCode::InvalidArguments => {
+                Self::InvalidParams(error.message.into())
+            }
+            _ => Self::Upstream(error),
+        }
+    }
+
+    /// The error response of a server, passed on with its code.
+    pub fn forwarded(answer: Response) -> Self {
+        #[derive(serde::Deserialize)]
+        struct CodeField {
+            #[serde(default)]
+            code: i64,
+        }
+        let code =
+            serde_json::from_slice::<CodeField>(answer.payload()).map_or(0, |coded| coded.code);
+        let answer = Box::new(answer);
+        Self::Forwarded { answer, code }
+    }
+
+    /// The error with the capabilities that a failed call missed, if that is why it failed.
+    pub fn missing_capability(error: &CallError) -> Option<Self> {
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Details {
+            required_capabilities: Box<RawValue>,
+        }
+        if error.code != CallErrorCode::MissingCapability {
+            return None;
+        }
+        let required = error.details.as_ref().and_then(|details| {
+            let details: Details = serde_json::from_str(details.get()).ok()?;
+            Some(details.required_capabilities)
+        });
+        let required = required.filter(|required| required.get().starts_with('{'));
+        Some(Self::MissingCapability(
+            required.unwrap_or_else(|| empty_object().to_owned()),
+        ))
+    }
+
+    fn rpc_code(&self) -> i32 {
+        match self {
+            Self::Parse(_) => code::PARSE,
+            Self::Shape(_)
+            | Self::UnsupportedVersion(_)
+            | Self::VersionMismatch { .. }
+            | Self::NotAcceptable(_)
+            | Self::SessionRequired
+            | Self::NamespaceRequired
+            | Self::UnknownEventId
+            | Self::MethodNotAllowed
+            | Self::UnknownAnswer
+            | Self::NotInitialized => code::INVALID_REQUEST,
+            Self::SessionNotFound | Self::NamespaceNotFound(_) => code::NOT_FOUND,
+            Self::MethodNotFound(_) => code::METHOD_NOT_FOUND,
+            Self::InvalidParams(_) | Self::MissingMeta(_) => code::INVALID_PARAMS,
+            Self::HeaderMismatch(_) => code::HEADER_MISMATCH,
+            Self::MissingCapability(_) => code::MISSING_CAPABILITY,
+            Self::UnsupportedModernVersion { .. } => code::UNSUPPORTED_VERSION,
+            Self::ResourceNotFound(_) => code::RESOURCE_NOT_FOUND,
+            Self::StreamLimit => code::LIMITED,
+            Self::InsufficientScope { .. } => code::FORBIDDEN,
+            Self::Upstream(error) => match error.code {
+                CallErrorCode::RateLimited => code::LIMITED,
+                CallErrorCode::WorkerUnavailable
+                | CallErrorCode::Starting
+                | CallErrorCode::Overloaded => code::UNAVAILABLE,
+                _ => code::INTERNAL,
+            },
+            Self::Elsewhere(_) | Self::ReplicaLost | Self::StoreAway => code::UNAVAILABLE,
+            Self::Forwarded { .. } | Self::Internal => code::INTERNAL,
+        }
+    }
+
+    fn modern_rpc_code(&self) -> i32 {
+        match self {
+            // Code -32002 belongs to the earlier versions.
+            Self::ResourceNotFound(_) => code::INVALID_PARAMS,
+            _ => self.rpc_code(),
+        }
+    }
+
+    /// The stable code in `error.data.code`.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Parse(_) => "parse_error",
+            Self::Shape(_) => "invalid_request",
+            Self::UnsupportedVersion(_) | Self::UnsupportedModernVersion { .. } => {
+                "unsupported_version"
+            }
+            Self::VersionMismatch { .. } => "version_mismatch",
+            Self::NotAcceptable(_) => "not_acceptable",
+            Self::SessionRequired => "session_required",
+            Self::SessionNotFound => "session_not_found",
+            Self::NamespaceRequired => "namespace_required",
+            Self::NamespaceNotFound(_) => "namespace_not_found",
+            Self::NotInitialized => "not_initialized",
+            Self::MethodNotFound(_) => "method_not_found",
+            Self::InvalidParams(_) => "invalid_params",
+            Self::MissingMeta(_) => "missing_meta",
+            Self::HeaderMismatch(_) => "header_mismatch",
+            Self::MissingCapability(_) => "missing_capability",
+            Self::ResourceNotFound(_) => "resource_not_found",
+            Self::UnknownEventId => "unknown_event_id",
+            Self::StreamLimit => "stream_limit",
+            Self::InsufficientScope { .. } => CallErrorCode::InsufficientScope.as_str(),
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::UnknownAnswer => "unknown_answer",
+            Self::Upstream(error) => error.code.as_str(),
+            Self::Forwarded { .. } => "upstream_error",
+            Self::Elsewhere(_) => "replica_unavailable",
+            Self::ReplicaLost => "replica_lost",
+            Self::StoreAway => "session_store_unavailable",
+            Self::Internal => "internal_error",
+        }
+    }
+
+    /// The message for the client.
+    pub fn message(&self) -> Cow<'_, str> {
+        match self {
+            Self::Parse(_) => "Parse error".into(),
+            Self::Shape(reason)
+            | Self::InvalidParams(reason)
+            | Self::MissingMeta(reason)
+            | Self::HeaderMismatch(reason) => (&**reason).into(),
+            Self::UnsupportedVersion(supported) => {
+                format!("Unsupported MCP-Protocol-Version; supported: {supported}").into()
+            }
+            Self::VersionMismatch { session } => {
+                format!("MCP-Protocol-Version does not match the session's version {session}").into()
+            }
+            Self::NotAcceptable(wanted) => format!("Accept must cover {wanted}").into(),
+            Self::SessionRequired => {
+                "Mcp-Session-Id is required: send initialize first and repeat the id it answers with"
+                    .into()
+            }
+            Self::SessionNotFound => "Unknown or expired session: send initialize again".into(),
+            Self::NamespaceRequired => "X-Namespace is required".into(),
+            Self::NamespaceNotFound(name) => format!("Unknown namespace: {name}").into(),
+            Self::NotInitialized => {
+                "The session is not initialized: send notifications/initialized first".into()
+            }
+            Self::MethodNotFound(method) => format!("Method not found: {method}").into(),
+            Self::MissingCapability(_) => {
+                "The client did not declare a capability that this call needs".into()
+            }
+            Self::UnsupportedModernVersion { .. } => "Unsupported protocol version".into(),
+            Self::ResourceNotFound(_) => "Resource not found".into(),
+            Self::UnknownEventId => {
+                "Last-Event-ID names no event of this session: open a stream without it".into()
+            }
+            Self::StreamLimit => {
+                "Too many open streams: close one, or try again when one has ended".into()
+            }
+            Self::InsufficientScope { message, .. } => (&**message).into(),
+            Self::MethodNotAllowed => "2026-07-28 takes POST alone".into(),
+            Self::UnknownAnswer => "No question with this id waits for an answer".into(),
+            Self::Upstream(error) => (&*error.message).into(),
+            Self::Forwarded { .. } => "The server answered with an error".into(),
+            Self::Elsewhere(_) => {
+                "The session lives on another replica that cannot be reached now: try again in a few seconds".into()
+            }
+            Self::StoreAway => {
+                "The session store cannot be reached, and nothing was done: try again in a few seconds".into()
+            }
+            Self::ReplicaLost => {
+                "The replica of this session ended before it answered: the request may have been carried out".into()
+            }
+            Self::Internal => "Internal error".into(),
+        }
+    }
+
+    /// The `error.data` object: the stable code and the members that the specification requires.
+    fn data(&self) -> Value {
+        let mut data = serde_json::json!({ "code": self.code() });
+        match self {
+            Self::Parse(reason) => data["reason"] = (&**reason).into(),
+            Self::ResourceNotFound(uri) => data["uri"] = (&**uri).into(),
+            Self::UnsupportedModernVersion {
+                requested,
+                supported,
+            } => {
+                data["requested"] = requested.as_str().into();
+                data["supported"] = supported.as_slice().into();
+            }
+            Self::MissingCapability(required) => {
+                // Parsed as a value: it holds only names of capabilities, so no number loses its spelling.
+                let required = serde_json::from_str(required.get());
+                data["requiredCapabilities"] = required.unwrap_or_else(|_| serde_json::json!({}));
+            }
+            _ => {}
+        }
+        data
+    }
+
+    fn error(&self, id: Option<&str>, rpc_code: i32) -> Vec<u8> {
+        if let Self::Forwarded { answer, .. } = self {
+            return answer.with_id(id.unwrap_or("null"));
+        }
+        let error = serde_json::json!({
+            "code": rpc_code,
+            "message": self.message(),
+            "data": self.data(),
+        });
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#,
+            id.unwrap_or("null")
+        )
+        .into_bytes()
+    }
+
+    /// The failure as a JSON-RPC error object; `id` is raw JSON, `None` answers with `null`.
+    pub fn body(&self, id: Option<&str>) -> Vec<u8> {
+        self.error(id, self.rpc_code())
+    }
+
+    /// The failure as a JSON-RPC error object of 2026-07-28.
+    pub fn modern_body(&self, id: Option<&str>) -> Vec<u8> {
+        self.error(id, self.modern_rpc_code())
+    }
+}
+
+fn empty_object() -> &'static RawValue {
+    serde_json::from_str("{}").expect("an empty object is JSON")
+}

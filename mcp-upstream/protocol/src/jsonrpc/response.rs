@@ -1,0 +1,149 @@
+//! A whole response of a server or a client, with its result or error.
+
+use std::fmt;
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes};
+
+/// The outcome of a call: the span of `result` or of `error`, unchanged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResponseOutcome {
+    /// The server's result.
+    Result(Bytes),
+    /// The server's error object.
+    Error(Bytes),
+}
+
+/// A whole response that is passed on with all its members: a server's, or a client's to a request of a server.
+#[derive(Clone)]
+pub struct Response {
+    message: Bytes,
+    id: Range<usize>,
+    part: Range<usize>,
+    is_error: bool,
+    /// The text that replaces the result or error.
+    replacement: Option<Bytes>,
+}
+
+impl Response {
+    /// Creates a response from its message; `id` and `part` are the positions of the id and of the result (or error) in it.
+    pub fn new(message: Bytes, id: Range<usize>, part: Range<usize>, is_error: bool) -> Self {
+        Self {
+            message,
+            id,
+            part,
+            is_error,
+            replacement: None,
+        }
+    }
+
+    /// A response that the gateway makes.
+    pub fn from_outcome(reply: ResponseOutcome) -> Self {
+        const OWN: [&[u8]; 2] = [
+            br#"{"jsonrpc":"2.0","id":0,"result":0}"#,
+            br#"{"jsonrpc":"2.0","id":0,"error":0}"#,
+        ];
+        let (is_error, replacement) = match reply {
+            ResponseOutcome::Result(result) => (false, result),
+            ResponseOutcome::Error(error) => (true, error),
+        };
+        let message = OWN[usize::from(is_error)];
+        let end = message.len() - 1;
+        Self {
+            message: Bytes::from_static(message),
+            id: 22..23,
+            part: end - 1..end,
+            is_error,
+            replacement: Some(replacement),
+        }
+    }
+
+    /// The id of the answered call, on the link that the response came over.
+    pub fn call_id(&self) -> Option<u64> {
+        std::str::from_utf8(&self.message[self.id.clone()])
+            .ok()?
+            .parse()
+            .ok()
+    }
+
+    /// The span of the result or error.
+    pub fn payload(&self) -> &[u8] {
+        match &self.replacement {
+            Some(replacement) => replacement,
+            None => &self.message[self.part.clone()],
+        }
+    }
+
+    /// Returns true if the response has an error in place of a result.
+    pub fn is_error(&self) -> bool {
+        self.is_error
+    }
+
+    /// The result or error without the rest of the message.
+    pub fn outcome(&self) -> ResponseOutcome {
+        let part = match &self.replacement {
+            Some(replacement) => replacement.clone(),
+            None => self.message.slice(self.part.clone()),
+        };
+        if self.is_error {
+            ResponseOutcome::Error(part)
+        } else {
+            ResponseOutcome::Result(part)
+        }
+    }
+
+    /// Replaces the result or error.
+    pub fn with_payload(mut self, part: Bytes) -> Self {
+        self.replacement = Some(part);
+        self
+    }
+
+    /// The response with another id, unknown members included. `id` is raw JSON.
+    pub fn with_id(&self, id: &str) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len() + id.len());
+        self.write_with_id(&mut out, id);
+        out
+    }
+
+    /// The approximate length of the response, in bytes.
+    pub fn len(&self) -> usize {
+        self.message.len() + self.replacement.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Appends the response with another id.
+    pub fn write_with_id(&self, out: &mut impl BufMut, id: &str) {
+        let id = (&self.id, id.as_bytes());
+        let part = (&self.part, self.payload());
+        // Id and result may be in either order.
+        let edits = if self.id.start < self.part.start {
+            [id, part]
+        } else {
+            [part, id]
+        };
+        let mut at = 0;
+        for (span, with) in edits {
+            out.put_slice(&self.message[at..span.start]);
+            out.put_slice(with);
+            at = span.end;
+        }
+        out.put_slice(&self.message[at..]);
+    }
+}
+
+impl fmt::Debug for Response {
+    /// Leaves out the contents, which are the users'.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("is_error", &self.is_error)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An error of the gateway that answers a server's request.
+#[derive(Debug, Clone, Copy)]
+pub struct RpcError<'a> {
+    /// A code of JSON-RPC.
+    pub code: i32,
+    /// The message for the server.
+    pub message: &'a str,
+}
