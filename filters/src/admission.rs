@@ -312,7 +312,8 @@ impl<C: Clock + Clone> Admission<C> {
         if !own_page {
             known.cors = origin::check(fields, &self.config.origins, listener.openness())?;
         }
-        // Preflights, too, do not distinguish an alias from a path that may be an alias.
+        // Preflights need no credential, and must not show which aliases exist: any path that could be an alias is answered
+        // as one.
         let may_be_alias = || listener.aliases.may_have(path, listener.routes);
         let endpoint = || listener.routes.find("/mcp/-").map(|endpoint| endpoint.spec);
         let asked_for = match known.route {

@@ -355,7 +355,7 @@ fn single<'a>(field: Field<'a>, name: &HeaderName) -> Result<Option<&'a str>, Re
     }
 }
 
-/// Refuses a body whose announced length is above the limit, or no length.
+/// Refuses a body whose `Content-Length` is above the limit, or is no length.
 pub(crate) fn check_body_size(fields: &Fields<'_>, limit_bytes: u64) -> Result<(), Rejection> {
     match fields.content_length {
         Field::Absent => Ok(()),

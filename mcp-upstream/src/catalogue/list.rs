@@ -284,7 +284,7 @@ impl ToolEntry {
         }
     }
 
-    /// The declaration of a tool of the namespace's files.
+    /// The declaration of a tool in the namespace's Python files; `None` for a tool of an MCP server.
     pub(crate) fn declaration(&self) -> Option<&Tool> {
         match &self.source {
             DefinitionSource::Declared(tool) => Some(tool),

@@ -374,7 +374,7 @@ pub(crate) fn entry(
     era: Era,
     definition: &str,
 ) -> Result<Option<MendedEntry>, String> {
-    // Checked first: a list may have millions of other values.
+    // Checked before parsing: a list may have millions of values that are no objects.
     let is_object = definition.trim_start().starts_with('{');
     let object = is_object.then_some(definition);
     let Some((mut text, twice)) = object.and_then(single_keys) else {

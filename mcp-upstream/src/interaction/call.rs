@@ -169,7 +169,7 @@ impl CallInteractions {
         }
     }
 
-    /// Delivers the available answers to the upstream, since the call goes on.
+    /// Delivers the client's answers to the upstream that asked. Open questions stay open: the call goes on.
     pub(crate) fn deliver(&self) {
         let (entries, place) = {
             let mut book = self.book();

@@ -199,7 +199,7 @@ async fn resume_stream(
         ResumedStream::Here(events) => events,
         ResumedStream::Elsewhere(replica) => return Err(RequestError::Elsewhere(replica.0)),
     };
-    // A stream that was no longer known goes on under another number.
+    // A stream that the log has forgotten by now goes on under a new number, which the session has to know.
     note_stream(core, session, events.number()).await;
     Ok(events)
 }

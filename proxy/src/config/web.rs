@@ -1,5 +1,5 @@
 //! Settings of the web UI that only variables set: the user name of browsers, and the data directory's path on the
-//! host. And the web UI's listener of a trial run.
+//! host. And the web UI's listener of `serve --dev`.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -23,8 +23,8 @@ impl Default for WebSettings {
     }
 }
 
-/// The listener of the web UI that a trial run has beside the default listeners. On another port than the usual one if a program
-/// has that, since nothing in a trial run should need a choice of ports; a reload keeps the port of the running process.
+/// The listener of the web UI that `serve --dev` has beside the default listeners. Its port is a
+/// free one if another program uses the usual port; a reload keeps the port of the running process.
 pub(super) fn trial_listener(before: Option<&Effective>) -> ListenerConfig {
     let profile = ProfileName::V1Web;
     let is_web = |it: &&ListenerConfig| it.profile == profile;

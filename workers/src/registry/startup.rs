@@ -121,7 +121,7 @@ impl Startup {
             .send_modify(|stage| _ = stage.retried.insert(name.clone()));
     }
 
-    /// Notes that the environment of a namespace is made.
+    /// Notes that the environment of a namespace has been made.
     pub(crate) fn made(&self, name: &NamespaceName) {
         self.stage
             .send_if_modified(|stage| stage.retried.remove(name));

@@ -71,7 +71,7 @@ impl ModernCall {
         }
     }
 
-    /// The upstream's call.
+    /// The call to the upstream.
     pub(super) fn call(&self) -> &Arc<dyn UpstreamCall> {
         &self.call
     }

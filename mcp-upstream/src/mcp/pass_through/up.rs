@@ -206,8 +206,8 @@ impl<'a> Up<'a> {
         retry::goes_on(self.server.spec.retry, tried, unsent, what.harmless)
     }
 
-    /// Sends a message of a session to the session's backend, or to its new backend if the session moves. A server without
-    /// sessions answers at any backend.
+    /// Sends a message of a session to the session's backend, or to its new backend if the session moves. Any backend will do
+    /// for a server without sessions.
     pub(super) async fn in_session(
         &self,
         session: &Arc<Session>,
@@ -292,7 +292,7 @@ impl<'a> Up<'a> {
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // The message itself counts as a request of the session.
+        // This message is one of the requests in flight.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()

@@ -125,7 +125,7 @@ impl ValueForm {
     }
 }
 
-/// The schema keyword of a function's value that is wrapped in an object, since MCP has no other structured content.
+/// Schema keyword for a function's value that is wrapped in an object: structured content in MCP is always an object.
 const WRAPPED: &str = "x-fastmcp-wrap-result";
 
 /// The schema of a successful call's answer; `{}` if the tool declares none. `sent`: the form of the value.

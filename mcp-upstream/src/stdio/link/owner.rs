@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tooldock_base::answers::AnswerAccount;
 use tooldock_base::names::NamespaceName;
 
-/// The owner of a call: its principal, and the aggregate through which the call came.
+/// The owner of a call: its principal, and the aggregate (a namespace made of other namespaces) through which the call came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallOwner {
     /// The client's principal; `None` for a client that needs no credentials.

@@ -134,7 +134,7 @@ impl Keeper {
         }
     }
 
-    /// Opens the process, or another one in its stead.
+    /// Opens the MCP connection with the process. A process that ends before it is open is replaced by another one.
     async fn open(
         &mut self,
         mut running: ConnectedProcess,

@@ -211,9 +211,9 @@ impl InboundRouter {
         });
     }
 
-    /// Records a change of tools, even of a process that is not shared: the shared one may be away, idle or not started while
-    /// its list counts as current for long; then no other process reports that the server's tools changed. If the change
-    /// concerns one client alone, the list is read once more with the same result.
+    /// Records that the server's tools changed, whichever of its processes reports it. The list comes from the shared process
+    /// and counts as current for long; while that process is not running, only the process of a client can report a change.
+    /// If the change concerns that client alone, the list is read once more with the same result.
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
             self.catalogue.changed();

@@ -316,7 +316,7 @@ pub(super) fn whole_seconds(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
-/// Bytes that the file stores in hexadecimal. Never printed, although useless without the text.
+/// A salt or digest of a key, stored in hexadecimal. Never printed, although it is useless without the key's text.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) struct Bytes<const N: usize>(pub(super) [u8; N]);

@@ -36,7 +36,7 @@ pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
 pub(super) fn receive(control: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // Exactly one byte: orders follow it.
+    // Exactly one byte: the commands that follow it stay in the stream.
     let mut byte = [0];
     loop {
         let mut into = [IoSliceMut::new(&mut byte)];
