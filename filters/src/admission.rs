@@ -315,7 +315,10 @@ impl<C: Clock + Clone> Admission<C> {
         // Preflights need no credential, and must not show which aliases exist: any path that could be an alias is answered
         // as one.
         let may_be_alias = || listener.aliases.may_have(path, listener.routes);
-        let endpoint = || listener.routes.find("/mcp/-").map(|endpoint| endpoint.spec);
+        let endpoint = || {
+            let endpoint = listener.routes.find_of_alias(path);
+            endpoint.map(|endpoint| endpoint.spec)
+        };
         let asked_for = match known.route {
             None if may_be_alias() => endpoint(),
             route => route,

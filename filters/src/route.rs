@@ -177,8 +177,7 @@ impl RouteGroups {
     ) -> Option<MatchedRoute<'a>> {
         self.find(path).or_else(|| {
             let namespace = aliases.namespace(path)?;
-            // The route of the namespace `-`; its segment is replaced by the alias's namespace.
-            let endpoint = self.find("/mcp/-")?;
+            let endpoint = self.find_of_alias(path)?;
             let segments = Segments {
                 namespace: Some(namespace.as_str()),
                 ..Segments::default()
@@ -188,6 +187,18 @@ impl RouteGroups {
                 ..endpoint
             })
         })
+    }
+
+    /// The route that an alias of this path has: HTTP+SSE if the path ends with `/sse` and is served here, otherwise Streamable
+    /// HTTP. The path alone decides, so that a stranger does not learn from it which paths are aliases.
+    pub(crate) fn find_of_alias(self, path: &str) -> Option<MatchedRoute<'static>> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let is_sse = path.ends_with("/sse");
+        // The route of the namespace `-`; its segment is replaced by the alias's namespace.
+        is_sse
+            .then(|| self.find("/sse"))
+            .flatten()
+            .or_else(|| self.find("/mcp/-"))
     }
 
     /// The route of a path, if it has one. The path has passed [`well_formed`](crate::path::well_formed).

@@ -863,6 +863,62 @@ fn rest_paths_find_their_tool_and_namespace() {
 }
 
 #[test]
+fn an_alias_that_ends_with_sse_is_http_sse_of_its_namespace() {
+    let aliases = EndpointAliases::new([
+        ("/legacy/sse", &"github".parse().unwrap()),
+        ("/legacy/sses", &"github".parse().unwrap()),
+    ]);
+    let listener = ListenerRules { aliases, ..CORE };
+    let (_, admission) = admission("{}");
+    let to = |method, uri| Case {
+        method,
+        uri,
+        listener: listener.clone(),
+        ..good().without("x-namespace")
+    };
+    for uri in ["/legacy/sse", "/legacy/sse/"] {
+        let admitted = to("GET", uri).admitted(&admission);
+        assert_eq!(admitted.route.id, RouteId::Sse, "{uri}");
+        let namespace = admitted.namespace.as_ref().map(NamespaceName::as_str);
+        assert_eq!(namespace, Some("github"), "{uri}");
+        assert_eq!(
+            to("POST", uri).refused(&admission).reason,
+            Reason::MethodNotAllowed,
+            "{uri}"
+        );
+    }
+    let streamable = to("POST", "/legacy/sses").admitted(&admission);
+    assert_eq!(streamable.route.id, RouteId::Mcp);
+    // A listener without HTTP+SSE serves all aliases by Streamable HTTP.
+    let newer = Case {
+        listener: ListenerRules {
+            routes: CORE.routes.without(RouteGroup::Sse),
+            ..listener.clone()
+        },
+        ..to("POST", "/legacy/sse")
+    };
+    assert_eq!(newer.admitted(&admission).route.id, RouteId::Mcp);
+    // A stranger is told the same of an alias and of a path that is none.
+    for method in ["GET", "POST", "OPTIONS"] {
+        let told = |uri| {
+            let case = to(method, uri)
+                .without("authorization")
+                .with("origin", "https://ok.example")
+                .with("access-control-request-method", "GET");
+            match case.send(&admission) {
+                Verdict::Refused(refused) => (
+                    refused.reason.status(),
+                    format!("{:?} {:?}", refused.shape, refused.headers),
+                ),
+                Verdict::Answered(answer) => (answer.status, format!("{:?}", answer.headers)),
+                other => panic!("{uri}: {other:?}"),
+            }
+        };
+        assert_eq!(told("/legacy/sse"), told("/other/sse"), "{method}");
+    }
+}
+
+#[test]
 fn an_alias_is_the_endpoint_of_its_namespace() {
     let aliases = EndpointAliases::new([
         ("/files/mcp", &"github".parse().unwrap()),

@@ -41,7 +41,7 @@ pub(crate) fn write(view: &View<'_>, limits: &mut Map, report: &mut Report) {
         };
         concurrency.add_with(name, most, at.place.to_string());
         report.security(at, match key {
-            Key::Address => "long streams are counted apart, and by principal: an address may have as many more of each principal",
+            Key::Address => "long streams are counted apart, and by principal: an address may have as many more of each principal. It is tighter for a token that is used from several machines: streams_per_principal counts the streams of all of them together; raise it to what one token may hold",
             _ => "long streams are counted apart: a principal may have as many more",
         });
         streams = streams

@@ -7,6 +7,7 @@ use tooldock_base::names::NamespaceName;
 use tooldock_base::yaml;
 use tooldock_workers::remote::{RemoteServerConfig, is_of_the_gateway};
 
+use crate::guards::may_be_secret;
 use crate::report::Report;
 use crate::scope::Scope;
 use crate::sites::Exposure;
@@ -39,8 +40,20 @@ const KEPT_BACK: &str = "clients' credentials open the gateway and do not go up:
 /// Name of the header with the id of a request.
 const REQUEST_ID: &str = "x-request-id";
 
-/// Report line for a header whose value is made from the client's request.
-const NOTHING_GOES_UP: &str = "the gateway tells servers nothing of its clients but the id of a request: name headers of clients that go up in headers.pass";
+/// Report line for a header by which nginx tells a server the client's name, or another value for its credential.
+const NAME_STAYS: &str = "the server no longer gets what nginx made of the client's credential, such as its name, and may have refused or kept apart \
+                          clients by it. Write the header into headers.set \
+                          of the server with ${NAME} as its value, list NAME under personal, and set each principal's value by tooldock secrets set --key NAME \
+                          --scope principal:PRINCIPAL. Never name the header in headers.pass: clients could write any name";
+
+/// Report line for a header by which nginx tells a server the client's address.
+const ADDRESS_STAYS: &str = "the server sees the gateway's address and learns the client's no longer, and the gateway has no key for that: networks that it lets \
+                             in belong into admission.cidrs, and addresses stand in the access log. Never name the header in headers.pass: clients could \
+                             write any address";
+
+/// Report line for another header whose value is made from the client's request.
+const VALUE_STAYS: &str = "nginx makes this header of the request, and the server gets it no longer: headers.set of the server has fixed values. Never name it in \
+                           headers.pass where the server relies on it: clients could write any value";
 
 /// Report line for another header with the request's id, or for another id in `X-Request-Id`.
 const ID_GOES_UP: &str = "the gateway sends the id of a request as X-Request-Id, and in no other header: headers.forward_id: false turns that off";
@@ -114,7 +127,16 @@ pub(crate) fn write_requests<'a>(
             }
             HeaderValueForm::OfRequest => {
                 let is_id = lower == REQUEST_ID || only_variable(value) == Some("request_id");
-                report.plain(directive, if is_id { ID_GOES_UP } else { NOTHING_GOES_UP });
+                let used: Vec<&str> = variables_in(value).collect();
+                if is_id {
+                    report.plain(directive, ID_GOES_UP);
+                } else if used.iter().any(|it| tells_name(it, variables)) {
+                    report.security(directive, NAME_STAYS);
+                } else if used.iter().any(|it| ADDRESSES.contains(it)) {
+                    report.plain(directive, ADDRESS_STAYS);
+                } else {
+                    report.plain(directive, VALUE_STAYS);
+                }
             }
         }
     }
@@ -135,6 +157,54 @@ pub(crate) fn write_requests<'a>(
     if let Some((template, at)) = credentials {
         server.add_with("credentials", template, at.place.to_string());
     }
+}
+
+/// Variables with the address of a client.
+const ADDRESSES: [&str; 7] = [
+    "remote_addr",
+    "binary_remote_addr",
+    "remote_port",
+    "realip_remote_addr",
+    "proxy_protocol_addr",
+    "proxy_add_x_forwarded_for",
+    "http_x_forwarded_for",
+];
+
+/// Maximum length of a chain of maps.
+const MAPS_MAX: usize = 8;
+
+/// The variables in a text.
+fn variables_in(text: &str) -> impl Iterator<Item = &str> {
+    pieces(text).into_iter().filter_map(|piece| match piece {
+        Piece::Variable(name) => Some(name),
+        Piece::Text(_) => None,
+    })
+}
+
+/// Returns true if a variable contains the name of a client that nginx has judged, or a value that a chain of maps makes of
+/// its name or credential.
+fn tells_name(name: &str, variables: &Variables<'_>) -> bool {
+    let mut names = vec![name.to_ascii_lowercase()];
+    for depth in 0..MAPS_MAX {
+        let mut sources = Vec::new();
+        for name in &names {
+            // A header of the client itself is no word of nginx, unless a map compares it.
+            let header = name.strip_prefix("http_").filter(|_| depth > 0);
+            let is_judged = name == "remote_user"
+                || ["ssl_client_", "jwt_"]
+                    .iter()
+                    .any(|it| name.starts_with(it))
+                || header.is_some_and(may_be_secret) && name != "http_mcp_session_id";
+            if is_judged {
+                return true;
+            }
+            if let Some(map) = variables.map(name) {
+                sources.extend(variables_in(map.source).map(str::to_ascii_lowercase));
+            }
+        }
+        names = sources;
+    }
+    false
 }
 
 /// Words for the text of a value that the variable must contain.

@@ -22,6 +22,7 @@
 //! | `namespaces`, `targets`, `pools`, `headers`, `aliases` | remote servers: `proxy_pass`, `upstream`, headers, aliases |
 //! | `listeners`, `bound`, `listener_tls`, `answers` | listeners: addresses, TLS, headers of answers |
 //! | `hosts`, `network`, `origins`, `credentials`, `rates`, `at_once`, `zone_keys`, `sizes` | admission |
+//! | `passed_on` | headers of clients that no longer reach servers, and requests that are refused |
 //! | `logs` | the access log |
 //! | `known`, `report` | every directive by name, with its treatment; the lines about those that are lost |
 //!
@@ -58,6 +59,7 @@ mod logs;
 mod namespaces;
 mod network;
 mod origins;
+mod passed_on;
 mod pools;
 mod principals;
 mod rates;
@@ -149,6 +151,7 @@ fn imported(
     let mut timeouts = Map::default();
     sizes::write_timeouts(&view, &mut timeouts, report);
     admission.add("timeouts", timeouts);
+    passed_on::list(&view, report);
     let mut of_namespaces = Map::default();
     if !namespaces.servers.is_empty() {
         of_namespaces.add_with(

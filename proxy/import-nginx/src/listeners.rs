@@ -227,6 +227,10 @@ fn report_unnamed(view: &View<'_>, sites: &[usize], address: &ListenOn, report: 
         // Other locations have no path that clients could be known to use.
         let has_path = matches!(exposure.paths, Some(Paths::Exactly(_) | Paths::Below(_)));
         if let (Some(name), true) = (name, has_path && is_at_the_root(exposure.paths)) {
+            if exposure.paths.is_some_and(|it| it.path() == "/sse") {
+                report.plain(exposure.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until namespaces.overrides.{name}.aliases has a path such as /{name}/sse, which is their URL then, or until they send X-Namespace: {name}"));
+                continue;
+            }
             report.plain(exposure.at, format!("clients of this path say no namespace, and {address} serves several: they get 400 namespace_required until they use /mcp/{name}, send X-Namespace: {name}, or have an address of their own, whose listener has namespace: {name}"));
         }
     }

@@ -102,7 +102,7 @@ fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<S
         .filter(|it| !it.starts_with("escape="));
     let text: String = words.collect();
     let mut known = String::new();
-    let mut unknown = false;
+    let mut unknown: Vec<&str> = Vec::new();
     let pieces = pieces(&text);
     for (index, piece) in pieces.iter().enumerate() {
         match *piece {
@@ -125,14 +125,21 @@ fn pattern(format: &Directive, view: &View<'_>, report: &mut Report) -> Option<S
                 if (view.gateway.allows_log_format)(&field) {
                     known.push_str(&field);
                 } else {
-                    unknown = true;
+                    if !unknown.contains(&name) {
+                        unknown.push(name);
+                    }
                     known.push('-');
                 }
             }
         }
     }
-    if unknown {
-        report.plain(format, "variables that the gateway does not have are \"-\": docs/operating.md lists those it has");
+    if !unknown.is_empty() {
+        let names: Vec<_> = unknown.iter().map(|it| format!("${it}")).collect();
+        let names = names.join(", ");
+        report.plain(
+            format,
+            format!("{names}: the gateway has no such variable, and \"-\" stands there; docs/operating.md lists those it has"),
+        );
     }
     (view.gateway.allows_log_format)(&known).then_some(known)
 }

@@ -22,6 +22,9 @@ use crate::yaml_text::Map;
 /// The comment on `isolation`.
 const OWN_SESSIONS: &str = "each client has a session of its own at the server, as with nginx: take this out only if the server keeps nothing in its sessions";
 
+/// Report line for a path of messages alone.
+const NO_STREAM: &str = "is taken for the path to which clients of HTTP+SSE send messages, and no location leads to a stream of this server: it is no namespace. Write the server into upstreams.remote, if its endpoint has this path";
+
 /// Maximum of `retry.max`.
 const RETRIES_MAX: u64 = 10;
 
@@ -59,19 +62,36 @@ pub(crate) fn namespaces<'a>(
     let mut names: Vec<Option<NamespaceName>> = vec![None; targets.len()];
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
-    // Exposures with Streamable HTTP make namespaces; HTTP+SSE paths to the same server are added to them afterwards.
-    let of_sse = |index: &usize| targets[*index].as_ref().is_some_and(Target::is_of_sse);
+    let mut guessed: Vec<NamespaceName> = Vec::new();
+    // Exposures with Streamable HTTP make namespaces; streams of HTTP+SSE to the same server are added to them afterwards, and
+    // last the paths to which clients of these streams send messages.
+    let kind = |index: &usize| {
+        let target = targets[*index].as_ref();
+        target.map(|it| (it.is_of_sse(), it.is_of_messages()))
+    };
     let mut order: Vec<usize> = (0..targets.len()).collect();
-    order.sort_by_key(of_sse);
+    order.sort_by_key(kind);
     for index in order {
         let exposure = &sites.exposures[index];
         let (Some(target), Some(pass)) = (targets[index].take(), exposure.pass) else {
             continue;
         };
         let wanted = name(&target);
-        let known = made
+        let mut known = made
             .iter()
             .find(|it| it.wanted_by(&wanted) && it.target.is_same(&target));
+        if target.is_of_messages() {
+            let at_same_servers = |it: &&NamespaceDraft<'_>| it.target.is_at_same_servers(&target);
+            known = known.or_else(|| made.iter().find(at_same_servers));
+            let Some(known) = known else {
+                report.plain(exposure.at, NO_STREAM);
+                continue;
+            };
+            if target.endpoint != "/messages" {
+                let name = &known.name;
+                report.differs(exposure.at, format!("clients of HTTP+SSE send their messages to the path that the stream of {name} names, which is /messages: this path is not served"));
+            }
+        }
         let mut server = Map::default();
         if let Some(known) = known {
             names[index] = Some(known.name.clone());
@@ -114,6 +134,9 @@ pub(crate) fn namespaces<'a>(
         let comment = comment(exposure, &target, &name);
         names[index] = Some(name.clone());
         old_paths.note(&target, exposure.at, &name);
+        if target.is_guessed {
+            guessed.push(name.clone());
+        }
         made.push(NamespaceDraft {
             name,
             target,
@@ -122,6 +145,7 @@ pub(crate) fn namespaces<'a>(
             comment,
         });
     }
+    report_guessed(&guessed, report);
     made.sort_by_key(|it| it.exposure);
     let mut servers = Map::default();
     for it in made {
@@ -132,6 +156,15 @@ pub(crate) fn namespaces<'a>(
         servers,
         overrides: old_paths.overrides(gateway, report),
     }
+}
+
+/// Reports the namespaces whose location names no endpoint. Nothing in nginx says by which transport the server speaks.
+fn report_guessed(names: &[NamespaceName], report: &mut Report) {
+    if names.is_empty() {
+        return;
+    }
+    let names: Vec<_> = names.iter().map(NamespaceName::as_str).collect();
+    report.differs_in("upstreams.remote", format!("the endpoint of {} is taken to be /mcp below its location. For a server of HTTP+SSE (2024-11-05), end the path in backends and the alias with the path of its stream, /sse, and write transport: sse", names.join(", ")));
 }
 
 impl NamespaceDraft<'_> {

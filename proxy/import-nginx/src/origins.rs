@@ -17,6 +17,7 @@ use crate::yaml_text::{Map, Node};
 
 /// Comment in the configuration for origins that no directive names.
 const NO_OTHER: &str = "nginx answers no page of another origin";
+const NO_COMMON: &str = "all locations of nginx let in no other page";
 const LIST: &str = "list the pages that may call, as https://chat.example.com";
 
 /// The origins of the web pages that an exposure admits.
@@ -47,56 +48,111 @@ pub(crate) fn write(
     report: &mut Report,
 ) {
     let own = own_origins(view, ports);
-    let mut unguarded = false;
-    let mut all: Option<(Pages, &Directive)> = None;
-    let mut guarded = false;
-    let mut said: Option<&Directive> = None;
+    let mut places = Vec::new();
     for (exposure, rules) in view.exposures() {
         let (pages, at) = match &rules.origins {
-            Some((origins, at)) => {
-                guarded = true;
-                (Pages::Only(origins_of(origins, at, report)), *at)
-            }
-            None => {
-                unguarded = true;
-                match answered_pages(exposure, &view.variables, report) {
-                    (Pages::Only(pages), at) => (Pages::Only(&pages | &own), at),
-                    other => other,
-                }
-            }
+            Some((origins, at)) => (Pages::Only(origins_of(origins, at, report)), *at),
+            None => match answered_pages(exposure, &view.variables, report) {
+                (Pages::Only(pages), at) => (Pages::Only(&pages | &own), at),
+                other => other,
+            },
         };
-        if !std::ptr::eq(at, exposure.at) {
-            said = said.or(Some(at));
-        }
-        all = Some(match all {
-            None => (pages, at),
-            Some((before, first)) => {
-                if before != pages {
-                    let difference = format!(
-                        "lets in other web pages than {} does: only those that both let in are let in",
-                        first.place
-                    );
-                    match guarded {
-                        true => report.security(at, difference),
-                        false => report.plain(at, difference),
-                    }
-                }
-                (before.and(&pages), first)
-            }
+        places.push(PlacePages {
+            pages,
+            at,
+            is_guarded: rules.origins.is_some(),
+            is_named: !std::ptr::eq(at, exposure.at),
         });
     }
-    let Some((Pages::Only(origins), _)) = all else {
+    let all = places.iter().map(|it| it.pages.clone());
+    let Some(Pages::Only(origins)) = all.reduce(|one, other| one.and(&other)) else {
         return;
     };
-    let comment = match said {
-        Some(at) => at.place.to_string(),
-        None if origins.is_empty() => format!("{NO_OTHER}; {LIST}"),
-        None => format!("pages of the servers themselves; {NO_OTHER}: {LIST}"),
-    };
-    if unguarded {
+    let refused = report_refused(&places, &origins, report);
+    if places.iter().any(|it| !it.is_guarded) {
         report.differs_in("admission", "requests of web pages of other origins get 403 origin_not_allowed, where nginx passes them on: add the pages that may call (origins)");
     }
+    let comment = comment(&places, &origins, &own, refused);
     admission.add_with("origins", Node::list(origins), comment);
+}
+
+/// The pages that a location admits, and the directive that names them.
+struct PlacePages<'a> {
+    pages: Pages,
+    at: &'a Directive,
+    /// True when a condition refuses all other pages.
+    is_guarded: bool,
+    /// True when a directive names the pages, and not the location stands for its own pages.
+    is_named: bool,
+}
+
+/// Reports the pages that a location admits and others do not: they are refused at all locations. Returns true if there are
+/// any.
+fn report_refused(
+    places: &[PlacePages<'_>],
+    origins: &BTreeSet<String>,
+    report: &mut Report,
+) -> bool {
+    let is_guarded = places.iter().any(|it| it.is_guarded);
+    let mut has_refused = false;
+    for place in places {
+        let (refused, words) = match &place.pages {
+            Pages::All => (None, "all pages but those in admission.origins".to_owned()),
+            Pages::Only(pages) => {
+                let refused: Vec<_> = pages.difference(origins).map(String::as_str).collect();
+                let words = format!("pages of {}", refused.join(", "));
+                (Some(refused), words)
+            }
+        };
+        if refused.as_ref().is_some_and(Vec::is_empty) {
+            continue;
+        }
+        let lets_in = |pages: &Pages| match (pages, &refused) {
+            (Pages::All, _) => true,
+            (Pages::Only(_), None) => false,
+            (Pages::Only(pages), Some(refused)) => refused.iter().all(|it| pages.contains(*it)),
+        };
+        let Some(other) = places.iter().find(|it| !lets_in(&it.pages)) else {
+            continue;
+        };
+        has_refused = true;
+        let difference = format!(
+            "{words} are refused from now on: {} does not let them in, and only pages that all locations let in are in \
+             admission.origins. Add them there, if they may call all namespaces",
+            other.at.place
+        );
+        match is_guarded {
+            true => report.security(place.at, difference),
+            false => report.plain(place.at, difference),
+        }
+    }
+    has_refused
+}
+
+/// The comment on the list: the first directive that names a page in it, beside the servers' own pages.
+fn comment(
+    places: &[PlacePages<'_>],
+    origins: &BTreeSet<String>,
+    own: &BTreeSet<String>,
+    has_refused: bool,
+) -> String {
+    let names = |place: &&PlacePages<'_>| match &place.pages {
+        _ if !place.is_named => false,
+        Pages::All => false,
+        Pages::Only(pages) => pages
+            .iter()
+            .any(|it| origins.contains(it) && (place.is_guarded || !own.contains(it))),
+    };
+    let named = places.iter().find(names);
+    // Without a refused page, a directive whose pages are unknown or the servers' own is the one that names the list.
+    let named = named.or_else(|| places.iter().find(|it| it.is_named && !has_refused));
+    match named {
+        Some(place) => place.at.place.to_string(),
+        None if has_refused && origins.is_empty() => format!("{NO_COMMON}; {LIST}"),
+        None if has_refused => format!("pages of the servers themselves; {NO_COMMON}: {LIST}"),
+        None if origins.is_empty() => format!("{NO_OTHER}; {LIST}"),
+        None => format!("pages of the servers themselves; {NO_OTHER}: {LIST}"),
+    }
 }
 
 /// The origins of the servers by their names and ports, for pages that nginx serves beside the MCP servers.

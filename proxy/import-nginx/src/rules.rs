@@ -121,6 +121,11 @@ impl<'a> Rules<'a> {
         }
     }
 
+    /// Returns true if nginx compares `Authorization` with tokens.
+    pub(crate) fn compares_authorization(&self) -> bool {
+        self.tokens.is_some() && self.header == AUTHORIZATION
+    }
+
     /// Returns true if nginx requires no credential.
     pub(crate) fn is_open(&self) -> bool {
         self.tokens.is_none() && self.subjects.is_none() && self.certificate.is_none() && !self.more

@@ -16,35 +16,21 @@ const MIB: u64 = 1024 * KIB;
 const BODY_MAX: u64 = 1024 * MIB;
 
 /// Adds `admission.limits`: sizes and numbers of requests and headers.
-pub(crate) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Report) {
+pub(crate) fn write_limits<'a>(view: &View<'a>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
     const BODY: &str = "client_max_body_size";
     let of_body = |exposure: &Exposure<'_>| exposure.scope.last(BODY).is_some();
     let is_said = view.sites.exposures.iter().any(of_body);
-    let body = view.strictest(report, "admission.limits.body", |exposure| {
-        let Some(directive) = exposure.scope.last(BODY) else {
-            // nginx's default.
-            return is_said.then_some((MIB, exposure.at));
-        };
-        let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
-        Some((bytes.unwrap_or(u64::MAX), directive))
-    });
-    if let Some((bytes, at)) = body {
-        if !at.is(BODY) {
-            report.plain(at, "nginx takes bodies of 1 MiB here, since no client_max_body_size says more: admission.limits.body is that for all");
+    let of_exposure = |exposure: &Exposure<'a>| match exposure.scope.last(BODY) {
+        // nginx's default.
+        None => (MIB, exposure.at),
+        Some(directive) => {
+            let bytes = size(directive.first()).filter(|bytes| *bytes > 0);
+            (bytes.unwrap_or(u64::MAX), directive)
         }
-        if bytes > BODY_MAX {
-            report.plain(
-                at,
-                "bodies are held in memory: at most 1 GiB; admission.limits.body stays 4 MiB",
-            );
-        } else if bytes != defaults.body.as_u64() {
-            limits.add_with("body", spelled(bytes), at.place.to_string());
-            if bytes > defaults.bodies_total.as_u64() {
-                limits.add("bodies_total", spelled(bytes));
-            }
-        }
-    }
+    };
+    let bodies = view.sites.exposures.iter().filter(|_| is_said);
+    write_body(bodies.map(of_exposure).collect(), limits, report);
     let head = view.strictest(report, "admission.limits.header_bytes", |exposure| {
         let directive = exposure.scope.last("large_client_header_buffers")?;
         let bytes = number(directive.first())?.checked_mul(size(directive.arg(1)?)?)?;
@@ -56,6 +42,40 @@ pub(crate) fn write_limits(view: &View<'_>, limits: &mut Map, report: &mut Repor
         limits.add_with("header_bytes", spelled(bytes), at.place.to_string());
     }
     write_connections(view, limits, report);
+}
+
+/// Adds the limit on a body: the largest of all locations, since a smaller one would refuse requests that nginx takes, and a
+/// larger one lets nobody in. `bodies`: the limit of each location in bytes, with its directive.
+fn write_body(bodies: Vec<(u64, &Directive)>, limits: &mut Map, report: &mut Report) {
+    let defaults = LimitsConfig::default();
+    let default = defaults.body.as_u64();
+    for (_, at) in bodies.iter().filter(|(bytes, _)| *bytes > BODY_MAX) {
+        report.plain(
+            at,
+            "bodies are held in memory: admission.limits.body is at most 1 GiB, and stays 4 MiB unless another location names more",
+        );
+    }
+    let is_unbounded = bodies.iter().any(|(bytes, _)| *bytes > BODY_MAX);
+    let bounded = bodies.iter().filter(|(bytes, _)| *bytes <= BODY_MAX);
+    let largest = bounded.max_by_key(|(bytes, at)| (*bytes, std::cmp::Reverse(&at.place)));
+    let written = largest.filter(|(bytes, _)| !is_unbounded || *bytes > default);
+    let (taken, of) = match written {
+        Some((bytes, at)) => (*bytes, format!("{} of {}", spelled(*bytes), at.place)),
+        None => (default, format!("its default, {},", spelled(default))),
+    };
+    for (bytes, at) in bodies.iter().filter(|(bytes, _)| *bytes < taken) {
+        let before = match at.is("client_max_body_size") {
+            true => spelled(*bytes),
+            false => "1MiB, the default of nginx,".to_owned(),
+        };
+        report.plain(at, format!("bodies may be larger than before: admission.limits.body is one for all, and {of} is taken in place of {before} here"));
+    }
+    if let Some((bytes, at)) = written.filter(|(bytes, _)| *bytes != default) {
+        limits.add_with("body", spelled(*bytes), at.place.to_string());
+        if *bytes > defaults.bodies_total.as_u64() {
+            limits.add("bodies_total", spelled(*bytes));
+        }
+    }
 }
 
 /// Adds the limit on connections from `worker_connections` of all processes, unless `limit_conn` has set it.

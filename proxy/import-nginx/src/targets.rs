@@ -20,6 +20,8 @@ pub(crate) struct Target<'a> {
     pub(crate) path: String,
     /// The directive that makes the endpoint's path uncertain, and a report line about it.
     pub(crate) unsure: Option<(&'a Directive, &'static str)>,
+    /// True when the endpoint is taken to be `/mcp` below the location, since the location's path names no endpoint.
+    pub(crate) is_guessed: bool,
     /// The change of the path before the request is passed on.
     pub(crate) rewritten: Rewritten<'a>,
 }
@@ -61,8 +63,16 @@ impl Target<'_> {
 
     /// Returns true for a path of HTTP+SSE, which the gateway serves beside /mcp.
     pub(crate) fn is_of_sse(&self) -> bool {
-        let last = self.endpoint.rsplit('/').next().unwrap_or_default();
-        matches!(last, "sse" | "message" | "messages")
+        self.last_segment() == "sse" || self.is_of_messages()
+    }
+
+    /// Returns true for a path of HTTP+SSE to which clients send messages. Its stream has another path.
+    pub(crate) fn is_of_messages(&self) -> bool {
+        matches!(self.last_segment(), "message" | "messages")
+    }
+
+    fn last_segment(&self) -> &str {
+        self.endpoint.rsplit('/').next().unwrap_or_default()
     }
 }
 
@@ -118,6 +128,7 @@ pub(crate) fn target<'a>(
         Paths::Named => "/".to_owned(),
     };
     let endpoint = endpoint(&paths, &literal, uri);
+    let is_guessed = endpoint != literal.trim_end_matches('/');
     let asked = match paths {
         Paths::Exactly(path) | Paths::Below(path) if path.trim_end_matches('/') == endpoint => path,
         _ => endpoint.as_str(),
@@ -148,6 +159,7 @@ pub(crate) fn target<'a>(
         asked,
         path,
         unsure,
+        is_guessed,
         rewritten,
     })
 }

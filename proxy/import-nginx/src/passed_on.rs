@@ -1,0 +1,69 @@
+//! Headers of clients that nginx passes on to servers by itself, and requests that it passes on unread: the gateway keeps the
+//! first back and refuses some of the second. The lines are about the servers, and open no access.
+
+use std::collections::BTreeSet;
+
+use crate::report::Report;
+use crate::scope::Scope;
+use crate::tree::Directive;
+use crate::values::is_literal;
+use crate::view::View;
+
+/// Words about a server that gets `Authorization` in nginx, where no condition compares it.
+const UNCHECKED: &str = "nginx passes Authorization on without judging it, so that the server may judge it: here it opens the gateway and does \
+     not go up, and a server that asks for it answers 401";
+
+/// Words about a server that gets `Authorization` in nginx, where a condition compares it.
+const CHECKED: &str = "nginx judges Authorization and passes it on: here it does not go up, and a server that reads it, too, answers 401";
+
+/// Words about requests of stateless clients.
+const STATELESS: &str = "a request after initialize that names no session gets 400 session_required, where nginx passes it on: for servers \
+     without sessions, write session: optional into the listener";
+
+/// Words about `Accept`.
+const ACCEPT: &str = "a request whose Accept does not name application/json and text/event-stream gets 406, where nginx passes it on: for \
+     such clients, write accept: lenient into the listener";
+
+/// Reports what servers no longer get.
+pub(crate) fn list(view: &View<'_>, report: &mut Report) {
+    let mut told = BTreeSet::new();
+    let mut host = None;
+    for ((exposure, rules), name) in view.exposures().zip(&view.names) {
+        let Some(name) = name else { continue };
+        host = host.or_else(|| host_of_client(&exposure.scope));
+        if !passes_authorization(&exposure.scope) || !told.insert(name) {
+            continue;
+        }
+        if rules.compares_authorization() || exposure.scope.asks_for_credential() {
+            report.differs(exposure.at, format!("{CHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal"));
+        } else {
+            report.differs(exposure.at, format!("{UNCHECKED}. If it does, write upstreams.remote.{name}.credentials, with personal: for a value of each principal, and give clients tokens of the gateway (tooldock keys create, admission.tokens); access tokens of an issuer in admission.oauth go up by credentials: pass"));
+        }
+    }
+    if view.namespaces().is_empty() {
+        return;
+    }
+    if let Some(host) = host {
+        report.differs(host, "servers get the host of their URL in backends as Host, and not the client's: a server that judges it, or makes URLs of it, needs headers: { set: { Host: NAME } }");
+    }
+    report.differs_in("upstreams.remote", "headers of clients stay at the gateway, where nginx passes them on: headers.pass of a server names those that it reads and that clients may write as they like");
+    report.differs_in("listeners", STATELESS);
+    report.differs_in("listeners", ACCEPT);
+}
+
+/// Returns true if nginx sends the client's `Authorization` to the server without a directive that names it.
+fn passes_authorization(scope: &Scope<'_>) -> bool {
+    let passes = scope.last("proxy_pass_request_headers");
+    let mut set = scope.all("proxy_set_header").iter();
+    passes.is_none_or(|it| it.first() != "off")
+        && !set.any(|it| it.first().eq_ignore_ascii_case("authorization"))
+}
+
+/// The directive that sends the host of a client's request to the server.
+fn host_of_client<'a>(scope: &Scope<'a>) -> Option<&'a Directive> {
+    let mut set = scope.all("proxy_set_header").iter().copied();
+    set.find(|it| {
+        let value = it.arg(1).unwrap_or_default();
+        it.first().eq_ignore_ascii_case("host") && !is_literal(value) && value != "$proxy_host"
+    })
+}
