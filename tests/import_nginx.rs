@@ -358,7 +358,12 @@ async fn an_operator_finds_after_the_import_what_nginx_had() {
     fs::write(folder.path().join("nginx.conf"), conf).unwrap();
     let output = import(folder.path(), &["nginx.conf"]);
     let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    // The server learns the names of clients no longer.
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("proxy_set_header: security: ") && said.contains("1 of them about security"),
+        "{said}"
+    );
     assert!(
         said.contains("nothing is served at /healthz: probes ask /health"),
         "{said}"

@@ -170,6 +170,27 @@ async fn progress_questions_and_answers_share_the_one_stream() {
 }
 
 #[tokio::test]
+async fn a_client_with_a_url_alone_uses_an_alias_that_ends_with_sse() {
+    let overrides = json!({"calc": {"aliases": ["/legacy/sse", "/old/mcp"]}, "shared": {"aliases": ["/hello/sse"]}});
+    let gateway = calc_with(json!({"namespaces": {"overrides": overrides}})).await;
+    for (path, tool) in [("/legacy/sse", "add"), ("/hello/sse", "hello")] {
+        let asked = format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nAccept: text/event-stream\r\n\r\n"
+        );
+        let mut stream = Answering::open(gateway.address, &asked).await;
+        assert_eq!(stream.status, 200, "{path}");
+        let first = stream.next().await.unwrap();
+        assert_eq!(first.name.as_deref(), Some("endpoint"), "{path}");
+        assert_eq!(post(&gateway, &first.data, None, LIST).await, 202, "{path}");
+        let listed = stream.event().await.unwrap().json();
+        let tools = listed["result"]["tools"].to_string();
+        assert!(tools.contains(tool), "{path}: {tools}");
+    }
+    let refused = gateway.request("POST", "/legacy/sse").body(LIST).send();
+    assert_eq!(refused.await.unwrap().status(), 405);
+}
+
+#[tokio::test]
 async fn credentials_namespace_and_session_are_checked() {
     let other = "other-token-0123456789abcdef";
     let gateway = calc_with(json!({"admission": {"tokens": [

@@ -25,6 +25,9 @@ const OWN_SESSIONS: &str = "each client has a session of its own at the server, 
 /// Report line for a path of messages alone.
 const NO_STREAM: &str = "is taken for the path to which clients of HTTP+SSE send messages, and no location leads to a stream of this server: it is no namespace. Write the server into upstreams.remote, if its endpoint has this path";
 
+/// Time of a whole call whose silences `proxy_read_timeout` bounds, unless these may be longer.
+const CALL: Duration = Duration::from_secs(3600);
+
 /// Maximum of `retry.max`.
 const RETRIES_MAX: u64 = 10;
 
@@ -371,22 +374,22 @@ fn write_timeouts(exposure: &Exposure<'_>, server: &mut Map, report: &mut Report
         }
     }
     server.add("timeouts", timeouts);
-    let call = Limits::default().timeout.max(Duration::from_secs(1));
+    // Silence is bounded by the times above; a call that sends progress goes on as in nginx, up to a bound.
+    let call = Limits::default().timeout.max(CALL);
     if let Some((read, at)) = read {
-        let most = duration(read.max(call));
-        report.differs(at, format!("a call takes at most {most} in all (limits.timeout), and progress does not extend it; nginx limits the time between two reads, and no call as a whole"));
-    }
-    if let Some(at) = exposure.scope.last("proxy_send_timeout") {
-        report.differs(at, "the time between two writes to a server is not limited by itself; timeouts.head and limits.timeout of the remote server bound a request");
-    }
-    if let Some((read, at)) = read.filter(|(read, _)| *read > call) {
+        let most = read.max(call);
+        let spelled = duration(most);
+        report.differs(at, format!("a call takes at most {spelled} in all (limits.timeout), and progress does not extend it; nginx limits the time between two reads, and no call as a whole"));
         let mut limits = Map::default();
         let comment = format!(
             "{}: here the time of a whole call, where nginx has none",
             at.place
         );
-        limits.add_with("timeout", duration(read), comment);
+        limits.add_with("timeout", spelled, comment);
         server.add("limits", limits);
+    }
+    if let Some(at) = exposure.scope.last("proxy_send_timeout") {
+        report.differs(at, "the time between two writes to a server is not limited by itself; timeouts.head and limits.timeout of the remote server bound a request");
     }
 }
 

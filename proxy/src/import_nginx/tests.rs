@@ -7,6 +7,7 @@ mod limits;
 mod nearer;
 mod operation;
 mod page;
+mod passed_on;
 mod security;
 mod transport;
 
@@ -349,6 +350,9 @@ upstreams:
       timeouts:
         # nginx.conf:2
         idle: 30s
+      limits:
+        # nginx.conf:2: here the time of a whole call, where nginx has none
+        timeout: 1h
 ";
     assert_eq!(outcome.yaml, expected);
 }

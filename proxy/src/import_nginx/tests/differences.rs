@@ -167,7 +167,7 @@ fn an_open_location_beside_one_with_tokens_is_told_with_its_remedy() {
 
 #[test]
 fn each_written_time_of_a_silence_is_told_to_be_the_time_of_a_call() {
-    for (read, most) in [("1h", "1h"), ("45s", "45s"), ("10s", "30s")] {
+    for (read, most) in [("2h", "2h"), ("1h", "1h"), ("45s", "1h"), ("10s", "1h")] {
         let outcome = front("", "", &format!("proxy_read_timeout {read};"));
         let told = format!("a call takes at most {most} in all");
         assert!(
@@ -175,6 +175,12 @@ fn each_written_time_of_a_silence_is_told_to_be_the_time_of_a_call() {
             "{read}: {:#?}",
             outcome.differences
         );
+        // Silences are bounded as in nginx, and no shorter time bounds a call with progress.
+        let limits = at(&outcome, "upstreams.remote.search.limits");
+        assert_eq!(limits, format!("{{timeout:{most}}}"), "{read}");
+        let idle = at(&outcome, "upstreams.remote.search.timeouts.idle");
+        let expected = if read == "1h" { "null" } else { read };
+        assert_eq!(idle, expected, "{read}");
     }
     let outcome = front("", "", "");
     assert!(!outcome.differs(&["proxy_read_timeout"]));

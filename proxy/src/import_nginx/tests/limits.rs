@@ -182,6 +182,17 @@ fn long_streams_that_limit_conn_counts_are_limited_and_told() {
             "{key}: {:#?}",
             outcome.lines
         );
+        // A principal has the streams of all its addresses.
+        assert_eq!(
+            outcome.says(&[
+                "tighter for a token",
+                "several machines",
+                "streams_per_principal"
+            ]),
+            key == "$binary_remote_addr",
+            "{key}: {:#?}",
+            outcome.lines
+        );
     }
     let both = front(
         "limit_conn_zone $binary_remote_addr zone=a:1m; limit_conn_zone $http_authorization zone=p:1m;",
@@ -212,20 +223,80 @@ fn connections_that_carry_many_requests_are_told() {
 }
 
 #[test]
-fn no_location_takes_larger_bodies_than_in_nginx() {
+fn no_location_refuses_bodies_that_nginx_takes_and_larger_ones_are_told() {
     let two = |a: &str, b: &str| {
         import(&format!(
             "server {{ listen 80;\nlocation /a/ {{ proxy_pass http://10.0.0.1/; {a} }}\nlocation /b/ {{ proxy_pass http://10.0.0.2/; {b} }} }}"
         ))
     };
     let outcome = two("client_max_body_size 8m;", "");
-    assert_eq!(at(&outcome, "admission.limits.body"), "1MiB");
-    assert!(
-        outcome.says(&["nginx.conf:3: location: ", "1 MiB"])
-            && outcome.says(&["nginx.conf:2: client_max_body_size", "nginx.conf:3"]),
-        "{:#?}",
-        outcome.lines
-    );
-    let outcome = two("client_max_body_size 8m;", "client_max_body_size 2m;");
-    assert_eq!(at(&outcome, "admission.limits.body"), "2MiB");
+    assert_eq!(at(&outcome, "admission.limits.body"), "8MiB");
+    let told = [
+        "nginx.conf:3: location: ",
+        "larger than before",
+        "8MiB of nginx.conf:2",
+        "1MiB, the default of nginx",
+    ];
+    assert!(outcome.says(&told), "{:#?}", outcome.lines);
+    for (a, b, body, words) in [
+        (
+            "256k",
+            "2m",
+            "2MiB",
+            &[
+                "nginx.conf:2: client_max_body_size",
+                "2MiB of nginx.conf:3",
+                "256KiB here",
+            ][..],
+        ),
+        (
+            "8m",
+            "2m",
+            "8MiB",
+            &[
+                "nginx.conf:3: client_max_body_size",
+                "8MiB of nginx.conf:2",
+                "2MiB here",
+            ],
+        ),
+        // Bodies without a bound are not held in memory.
+        (
+            "0",
+            "2m",
+            "null",
+            &[
+                "nginx.conf:3: client_max_body_size",
+                "its default, 4MiB",
+                "2MiB here",
+            ],
+        ),
+        (
+            "0",
+            "8m",
+            "8MiB",
+            &["nginx.conf:2: client_max_body_size", "at most 1 GiB"],
+        ),
+        (
+            "2g",
+            "1m",
+            "null",
+            &["nginx.conf:2: client_max_body_size", "at most 1 GiB"],
+        ),
+    ] {
+        let outcome = two(
+            &format!("client_max_body_size {a};"),
+            &format!("client_max_body_size {b};"),
+        );
+        let limits = at(&outcome, "admission.limits");
+        let written = if body == "null" {
+            body.to_owned()
+        } else {
+            format!("{{body:{body}}}")
+        };
+        assert_eq!(limits, written, "{a} {b}");
+        assert!(outcome.says(words), "{a} {b}: {:#?}", outcome.lines);
+        assert!(!outcome.security, "{a} {b}: {:#?}", outcome.lines);
+    }
+    let alike = two("client_max_body_size 2m;", "client_max_body_size 2m;");
+    assert!(alike.lines.is_empty(), "{:#?}", alike.lines);
 }

@@ -333,12 +333,6 @@ fn the_id_of_a_request_goes_up_by_itself_unless_the_file_takes_it_away() {
             outcome.lines
         );
     }
-    let outcome = front("", "", "proxy_set_header X-Real-IP $remote_addr;");
-    assert!(
-        outcome.says(&["headers.pass", "but the id of a request"]),
-        "{:#?}",
-        outcome.lines
-    );
 }
 
 #[test]

@@ -229,9 +229,9 @@ fn locations_with_different_rules_are_never_wider_and_name_both_places() {
     );
     assert!(!outcome.security, "{:#?}", outcome.lines);
     let outcome = two("", "client_max_body_size 1m;", "client_max_body_size 8m;");
-    assert_eq!(at(&outcome, "admission.limits.body"), "1MiB");
+    assert_eq!(at(&outcome, "admission.limits.body"), "8MiB");
     assert!(
-        !outcome.security && outcome.says(&["nginx.conf:4: client_max_body_size"]),
+        !outcome.security && outcome.says(&["nginx.conf:3: client_max_body_size", "nginx.conf:4"]),
         "{:#?}",
         outcome.lines
     );
