@@ -85,6 +85,9 @@ fn a_server_that_no_longer_gets_the_host_of_clients_is_told_once() {
         let lines = outcome.differences.iter();
         assert_eq!(lines.filter(|it| it.contains("as Host")).count(), 1);
     }
+    let outcome = front("", "", "proxy_set_header Host gw.example.com;");
+    let set = at(&outcome, "upstreams.remote.search.headers.set");
+    assert_eq!(set, "{Host:gw.example.com}", "{}", outcome.yaml);
     for location in [
         "",
         "proxy_set_header Host gw.example.com;",
