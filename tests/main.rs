@@ -25,6 +25,7 @@ mod connections;
 mod containers;
 mod credentials;
 mod dev_secrets;
+mod doctor;
 mod documentation;
 mod edge;
 mod from_nginx;

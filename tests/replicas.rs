@@ -47,7 +47,7 @@ fn member(gateway: Builder, redis: &Redis, name: &str) -> Builder {
 }
 
 /// Two replicas that have heard of each other.
-async fn two(redis: &Redis) -> (Gateway, Gateway) {
+pub async fn two(redis: &Redis) -> (Gateway, Gateway) {
     both_up(tokio::join!(replica(redis, "one"), replica(redis, "two"))).await
 }
 

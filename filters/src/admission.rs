@@ -642,6 +642,11 @@ impl<C: Clock + Clone> Admission<C> {
         network::any_contains(&self.config.trusted_proxies, peer)
     }
 
+    /// Returns true if an address is one of `admission.internal_cidrs`.
+    pub fn is_internal(&self, client: IpAddr) -> bool {
+        network::any_contains(&self.config.internal_cidrs, client)
+    }
+
     /// Returns true if limits of the configuration count tool calls.
     pub fn limits_tool_calls(&self) -> bool {
         self.limits.count_tool_calls()

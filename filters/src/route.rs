@@ -86,6 +86,7 @@ static ROUTES: &[RouteSpec] = table! {
     Reload    | Explain    | POST    | "/explain"                               | Manager   | None      | Json          | "/explain"
     Reload    | Output     | POST    | "/output"                                | Manager   | None      | Json          | "/output"
     Reload    | Api        | API     | "/operator/{rest}"                       | Internal  | Management | None         | "/operator"
+    Front     | FrontProbe | MCP     | "/mcp/_probe/{rest}"                     | Public    | None      | Any           | "/mcp/_probe"
     Probes    | Health     | GET_HEAD | "/health"                               | Probe     | None      | None          | "/health"
     Probes    | Ready      | GET_HEAD | "/ready"                                | Probe     | None      | None          | "/ready"
     Discovery | WellKnown  | GET_HEAD | "/.well-known/{rest}"                   | Public    | None      | None          | "/.well-known"
@@ -114,6 +115,8 @@ pub enum RouteGroup {
     Ui,
     /// Reading the namespaces again, the principals that may use them, and the state of the gateway for operators.
     Reload,
+    /// Probes of the servers in front of the gateway, at a path that these pass on with the MCP endpoints.
+    Front,
     /// Health checks.
     Probes,
     /// Documents below `/.well-known/`.
@@ -372,7 +375,8 @@ impl RouteSpec {
 
     /// The error bodies that the route's clients read.
     pub fn error_shape(&self) -> ErrorShape {
-        match self.is_mcp() || self.group == RouteGroup::McpInfo {
+        let is_below = matches!(self.group, RouteGroup::McpInfo | RouteGroup::Front);
+        match self.is_mcp() || is_below {
             true => ErrorShape::Mcp,
             false => ErrorShape::Rest,
         }

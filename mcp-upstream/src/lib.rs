@@ -28,6 +28,8 @@ pub mod log_file;
 mod mcp;
 pub mod metrics;
 mod pages;
+pub mod probe;
+pub mod probe_events;
 pub mod profile;
 mod reload;
 pub mod replicas;

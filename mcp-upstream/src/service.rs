@@ -34,6 +34,7 @@ use crate::metrics::UpstreamMetrics;
 use crate::metrics::figures::{self, FigureNotes};
 use crate::metrics::toolman::ToolmanMetrics;
 use crate::pages::Pages;
+use crate::probe::Probes;
 use crate::profile::RestShape;
 use crate::protocol::ProtocolVersion;
 use crate::reload::ReloadControl;
@@ -326,6 +327,7 @@ impl Service {
             ),
             poll_after: parts.sessions.poll_after,
             passing,
+            probes: Probes::new(parts.session_key.clone()),
             suspended: SuspendedCalls::new(parts.session_key, parts.replicas),
             credentials: parts.credentials,
             management: parts.management,
@@ -444,9 +446,11 @@ impl Service {
                 None => rest::not_found(),
             }),
             // There is no OAuth metadata yet, and the edge itself serves the metrics and the page.
-            RouteId::WellKnown | RouteId::Metrics | RouteId::WebPage | RouteId::WebAsset => {
-                at_once(rest::not_found())
-            }
+            RouteId::WellKnown
+            | RouteId::Metrics
+            | RouteId::WebPage
+            | RouteId::WebAsset
+            | RouteId::FrontProbe => at_once(rest::not_found()),
         }
     }
 
@@ -536,6 +540,11 @@ impl Service {
     /// Notifies the clients of this replica about a change that another replica announced.
     pub fn hear(&self, news: &str) {
         self.core.audience.hear(news);
+    }
+
+    /// The nonces for probes of the servers in front of the gateway.
+    pub fn probes(&self) -> &Probes {
+        &self.core.probes
     }
 
     /// The replicas that share the store.

@@ -24,6 +24,7 @@ use crate::upstream::system::Management;
 mod activity;
 mod answer;
 mod diff;
+mod doctor;
 mod folders;
 mod namespaces;
 mod overview;
@@ -82,6 +83,7 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("dashboard", "GET", VIEW),
     ("events", "GET", VIEW),
     ("reload", "POST", Same("reload_core")),
+    ("doctor", "POST", All(&[Effect::ReadsConfiguration])),
     ("namespaces", "GET", VIEW),
     ("namespaces/*", "GET", VIEW),
     ("namespaces/*/tools", "GET", VIEW),
@@ -135,6 +137,7 @@ const PATHS: &[(&str, &str, Does)] = &[
 const COMMAND_PATHS: &[(&str, &str)] = &[
     ("status", "GET"),
     ("reload", "POST"),
+    ("doctor", "POST"),
     ("namespaces/*/output", "GET"),
     ("namespaces/*/output/events", "GET"),
     ("activity", "GET"),
@@ -195,6 +198,7 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
         ("GET", ["dashboard"]) => overview::dashboard(core, caller),
         ("GET", ["events"]) => overview::events(core, caller),
         ("POST", ["reload"]) => tools::reload(core).await,
+        ("POST", ["doctor"]) => doctor::nonces(core, request),
         ("GET", ["namespaces"]) => namespaces::list(core, caller, request),
         ("GET", ["namespaces", name]) => namespaces::one(core, caller, name),
         ("GET", ["namespaces", name, "tools"]) => {

@@ -21,7 +21,7 @@ use crate::config::{Config, ConfigError, Effective, ListenerConfig, NamespaceRul
 use crate::descriptors::Connections;
 use crate::session_store;
 
-mod addresses;
+pub(crate) mod addresses;
 mod issuers;
 mod namespaces;
 mod target;

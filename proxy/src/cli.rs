@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Remove(RemoveArgs),
     /// Make an API key and write the gateway into the configuration of an MCP client
     Connect(ConnectArgs),
+    /// Find what is wrong around the gateway: servers in front, names, clocks, limits, programs, permissions, ports, Redis
+    Doctor(DoctorArgs),
     #[command(flatten)]
     Operator(OperatorCommand),
     /// Turn an nginx in front of MCP servers into a configuration of the gateway, and list what cannot be carried over
@@ -127,6 +129,38 @@ pub(crate) struct GatewayArgs {
     /// Configuration file of the running gateway [default: conf/tooldock.yaml, if there is one]
     #[arg(short = 'c', long = "config", value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// The end of `tooldock doctor --help`.
+const DOCTOR_HELP: &str = "\
+Each finding that is not fine says what to type. The servers in front are probed through the public URL, with nonces that the
+running gateway gives for the token; the token itself is not sent there. Without a running gateway the machine is checked alone.
+
+Exit status:
+  0  nothing is wrong    1  problems, or warnings with --strict    2  wrong usage or configuration
+
+Example:
+  tooldock doctor --public-url https://gw.example.com";
+
+/// `tooldock doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DOCTOR_HELP)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArgs,
+    /// URL by which clients reach the gateway, through the servers in front of it [default: admission.public_url]
+    #[arg(long, value_name = "URL")]
+    pub(crate) public_url: Option<String>,
+    /// Also wait for a stream that is silent for so many seconds, at most 120 [without a number: 65]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "65",
+        value_parser = clap::value_parser!(u8).range(1..=120))]
+    pub(crate) slow: Option<u8>,
+    /// Let warnings fail the command, too
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `tooldock status`.

@@ -10,7 +10,7 @@ use tooldock_process::child::open_files;
 
 /// Minimum of the limit on open files. The gateway does not start with less, as nothing would be left beside the
 /// reserve.
-const LIMIT_MIN: u64 = 128;
+pub(crate) const LIMIT_MIN: u64 = 128;
 
 /// The reserve for workers, logs and management: at least this many descriptors, and of larger limits one part in
 /// [`RESERVE_PART`].
@@ -54,7 +54,12 @@ impl Connections {
         Self::under(configured, open_files::highest())
     }
 
-    fn under(configured: usize, limit: Option<u64>) -> Self {
+    /// The limit on open files; `None` without a limit.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.files.map(|(limit, _)| limit)
+    }
+
+    pub(crate) fn under(configured: usize, limit: Option<u64>) -> Self {
         let Some(limit) = limit else {
             return Self {
                 clients: configured,

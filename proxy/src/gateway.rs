@@ -11,6 +11,7 @@ mod admit;
 mod hand_over;
 mod in_flight;
 mod lasting;
+mod probe;
 mod resource;
 
 use std::path::Path;
@@ -392,6 +393,10 @@ impl ProxyHttp for Gateway {
         };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
+            // Boxed, so that the future of usual answers stays small.
+            RouteId::FrontProbe => Box::pin(self.probed(session, passage, &admitted))
+                .await
+                .map(Some),
             RouteId::WebPage => Ok(Some(web::page(session.req_header()))),
             RouteId::WebAsset => web::asset(session.req_header())
                 .map(Some)

@@ -15,6 +15,7 @@ mod config;
 mod connection;
 mod descriptors;
 mod dev;
+mod doctor;
 mod edge;
 mod explain_cli;
 mod gateway;
@@ -104,6 +105,9 @@ fn main() -> ExitCode {
         Ok(Cli {
             command: Command::Explain(arguments),
         }) => explain_cli::run(arguments),
+        Ok(Cli {
+            command: Command::Doctor(arguments),
+        }) => doctor::run(&arguments),
         Ok(Cli {
             command: Command::Operator(command),
         }) => operator::run(command),

@@ -18,7 +18,7 @@ use crate::EXIT_USAGE;
 use crate::cli::OperatorCommand;
 
 mod call;
-mod client;
+pub(crate) mod client;
 pub(crate) mod gateway;
 mod logs;
 mod mcp;
@@ -74,7 +74,7 @@ impl CommandFailure {
 }
 
 /// Result of a command or of a step of it.
-type Outcome<T = ()> = Result<T, CommandFailure>;
+pub(crate) type Outcome<T = ()> = Result<T, CommandFailure>;
 
 /// Runs a command against the running gateway.
 pub(crate) fn run(command: OperatorCommand) -> ExitCode {

@@ -25,6 +25,8 @@ pub(crate) struct GatewayListener {
     pub(crate) name: Arc<str>,
     /// The configured address, by which a request finds its listener.
     pub(crate) address: ListenAddress,
+    /// True where connections begin with a header of the PROXY protocol.
+    pub(crate) proxy_protocol: bool,
     /// The listener's changes to headers.
     pub(crate) headers: Option<Arc<HeaderEdits>>,
     /// The listener's rules for the filters.
@@ -187,6 +189,7 @@ fn listeners(effective: &Effective) -> Vec<GatewayListener> {
         answers.initialized_wait = effective.config.sessions.initialized_wait;
         GatewayListener {
             name: listener.name.as_str().into(),
+            proxy_protocol: listener.proxy_protocol,
             // Validation has refused changes that cannot be made.
             headers: HeaderEdits::of(&listener.headers)
                 .ok()

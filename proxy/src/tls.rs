@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use tooldock_filters::host::HostPattern;
 use tooldock_filters::{self as filters, ClientCertificate};
 use tooldock_workers::remote::pem_path;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use self::by_name::ByName;
 use self::client::Authorities;
@@ -240,6 +241,44 @@ impl ServedCertificate {
 /// A line of text that names the file at fault.
 pub(crate) fn check_usable(config: &TlsConfig, _: ExpectedNames<'_>) -> Result<(), String> {
     made(config, None).map(drop)
+}
+
+/// The end of a certificate.
+#[derive(Debug, Clone)]
+pub(crate) struct CertificateEnd {
+    /// Seconds since 1970.
+    pub(crate) seconds: i64,
+    /// The time in words, with its zone.
+    pub(crate) shown: String,
+}
+
+impl CertificateEnd {
+    /// The end of a certificate in DER; `None` if that cannot be read.
+    pub(crate) fn of(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let end = certificate.validity().not_after;
+        Some(Self {
+            seconds: end.timestamp(),
+            shown: end.to_string(),
+        })
+    }
+}
+
+/// The files of a listener's certificates with their ends.
+///
+/// # Errors
+///
+/// A line of text that names the file at fault.
+pub(crate) fn ends(config: &TlsConfig) -> Result<Vec<(PathBuf, CertificateEnd)>, String> {
+    made(config, None)?;
+    let files = config.certificates.iter().map(|pair| pair.cert.clone());
+    let with_ends = files.map(|file| {
+        let certificates = certificates_in(&file)?;
+        let end = certificates.first().and_then(|der| CertificateEnd::of(der));
+        let end = end.ok_or_else(|| format!("{}: has no end", file.display()))?;
+        Ok((file, end))
+    });
+    with_ends.collect()
 }
 
 /// The host name in a listener's certificate, as a client may ask for it; `None` if the certificate has none or cannot

@@ -65,6 +65,7 @@ const PROTOCOL: &[&str] = &["version", "jsonrpc", "format", "seal", "bridge"];
 /// Implementations of upstreams are listed apart from the trait.
 const MCP_UPSTREAM: &[&str] = &[
     // Terms of callers, calls and credentials.
+    "probe",
     "profile",
     "caller",
     "scopes",
@@ -101,6 +102,7 @@ const MCP_UPSTREAM: &[&str] = &[
     "error",
     "pages",
     "mcp",
+    "probe_events",
     "legacy",
     "rest",
     "web",
@@ -155,6 +157,7 @@ const PROXY: &[&str] = &[
     "hub",
     "serve",
     "operator",
+    "doctor",
     "version",
     "command_pages",
     "explain_cli",

@@ -55,6 +55,7 @@ fn the_core_serves_its_documented_paths() {
         ("/explain", RouteId::Explain, None, None),
         ("/output", RouteId::Output, None, None),
         ("/operator/status", RouteId::Api, None, None),
+        ("/mcp/_probe/nonce", RouteId::FrontProbe, None, None),
         ("/health", RouteId::Health, None, None),
         ("/ready", RouteId::Ready, None, None),
         (

@@ -38,6 +38,8 @@ const TOOLSET: &[u8] = b"tooldock toolset";
 const FORWARD: &[u8] = b"tooldock forwarded request";
 /// Associated data of a replica's announcements in a data directory.
 const ANNOUNCE: &[u8] = b"tooldock announcement of a replica";
+/// Associated data of nonces for probes of the servers in front of the gateway.
+const PROBE: &[u8] = b"tooldock probe of the front";
 /// Version of the layout of the facts in an id.
 const LAYOUT: u8 = 1;
 const RANDOM_BYTES: usize = 16;
@@ -173,6 +175,20 @@ impl SessionKey {
     /// Opens an announcement from [`SessionKey::seal_announcement`]; `None` if it was changed in any way.
     pub fn open_announcement(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(ANNOUNCE, sealed)
+    }
+
+    /// Seals the nonce of a probe.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`], if the operating system's source fails.
+    pub(crate) fn seal_probe(&self, nonce: &[u8]) -> Result<String, NoRandomness> {
+        self.seal(PROBE, nonce)
+    }
+
+    /// Opens a nonce from [`SessionKey::seal_probe`]; `None` for any other text.
+    pub(crate) fn open_probe(&self, sealed: &str) -> Option<Vec<u8>> {
+        self.unseal(PROBE, sealed)
     }
 
     /// Seals a client's toolset of an aggregate as a handle. The handle is valid for this principal and this namespace alone.

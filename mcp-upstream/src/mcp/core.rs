@@ -14,6 +14,7 @@ use crate::mcp::pass_through::PassThrough;
 use crate::metrics::UpstreamMetrics;
 use crate::metrics::figures::FigureNotes;
 use crate::pages::Pages;
+use crate::probe::Probes;
 use crate::reload::ReloadControl;
 use crate::session::SessionTable;
 use crate::session::config::PollAfter;
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) credentials: Option<Arc<dyn Credentials>>,
     /// Facts about the process for the web UI, if this process serves it.
     pub(crate) web: Option<Arc<WebFacts>>,
+    /// Nonces for probes of the servers in front of the gateway.
+    pub(crate) probes: Probes,
     /// Counts of the last minute's calls, for the web UI.
     pub(crate) figures: FigureNotes,
 }

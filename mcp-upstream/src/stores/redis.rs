@@ -150,6 +150,21 @@ impl RedisStore {
         ping.await
     }
 
+    /// The clock of Redis, as time since 1970.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] when Redis does not answer.
+    pub async fn time(&self) -> Result<Duration, StoreError> {
+        let time = self.link.run(|mut connection| async move {
+            redis::cmd("TIME")
+                .query_async::<(u64, u32)>(&mut connection)
+                .await
+        });
+        let (seconds, micros) = time.await?;
+        Ok(Duration::from_secs(seconds) + Duration::from_micros(micros.into()))
+    }
+
     /// Touches sessions in one round trip. Returns for each session whether it has a record.
     async fn renew(&self, ids: &[SessionId]) -> Result<Vec<bool>, StoreError> {
         let renewed = self.link.run(|connection| {

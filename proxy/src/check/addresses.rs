@@ -22,7 +22,7 @@ use crate::config::{Effective, ListenAddress};
 use crate::sockets;
 
 /// The addresses that cannot be bound.
-pub(super) fn findings(effective: &Effective) -> Vec<Finding> {
+pub(crate) fn findings(effective: &Effective) -> Vec<Finding> {
     let own = listening::addresses(&effective.data_dir);
     let listeners = effective.config.listeners.iter().enumerate();
     let refused = listeners.filter_map(|(index, listener)| {

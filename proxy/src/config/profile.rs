@@ -24,6 +24,7 @@ pub(crate) struct ProfileSpec {
 const CORE: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[
         RouteGroup::Mcp,
+        RouteGroup::Front,
         RouteGroup::Sse,
         RouteGroup::Rest,
         RouteGroup::Reload,
@@ -39,6 +40,7 @@ const CORE: ProfileSpec = ProfileSpec {
 const MANAGER: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[
         RouteGroup::Mcp,
+        RouteGroup::Front,
         RouteGroup::Sse,
         RouteGroup::Probes,
         RouteGroup::Discovery,
@@ -58,7 +60,12 @@ const METRICS: ProfileSpec = ProfileSpec {
 };
 
 const V1_WEB: ProfileSpec = ProfileSpec {
-    routes: RouteGroups::of(&[RouteGroup::Mcp, RouteGroup::Web, RouteGroup::Probes]),
+    routes: RouteGroups::of(&[
+        RouteGroup::Mcp,
+        RouteGroup::Front,
+        RouteGroup::Web,
+        RouteGroup::Probes,
+    ]),
     global: false,
     auth: &[AuthScheme::Bearer, AuthScheme::Basic],
     answers: Profile::web,
@@ -76,6 +83,7 @@ const V1_REST: ProfileSpec = ProfileSpec {
 const V1_MCP: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[
         RouteGroup::Mcp,
+        RouteGroup::Front,
         RouteGroup::McpInfo,
         RouteGroup::Probes,
         RouteGroup::Discovery,
@@ -89,6 +97,7 @@ const V1_MCP: ProfileSpec = ProfileSpec {
 const VAULT: ProfileSpec = ProfileSpec {
     routes: RouteGroups::of(&[
         RouteGroup::Mcp,
+        RouteGroup::Front,
         RouteGroup::Vault,
         RouteGroup::Ui,
         RouteGroup::Probes,

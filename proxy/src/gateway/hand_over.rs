@@ -37,7 +37,11 @@ const WATCH_AFTER: Duration = Duration::from_millis(50);
 
 impl Gateway {
     /// Reads the body; an `Err` is a refusal.
-    async fn body(&self, session: &mut Session, passage: &Passage) -> Result<Body, Rejection> {
+    pub(super) async fn body(
+        &self,
+        session: &mut Session,
+        passage: &Passage,
+    ) -> Result<Body, Rejection> {
         let limits = passage.rules.bodies;
         let session = &mut session.downstream_session;
         let read = async {

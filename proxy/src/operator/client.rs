@@ -25,7 +25,7 @@ const QUICK: Duration = Duration::from_secs(15);
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
 
 /// HTTP client of a running gateway, with the token.
-pub(super) struct GatewayClient {
+pub(crate) struct GatewayClient {
     http: reqwest::Client,
     /// The gateway's URL, without a slash at its end.
     base: String,
@@ -37,7 +37,7 @@ pub(super) type NamedEvent = (String, Value);
 
 impl GatewayClient {
     /// A client of the gateway. Connects at the first request.
-    pub(super) fn new(gateway: RunningGateway) -> Outcome<Self> {
+    pub(crate) fn new(gateway: RunningGateway) -> Outcome<Self> {
         let unusable = |why: String| CommandFailure::Usage(format!("{gateway}: {why}"));
         let at = &gateway.address;
         let mut headers = HeaderMap::new();
@@ -96,12 +96,12 @@ impl GatewayClient {
     }
 
     /// The gateway, for messages.
-    pub(super) fn gateway(&self) -> &RunningGateway {
+    pub(crate) fn gateway(&self) -> &RunningGateway {
         &self.gateway
     }
 
     /// Requests JSON. Segments of the path are encoded. Without a time limit for reloads, which may install packages.
-    pub(super) async fn json(
+    pub(crate) async fn json(
         &self,
         method: Method,
         path: &[&str],
@@ -304,7 +304,7 @@ fn address(host: &str, port: u16) -> Result<SocketAddr, String> {
 }
 
 /// The innermost cause of an error: the outer errors repeat it in more general words.
-pub(super) fn cause(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

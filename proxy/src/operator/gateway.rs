@@ -20,20 +20,20 @@ use crate::tls;
 const TOKEN_VARIABLE: &str = "TOOLDOCK_TOKEN";
 
 /// The gateway that a command asks.
-#[derive(Debug)]
-pub(super) struct RunningGateway {
-    pub(super) address: CoreAddress,
+#[derive(Debug, Clone)]
+pub(crate) struct RunningGateway {
+    pub(crate) address: CoreAddress,
     /// The source of the address, in words.
-    pub(super) found: String,
+    pub(crate) found: String,
     /// The token, if there is one.
-    pub(super) token: Option<FoundToken>,
+    pub(crate) token: Option<FoundToken>,
 }
 
 /// A token, and its source in words.
-#[derive(Debug)]
-pub(super) struct FoundToken {
-    pub(super) secret: Secret,
-    pub(super) source: String,
+#[derive(Debug, Clone)]
+pub(crate) struct FoundToken {
+    pub(crate) secret: Secret,
+    pub(crate) source: String,
 }
 
 impl fmt::Display for RunningGateway {
@@ -48,7 +48,7 @@ impl RunningGateway {
     /// # Errors
     ///
     /// [`CommandFailure::Usage`]: an option, the configuration or a file of a token is wrong.
-    pub(super) fn find(arguments: &GatewayArgs) -> Outcome<Self> {
+    pub(crate) fn find(arguments: &GatewayArgs) -> Outcome<Self> {
         Self::found(arguments).map_err(CommandFailure::Usage)
     }
 

@@ -39,15 +39,24 @@ pub fn addresses(data: &Path) -> BTreeSet<String> {
     noted.into_iter().flatten().collect()
 }
 
+/// The process of the core that runs on a data directory now.
+pub fn process(data: &Path) -> Option<GatewayProcess> {
+    noted(&data.join(FILES[0])).map(|(process, _)| process)
+}
+
 /// The addresses in a file, if the process runs that has noted them.
 fn running(file: &Path) -> Option<Vec<String>> {
+    noted(file).map(|(_, addresses)| addresses)
+}
+
+/// The process and the addresses in a file, if the process runs.
+fn noted(file: &Path) -> Option<(GatewayProcess, Vec<String>)> {
     let text = regular_file::read(file, BYTES_MAX).ok()?;
     let text = String::from_utf8(text).ok()?;
     let mut lines = text.lines();
     let process: GatewayProcess = lines.next()?.parse().ok()?;
-    process
-        .is_running()
-        .then(|| lines.map(str::to_owned).collect())
+    let addresses = lines.map(str::to_owned).collect();
+    process.is_running().then_some((process, addresses))
 }
 
 #[cfg(test)]

@@ -57,6 +57,8 @@ pub enum RouteId {
     WebAsset,
     /// Requests of the page, and of programs like it: everything below `/api/`.
     Api,
+    /// A probe of the servers in front of the gateway, by a nonce that `tooldock doctor` got from it. The edge itself answers.
+    FrontProbe,
 }
 
 impl RouteId {
@@ -86,6 +88,7 @@ impl RouteId {
             Self::WebPage => "page",
             Self::WebAsset => "asset",
             Self::Api => "/api",
+            Self::FrontProbe => "/mcp/_probe",
         }
     }
 }

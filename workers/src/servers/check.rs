@@ -13,6 +13,7 @@ use tooldock_credentials::secrets::Secrets;
 use super::{External, Server, ServerPlace, ServersConfig, resolve};
 use crate::external::{ServersFile, not_startable};
 use crate::manifest::effective_limits;
+use crate::remote::Backend;
 use crate::server_settings::Isolation;
 
 /// Result of checking the external servers of a data directory and a configuration.
@@ -37,6 +38,12 @@ pub struct CheckedServer {
     pub command: String,
     /// Sharing of the server's processes.
     pub isolation: Isolation,
+    /// The backends of a remote server; empty for a stdio server.
+    pub backends: Vec<Backend>,
+    /// True if host names of the backends may resolve to addresses that are not public.
+    pub allow_private: bool,
+    /// The reason why this machine cannot start a stdio server at present; `None` if none is known.
+    pub lacks: Option<String>,
 }
 
 /// A problem that a check found. Holds no value of a variable.
@@ -147,17 +154,29 @@ impl ServerCheck {
                     place,
                     command: backends.collect::<Vec<_>>().join(" "),
                     isolation: server.spec.isolation,
+                    backends: server
+                        .spec
+                        .backends
+                        .iter()
+                        .map(|it| it.backend.clone())
+                        .collect(),
+                    allow_private: server.spec.allow_private,
+                    lacks: None,
                 });
             }
             Ok(Server::Stdio(server)) => {
-                if let Some((key, message)) = not_startable(&server.spec) {
-                    self.warning(at(key), message);
+                let lacks = not_startable(&server.spec);
+                if let Some((key, message)) = &lacks {
+                    self.warning(at(key), message.clone());
                 }
                 self.servers.push(CheckedServer {
                     name: external.name,
                     place,
                     command: server.spec.program.display().to_string(),
                     isolation: server.spec.settings.isolation,
+                    backends: Vec::new(),
+                    allow_private: false,
+                    lacks: lacks.map(|(_, message)| message),
                 });
             }
         }

@@ -1,0 +1,125 @@
+//! Probes of the servers in front of the gateway, by which `tooldock doctor` finds what they do to requests and streams.
+//!
+//! An operator gets nonces from the gateway (`/operator/doctor`) and sends a request with each through the public URL. A nonce
+//! is sealed by the session key, so that each replica of the key takes it; it counts for a minute and, in each process, once.
+//! Without a nonce the path of probes answers as a path that is not there.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::seal::{NoRandomness, SessionKey};
+
+/// Time for which a nonce counts.
+pub const LIFE: Duration = Duration::from_secs(60);
+/// Maximum number of nonces in one answer.
+pub const NONCES_MAX: usize = 32;
+/// Maximum number of nonces that are used within [`LIFE`], in one process.
+const USED_MAX: usize = 256;
+/// Number of random bytes in a nonce.
+const RANDOM_BYTES: usize = 16;
+
+/// The nonces of probes: sealed for operators, and taken once.
+pub struct Probes {
+    key: SessionKey,
+    /// Random parts of the nonces that were taken, with their ends in ms since 1970, the oldest first. Plain data.
+    used: Mutex<VecDeque<(u64, [u8; RANDOM_BYTES])>>,
+}
+
+impl Probes {
+    /// Nonces of a session key.
+    pub(crate) fn new(key: SessionKey) -> Self {
+        Self {
+            key,
+            used: Mutex::default(),
+        }
+    }
+
+    /// Seals a new nonce.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRandomness`], if the operating system's source fails.
+    pub(crate) fn issue(&self) -> Result<String, NoRandomness> {
+        self.issue_at(SystemTime::now())
+    }
+
+    fn issue_at(&self, now: SystemTime) -> Result<String, NoRandomness> {
+        let mut nonce = millis(now + LIFE).to_be_bytes().to_vec();
+        let mut random = [0; RANDOM_BYTES];
+        getrandom::fill(&mut random)?;
+        nonce.extend_from_slice(&random);
+        self.key.seal_probe(&nonce)
+    }
+
+    /// Takes a nonce. Returns false for a text that is none, and for a nonce that was taken before or has ended.
+    pub fn take(&self, nonce: &str) -> bool {
+        self.take_at(nonce, SystemTime::now())
+    }
+
+    fn take_at(&self, nonce: &str, now: SystemTime) -> bool {
+        let Some((ends, random)) = self.opened(nonce) else {
+            return false;
+        };
+        let now = millis(now);
+        // The clock of the replica that sealed it may be ahead, but no nonce counts for longer than twice its life.
+        let latest = now + 2 * LIFE.as_millis() as u64;
+        if ends <= now || ends > latest {
+            return false;
+        }
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|(ends, _)| *ends > now);
+        if used.len() >= USED_MAX || used.iter().any(|(_, other)| *other == random) {
+            return false;
+        }
+        used.push_back((ends, random));
+        true
+    }
+
+    fn opened(&self, nonce: &str) -> Option<(u64, [u8; RANDOM_BYTES])> {
+        let plain = self.key.open_probe(nonce)?;
+        let (ends, random) = plain.split_first_chunk::<8>()?;
+        Some((u64::from_be_bytes(*ends), random.try_into().ok()?))
+    }
+}
+
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probes(key: u8) -> Probes {
+        Probes::new(SessionKey::from_bytes([key; 32]))
+    }
+
+    #[test]
+    fn a_nonce_counts_once_for_a_minute_at_each_replica_of_its_key() {
+        let now = SystemTime::now();
+        let (own, replica, other) = (probes(1), probes(1), probes(2));
+        let nonce = own.issue_at(now).unwrap();
+        assert!(!other.take_at(&nonce, now));
+        assert!(!own.take_at(&nonce, now + LIFE));
+        assert!(!own.take_at(&nonce, now - 2 * LIFE));
+        assert!(own.take_at(&nonce, now));
+        assert!(!own.take_at(&nonce, now));
+        assert!(replica.take_at(&nonce, now));
+        for text in ["", "x", &own.key.seal_state(b"a state").unwrap()] {
+            assert!(!own.take_at(text, now), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_process_takes_a_bounded_number_of_nonces_at_a_time() {
+        let now = SystemTime::now();
+        let probes = probes(1);
+        let take = |now| probes.take_at(&probes.issue_at(now).unwrap(), now);
+        assert!((0..USED_MAX).all(|_| take(now)));
+        assert!(!take(now));
+        assert!(take(now + LIFE));
+        assert_eq!(probes.used.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,33 @@
+//! `/operator/doctor`: nonces by which `tooldock doctor` probes the servers in front of the gateway.
+
+use http::StatusCode;
+use serde_json::json;
+
+use super::answer::{Answer, WebFailure, json_of};
+use super::request::ApiRequest;
+use crate::mcp::Core;
+use crate::probe::{LIFE, NONCES_MAX};
+
+/// Answers with new nonces, and with the replicas that may answer them. `n` in the query is their number.
+pub(super) fn nonces(core: &Core, request: &ApiRequest) -> Answer {
+    let number = match request.parameter("n") {
+        None => 1,
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|number| (1..=NONCES_MAX).contains(number))
+            .ok_or_else(|| {
+                WebFailure::invalid("n", format!("n must be a number from 1 to {NONCES_MAX}"))
+            })?,
+    };
+    let nonces: Result<Vec<_>, _> = (0..number).map(|_| core.probes.issue()).collect();
+    let nonces = nonces.map_err(|error| {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        WebFailure::new(status, "internal_error", error.to_string())
+    })?;
+    json_of(&json!({
+        "nonces": nonces,
+        "valid_seconds": LIFE.as_secs(),
+        "replicas": core.sessions.replicas().state(),
+    }))
+}

@@ -1,0 +1,865 @@
+//! Servers in front of the gateway, probed through its public URL: a reverse proxy, a load balancer, a tunnel.
+//!
+//! Each probe is a request with a nonce of the gateway. The gateway answers with names of the headers that arrived and with the
+//! addresses that it sees, so that the difference is the work of the front. Credentials are not sent: `Authorization` carries a
+//! word that is none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, ORIGIN};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use reqwest::redirect::Policy;
+use reqwest::{RequestBuilder, Response, Url};
+use rustls::pki_types::ServerName;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tooldock_upstream::probe_events::PAUSE;
+
+use super::certificates::ending;
+use super::{Finding, Issued, KnownReplicas};
+use crate::operator::client::cause;
+use crate::serve::CoreTrust;
+use crate::tls::CertificateEnd;
+
+/// Time limit of a probe without a stream.
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum size of an answer that is read, in bytes.
+const ANSWER_MAX: usize = 64 * 1024;
+/// Size of the body that has to pass, in bytes, unless the gateway takes less: more than the default of nginx.
+const BODY: usize = 1_500_000;
+/// Number of requests that tell which gateways stand behind the front.
+const SPREAD: usize = 8;
+/// Number of streams that have to arrive at once before the front is said to buffer. A busy machine delays one.
+const STREAMS: usize = 3;
+/// An address that no client has (RFC 5737).
+const NO_CLIENT: &str = "192.0.2.77";
+const MIB: usize = 1024 * 1024;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// Headers that clients send: name, value in a probe, loss without which clients cannot work, and the reason to have it.
+const HEADERS: [(&str, &str, bool, &str); 6] = [
+    (
+        "authorization",
+        "Bearer probe",
+        true,
+        "credentials of clients",
+    ),
+    ("mcp-session-id", "probe", true, "sessions"),
+    (
+        "mcp-protocol-version",
+        "2025-11-25",
+        true,
+        "the version of the protocol",
+    ),
+    ("last-event-id", "probe", true, "resumed streams"),
+    (
+        "x-namespace",
+        "probe",
+        false,
+        "namespaces of clients that name none in the path",
+    ),
+    (
+        "traceparent",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00",
+        false,
+        "traces",
+    ),
+];
+
+/// The URL by which clients reach the gateway: an origin, and perhaps the prefix of its paths.
+#[derive(Debug, Clone)]
+pub(super) struct PublicAddress {
+    /// The URL without a slash at its end.
+    base: String,
+    host: String,
+    port: u16,
+    tls: bool,
+    /// Host and port as requests have them.
+    authority: String,
+}
+
+impl fmt::Display for PublicAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.base)
+    }
+}
+
+impl PublicAddress {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    ///
+    /// The reason why no client could use it. It repeats nothing of a login.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        const WANTED: &str = "expected https://HOST, perhaps with a port and the prefix of a path";
+        let url: Url = text.parse().map_err(|_| WANTED.to_owned())?;
+        let is_plain = matches!(url.scheme(), "http" | "https")
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none();
+        let (Some(host), Some(port), true) =
+            (url.host_str(), url.port_or_known_default(), is_plain)
+        else {
+            return Err(WANTED.to_owned());
+        };
+        let authority = match url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        };
+        let path = url.path().trim_end_matches('/');
+        Ok(Self {
+            base: format!("{}://{authority}{path}", url.scheme()),
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port,
+            tls: url.scheme() == "https",
+            authority,
+        })
+    }
+
+    /// The origin, without the prefix of paths.
+    pub(super) fn origin(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.authority)
+    }
+}
+
+/// The gateway's answer to a probe.
+#[derive(Debug, Deserialize)]
+struct Facts {
+    http: String,
+    host: Option<String>,
+    headers: BTreeSet<String>,
+    forwarded_for: Vec<String>,
+    peer: String,
+    peer_is_trusted: bool,
+    client: String,
+    client_is_internal: bool,
+    /// True if a header of the PROXY protocol has named the client.
+    proxy_protocol: bool,
+    address: Option<String>,
+    replica: Option<String>,
+    body_max: usize,
+    /// The address that this command was connected to.
+    #[serde(skip)]
+    connected: Option<SocketAddr>,
+    /// True if the answer's header with the session came back.
+    #[serde(skip)]
+    names_session: bool,
+}
+
+impl Facts {
+    /// Returns true if no other server has taken the connection.
+    fn is_direct(&self) -> bool {
+        let connected = self.connected.map(|it| it.to_string());
+        connected.is_some() && connected == self.address
+    }
+}
+
+/// Reason why a probe brought no facts.
+enum Failure {
+    /// An answer of another server, or of the gateway's edge.
+    Answered {
+        status: StatusCode,
+        /// The code of an error of a gateway.
+        code: Option<String>,
+        message: String,
+        location: Option<String>,
+    },
+    /// No answer, in words.
+    Silent(String),
+}
+
+/// Probes of one public URL.
+pub(super) struct Front<'a> {
+    public: &'a PublicAddress,
+    nonces: Mutex<Vec<String>>,
+    replicas: Option<KnownReplicas>,
+    trust: CoreTrust,
+}
+
+impl<'a> Front<'a> {
+    /// Probes with the nonces of the gateway. `ca` has certificates that vouch for the front, in place of the system's.
+    ///
+    /// # Errors
+    ///
+    /// A line that names the file.
+    pub(super) fn new(
+        public: &'a PublicAddress,
+        issued: Issued,
+        ca: Option<&Path>,
+    ) -> Result<Self, String> {
+        let trust = match ca {
+            Some(file) => CoreTrust::of_file(file).map_err(|why| format!("--ca: {why}"))?,
+            None => CoreTrust::System,
+        };
+        Ok(Self {
+            public,
+            nonces: Mutex::new(issued.nonces),
+            replicas: issued.replicas,
+            trust,
+        })
+    }
+
+    /// Runs all probes. With `slow`, a stream that is silent for that time is waited for, too.
+    pub(super) async fn check(&self, slow: Option<Duration>) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let trust = match self.connected(&mut findings).await {
+            Some(trust) => trust,
+            None => return findings,
+        };
+        let client = match client(&trust) {
+            Ok(client) => client,
+            Err(why) => {
+                findings.push(Finding::skipped("front", format!("not probed: {why}")));
+                return findings;
+            }
+        };
+        let probes = Probes {
+            front: self,
+            client,
+        };
+        let facts = match probes.first().await {
+            Ok(facts) => facts,
+            Err(failure) => {
+                findings.push(self.unreached(failure));
+                return findings;
+            }
+        };
+        let way = match facts.is_direct() {
+            true => "without a server in front",
+            false => "through a server in front",
+        };
+        let said = format!("{} reaches this gateway, {way}", self.public);
+        findings.push(Finding::ok("front", said));
+        findings.extend(self.headers(&facts));
+        let slow = async {
+            match slow {
+                Some(silence) => probes.silent(silence).await,
+                None => Vec::new(),
+            }
+        };
+        let (clients, streams, body, delete, origin, spread, slow) = tokio::join!(
+            probes.clients(&facts),
+            probes.streams(),
+            probes.body(facts.body_max),
+            probes.delete(),
+            probes.origin(),
+            probes.spread(),
+            slow,
+        );
+        for found in [clients, streams, body, delete, origin, spread, slow] {
+            findings.extend(found);
+        }
+        findings
+    }
+
+    /// Connects once, and looks at the certificate. Returns the trust for the probes; `None` where nothing can be reached.
+    async fn connected(&self, findings: &mut Vec<Finding>) -> Option<CoreTrust> {
+        let PublicAddress {
+            host, port, tls, ..
+        } = self.public;
+        let looked_up = tokio::net::lookup_host((host.as_str(), *port));
+        let addresses: Vec<_> = match timeout(PROBE_LIMIT, looked_up).await {
+            Ok(Ok(found)) => found.collect(),
+            Ok(Err(error)) => {
+                let said = format!("{host} has no address: {error}");
+                findings.push(Finding::problem(
+                    "front",
+                    said,
+                    format!("getent ahosts {host}"),
+                ));
+                return None;
+            }
+            Err(_) => {
+                let said = format!("the look-up of {host} takes too long");
+                findings.push(Finding::problem("front", said, "cat /etc/resolv.conf"));
+                return None;
+            }
+        };
+        let stream = match timeout(PROBE_LIMIT, TcpStream::connect(&addresses[..])).await {
+            Ok(Ok(stream)) => stream,
+            failed => {
+                let why = match failed {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => "no answer in time".to_owned(),
+                };
+                let said = format!("nothing answers at {}: {why}", self.public);
+                findings.push(Finding::problem(
+                    "front",
+                    said,
+                    format!("curl -v {}/health", self.public),
+                ));
+                return None;
+            }
+        };
+        if !tls {
+            return Some(CoreTrust::Any);
+        }
+        match timeout(PROBE_LIMIT, certificate(stream, host, &self.trust)).await {
+            Ok(Ok(Some(end))) => {
+                let subject = format!("the certificate of {host}");
+                findings.push(ending("front", &subject, &end));
+                Some(self.trust.clone())
+            }
+            Ok(Ok(None)) => Some(self.trust.clone()),
+            failed => {
+                let why = match failed {
+                    Ok(Err(why)) => why,
+                    _ => "no answer in time".to_owned(),
+                };
+                let lower = why.to_lowercase();
+                let remedy = if lower.contains("unknownissuer") || lower.contains("unknown issuer")
+                {
+                    "nginx: ssl_certificate FULL_CHAIN.pem;   # or, for an authority of your own: tooldock doctor --ca FILE"
+                } else if lower.contains("expired") {
+                    "sudo certbot renew && sudo nginx -s reload"
+                } else {
+                    "nginx: ssl_certificate FILE;   # a certificate for this name"
+                };
+                let said = format!("clients refuse the certificate of {host}: {why}");
+                findings.push(Finding::problem("front", said, remedy));
+                // The other probes send no secret, so they go on.
+                Some(CoreTrust::Any)
+            }
+        }
+    }
+
+    /// The finding about a first probe that did not reach the gateway.
+    fn unreached(&self, failure: Failure) -> Finding {
+        let public = self.public;
+        let (status, code, message, location) = match failure {
+            Failure::Silent(why) => {
+                let said = format!("{public} gives no answer: {why}");
+                return Finding::problem("front", said, format!("curl -v {public}/health"));
+            }
+            Failure::Answered {
+                status,
+                code,
+                message,
+                location,
+            } => (status, code, message, location),
+        };
+        let pass = "nginx: location / { proxy_pass http://ADDRESS OF THE GATEWAY; }";
+        let problem = |said, remedy: &str| Finding::problem("front", said, remedy);
+        match (status, code.as_deref()) {
+            (_, Some("host_not_allowed" | "misdirected_request")) => problem(
+                format!("the gateway refuses what the front sends as Host: {message}"),
+                "nginx: proxy_set_header Host $host;",
+            ),
+            (_, Some("not_found")) => problem(
+                format!(
+                    "{public} leads to another gateway, or to a replica with another SESSION_KEY"
+                ),
+                pass,
+            ),
+            (_, Some(code)) => problem(
+                format!(
+                    "the gateway refuses the requests of the front ({status}, {code}): {message}"
+                ),
+                "tooldock check",
+            ),
+            (
+                StatusCode::BAD_GATEWAY
+                | StatusCode::SERVICE_UNAVAILABLE
+                | StatusCode::GATEWAY_TIMEOUT,
+                None,
+            ) => problem(
+                format!("the front does not reach the gateway: it answers {status}"),
+                pass,
+            ),
+            (
+                StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
+                | StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+                None,
+            ) => problem(
+                format!("the front lets requests to {public}/mcp not pass: it answers {status}"),
+                "nginx: auth_basic off;",
+            ),
+            (status, None) if status.is_redirection() => {
+                let to = location.unwrap_or_default();
+                problem(
+                    format!("{public} redirects to {to}, which clients do not follow"),
+                    "admission: { public_url: THE URL THAT DOES NOT REDIRECT }",
+                )
+            }
+            (status, None) => problem(
+                format!("{public} leads to another server, which answers {status}"),
+                pass,
+            ),
+        }
+    }
+
+    /// Findings about headers that the front loses, and about its version of HTTP.
+    fn headers(&self, facts: &Facts) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (name, _, is_needed, reason) in HEADERS {
+            if facts.headers.contains(name) {
+                continue;
+            }
+            let said = format!("the front removes the header {name}, which {reason} need");
+            let variable = name.replace('-', "_");
+            let line = format!("nginx: proxy_set_header {name} $http_{variable};");
+            findings.push(match is_needed {
+                true => Finding::problem("front", said, line),
+                false => Finding::warning("front", said, line),
+            });
+        }
+        if findings.is_empty() {
+            findings.push(Finding::ok("front", "the headers of clients arrive"));
+        }
+        if !facts.names_session {
+            findings.push(Finding::problem(
+                "front",
+                "the front removes the header mcp-session-id from answers, so that clients get no session",
+                "nginx: proxy_pass_header Mcp-Session-Id;",
+            ));
+        }
+        let host = facts.host.as_deref().unwrap_or_default();
+        let sent = &self.public.host;
+        if !bare(host).eq_ignore_ascii_case(sent) {
+            findings.push(Finding::warning(
+                "front",
+                format!("the gateway gets the Host {host}, and not {sent}"),
+                "nginx: proxy_set_header Host $host;",
+            ));
+        }
+        if facts.http == "1.0" {
+            findings.push(Finding::warning(
+                "front",
+                "the front speaks HTTP/1.0 to the gateway: a connection for each request",
+                "nginx: proxy_http_version 1.1; proxy_set_header Connection \"\";",
+            ));
+        }
+        findings
+    }
+
+    fn nonce(&self) -> Option<String> {
+        let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        nonces.pop()
+    }
+}
+
+/// Probes over one HTTP client.
+struct Probes<'a> {
+    front: &'a Front<'a>,
+    client: reqwest::Client,
+}
+
+impl Probes<'_> {
+    /// A request with a nonce; `None` once all are used.
+    fn request(&self, method: Method, query: &str) -> Option<RequestBuilder> {
+        let nonce = self.front.nonce()?;
+        let url = format!("{}/mcp/_probe/{nonce}{query}", self.front.public);
+        Some(self.client.request(method, url))
+    }
+
+    /// Sends a probe that is answered with facts.
+    async fn facts(&self, request: Option<RequestBuilder>) -> Result<Facts, Failure> {
+        let request = request.ok_or_else(|| Failure::Silent("no nonce is left".to_owned()))?;
+        let answered = async {
+            let response = request
+                .send()
+                .await
+                .map_err(|error| Failure::Silent(cause(&error)))?;
+            read(response).await
+        };
+        let answered = timeout(PROBE_LIMIT, answered).await;
+        answered.unwrap_or_else(|_| Err(Failure::Silent("no answer in time".to_owned())))
+    }
+
+    /// The probe that tells if the gateway is reached, with the headers of clients.
+    async fn first(&self) -> Result<Facts, Failure> {
+        let request = self.request(Method::GET, "").map(|mut request| {
+            for (name, value, ..) in HEADERS {
+                request = request.header(name, value);
+            }
+            request.header(ACCEPT, "application/json, text/event-stream")
+        });
+        self.facts(request).await
+    }
+
+    /// The address that the gateway takes for the client's.
+    async fn clients(&self, facts: &Facts) -> Vec<Finding> {
+        if facts.is_direct() {
+            return Vec::new();
+        }
+        let Facts { peer, client, .. } = facts;
+        let internal = match facts.client_is_internal {
+            true => {
+                ", which is one of admission.internal_cidrs: all of them count as operators' machines"
+            }
+            false => ": limits and logs know no clients",
+        };
+        let trust = match peer.as_str() {
+            "unix" => "unix".to_owned(),
+            address if address.contains(':') => format!("{address}/128"),
+            address => format!("{address}/32"),
+        };
+        let trust = format!("admission: {{ trusted_proxies: [\"{trust}\"] }}");
+        let weighed = |said: String, remedy: String| match facts.client_is_internal {
+            true => Finding::problem("front", said, remedy),
+            false => Finding::warning("front", said, remedy),
+        };
+        if facts.peer_is_trusted {
+            let request = self.request(Method::GET, "");
+            let request = request.map(|request| request.header("x-forwarded-for", NO_CLIENT));
+            let lied = self.facts(request).await;
+            let last = lied.ok().and_then(|it| it.forwarded_for.last().cloned());
+            if last.as_deref() == Some(NO_CLIENT) {
+                return vec![Finding::problem(
+                    "front",
+                    "the front passes on X-Forwarded-For as clients send it: each client can choose its address",
+                    "nginx: proxy_set_header X-Forwarded-For $remote_addr;",
+                )];
+            }
+        }
+        if facts.proxy_protocol && facts.forwarded_for.is_empty() {
+            let said =
+                format!("the gateway knows clients by the PROXY protocol: this one is {client}");
+            return vec![Finding::ok("front", said)];
+        }
+        if facts.forwarded_for.is_empty() {
+            let said = format!("all clients of the front have the address {peer}{internal}");
+            let line = "nginx: proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;";
+            return vec![weighed(said, line.to_owned())];
+        }
+        if !facts.peer_is_trusted {
+            let said = format!(
+                "X-Forwarded-For does not count, so all clients of the front have its address {peer}{internal}"
+            );
+            return vec![weighed(said, trust)];
+        }
+        let said = format!("the gateway knows clients by X-Forwarded-For: this one is {client}");
+        vec![Finding::ok("front", said)]
+    }
+
+    /// Streams whose events arrive all at once.
+    async fn streams(&self) -> Vec<Finding> {
+        for _ in 0..STREAMS {
+            let times = match self.events("", PROBE_LIMIT).await {
+                Ok(times) => times,
+                Err(why) => {
+                    return vec![Finding::problem(
+                        "front",
+                        format!("streams of events break off: {why}"),
+                        "nginx: proxy_buffering off; proxy_read_timeout 1h;",
+                    )];
+                }
+            };
+            let (Some(first), Some(last)) = (times.first(), times.last()) else {
+                continue;
+            };
+            if *last - *first >= PAUSE {
+                return vec![Finding::ok("front", "streams arrive event by event")];
+            }
+        }
+        vec![Finding::problem(
+            "front",
+            "the front buffers: the events of a stream arrive all at once, at its end",
+            "nginx: proxy_buffering off; gzip off;",
+        )]
+    }
+
+    /// A stream that is silent for a while.
+    async fn silent(&self, silence: Duration) -> Vec<Finding> {
+        let began = Instant::now();
+        let query = format!("?silence={}", silence.as_secs());
+        let heard = self.events(&query, silence + PROBE_LIMIT).await;
+        let seconds = silence.as_secs();
+        match heard {
+            Ok(times) if times.len() == 2 => {
+                let said = format!("a stream that is silent for {seconds} s stays open");
+                vec![Finding::ok("front", said)]
+            }
+            _ => {
+                let after = began.elapsed().as_secs();
+                vec![Finding::warning(
+                    "front",
+                    format!(
+                        "the front ends a stream that is silent for {seconds} s after {after} s: answers of slow calls are lost"
+                    ),
+                    "nginx: proxy_read_timeout 1h;",
+                )]
+            }
+        }
+    }
+
+    /// The times at which the events of a stream arrive, from its request on.
+    async fn events(&self, query: &str, limit: Duration) -> Result<Vec<Duration>, String> {
+        let request = self.request(Method::GET, query);
+        let request = request.ok_or("no nonce is left")?;
+        let request = request.header(ACCEPT, "text/event-stream");
+        let began = Instant::now();
+        let mut times = Vec::new();
+        let read = async {
+            let mut response = request.send().await.map_err(|error| cause(&error))?;
+            let status = response.status();
+            if status != StatusCode::OK {
+                return Err(format!("the answer is {status}"));
+            }
+            let mut bytes = 0;
+            while let Some(piece) = response.chunk().await.map_err(|error| cause(&error))? {
+                bytes += piece.len();
+                if bytes > ANSWER_MAX {
+                    return Err("more than was sent arrives".to_owned());
+                }
+                let events = String::from_utf8_lossy(&piece).matches("data:").count();
+                times.extend(std::iter::repeat_n(began.elapsed(), events));
+            }
+            Ok(())
+        };
+        match timeout(limit, read).await {
+            Ok(Ok(())) => Ok(times),
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err("it does not end in time".to_owned()),
+        }
+    }
+
+    /// A body of the size that the gateway takes.
+    async fn body(&self, max: usize) -> Vec<Finding> {
+        let size = BODY.min(max);
+        let request = self.request(Method::POST, "");
+        let request = request.map(|request| {
+            let body = vec![b' '; size];
+            request.header(CONTENT_TYPE, "application/json").body(body)
+        });
+        let why = match self.facts(request).await {
+            Ok(_) => {
+                let said = format!("bodies of {size} bytes pass");
+                return vec![Finding::ok("front", said)];
+            }
+            Err(Failure::Answered { status, .. }) => format!("the answer is {status}"),
+            // A server that refuses a body may close the connection before its answer is read.
+            Err(Failure::Silent(why)) => why,
+        };
+        vec![Finding::problem(
+            "front",
+            format!(
+                "a body of {size} bytes does not pass the front ({why}), and the gateway takes {max}"
+            ),
+            format!("nginx: client_max_body_size {}m;", max.div_ceil(MIB)),
+        )]
+    }
+
+    /// `DELETE`, by which clients end sessions.
+    async fn delete(&self) -> Vec<Finding> {
+        match self.facts(self.request(Method::DELETE, "")).await {
+            Ok(_) => Vec::new(),
+            Err(failure) => {
+                let why = match failure {
+                    Failure::Answered { status, .. } => format!("it answers {status}"),
+                    Failure::Silent(why) => why,
+                };
+                vec![Finding::problem(
+                    "front",
+                    format!(
+                        "DELETE does not pass the front, so that clients cannot end sessions: {why}"
+                    ),
+                    "nginx: limit_except GET POST DELETE OPTIONS { deny all; }",
+                )]
+            }
+        }
+    }
+
+    /// `Origin`, by which the gateway judges pages.
+    async fn origin(&self) -> Vec<Finding> {
+        let origin = self.front.public.origin();
+        let request = self.request(Method::GET, "");
+        let request = request.map(|request| request.header(ORIGIN, origin));
+        match self.facts(request).await {
+            // Without it a page of any origin counts as no page.
+            Ok(facts) if !facts.headers.contains("origin") => vec![Finding::problem(
+                "front",
+                "the front removes the header origin, by which the gateway refuses pages of others",
+                "nginx: proxy_set_header Origin $http_origin;",
+            )],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The gateways behind the front: requests of one session, each on a connection of its own.
+    async fn spread(&self) -> Vec<Finding> {
+        let asked = (0..SPREAD).map(|_| {
+            let request = self.request(Method::GET, "");
+            self.facts(request.map(|it| it.header(SESSION, "probe")))
+        });
+        let answers = join_all(asked).await;
+        let strangers = answers.iter().filter(|it| it.is_err()).count();
+        let mut replicas: BTreeMap<String, usize> = BTreeMap::new();
+        for facts in answers.into_iter().flatten() {
+            *replicas
+                .entry(facts.replica.unwrap_or_default())
+                .or_default() += 1;
+        }
+        let mut findings = Vec::new();
+        if strangers > 0 {
+            findings.push(Finding::problem(
+                "front",
+                format!(
+                    "{strangers} of {SPREAD} requests did not reach this gateway or a replica of it: another server, or one \
+                     with another SESSION_KEY, stands behind the front as well"
+                ),
+                "nginx: upstream gateways { server ADDRESS OF EACH REPLICA; }",
+            ));
+        }
+        let others = self.front.replicas.as_ref().map(|it| &it.others);
+        let names: Vec<_> = replicas.keys().map(String::as_str).collect();
+        let names = names.join(", ");
+        match others {
+            Some(others) if !others.is_empty() && replicas.len() > 1 => {
+                let unreachable = others.iter().find_map(|it| it.problem.as_deref());
+                findings.push(match unreachable {
+                    None => Finding::ok(
+                        "front",
+                        format!("requests of a session go to {names}, which forward them to the session's replica"),
+                    ),
+                    Some(why) => Finding::problem(
+                        "front",
+                        format!("requests of a session go to {names}, and a replica cannot be reached by the others: {why}"),
+                        "nginx: hash $http_mcp_session_id consistent;",
+                    ),
+                });
+            }
+            Some(others) if !others.is_empty() => {
+                let said = format!("requests of a session go to one replica, {names}");
+                findings.push(Finding::ok("front", said));
+            }
+            _ => {}
+        }
+        findings
+    }
+}
+
+/// The HTTP client of the probes: a new connection for each, without proxies of the environment and redirects.
+fn client(trust: &CoreTrust) -> Result<reqwest::Client, String> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(Policy::none())
+        .http1_only()
+        .pool_max_idle_per_host(0)
+        .connect_timeout(PROBE_LIMIT)
+        .tls_backend_preconfigured(trust.client()?)
+        .build()
+        .map_err(|error| cause(&error))
+}
+
+/// Shakes hands. Returns the end of the certificate, where it can be read.
+async fn certificate(
+    stream: TcpStream,
+    host: &str,
+    trust: &CoreTrust,
+) -> Result<Option<CertificateEnd>, String> {
+    let connector = TlsConnector::from(Arc::new(trust.client()?));
+    let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+    let connected = connector.connect(name, stream).await;
+    let connected = connected.map_err(|error| error.to_string())?;
+    let shown = connected.get_ref().1.peer_certificates();
+    Ok(shown
+        .and_then(<[_]>::first)
+        .and_then(|der| CertificateEnd::of(der)))
+}
+
+/// Reads the answer to a probe.
+async fn read(mut response: Response) -> Result<Facts, Failure> {
+    let status = response.status();
+    let text = |name: HeaderName| {
+        let value = response.headers().get(name);
+        value.and_then(|it: &HeaderValue| it.to_str().ok().map(str::to_owned))
+    };
+    let location = text(LOCATION);
+    let names_session = text(SESSION).is_some();
+    let connected = response.remote_addr();
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(piece)) => body.extend_from_slice(&piece),
+            Ok(None) => break,
+            Err(error) => return Err(Failure::Silent(cause(&error))),
+        }
+        if body.len() > ANSWER_MAX {
+            break;
+        }
+    }
+    let value: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if status == StatusCode::OK
+        && value["probe"] == true
+        && let Ok(facts) = serde_json::from_value::<Facts>(value.clone())
+    {
+        return Ok(Facts {
+            connected,
+            names_session,
+            ..facts
+        });
+    }
+    let error = &value["error"];
+    let told = |text: &Value| text.as_str().map(str::to_owned);
+    Err(Failure::Answered {
+        status,
+        code: told(&error["code"]).or_else(|| told(&error["data"]["code"])),
+        message: told(&error["message"])
+            .or(told(&value["detail"]))
+            .unwrap_or_default(),
+        location,
+    })
+}
+
+/// A value of `Host` without its port.
+fn bare(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => {
+            name.trim_matches(['[', ']'])
+        }
+        _ => host.trim_matches(['[', ']']),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_public_url_is_an_origin_with_a_prefix_and_no_login() {
+        let read = |text: &str| PublicAddress::read(text).map(|it| (it.to_string(), it.port));
+        for (text, base, port) in [
+            ("https://gw.example", "https://gw.example", 443),
+            ("https://GW.example:8443/", "https://gw.example:8443", 8443),
+            ("http://gw.example/tools/", "http://gw.example/tools", 80),
+            ("http://[::1]:8000", "http://[::1]:8000", 8000),
+        ] {
+            assert_eq!(read(text), Ok((base.to_owned(), port)), "{text}");
+        }
+        for wrong in [
+            "gw.example",
+            "ftp://gw.example",
+            "https://user:hunter2@gw.example",
+            "https://gw.example?a=b",
+        ] {
+            let error = read(wrong).unwrap_err();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_port_of_a_host_does_not_count() {
+        for (host, name) in [
+            ("gw.example", "gw.example"),
+            ("gw.example:8000", "gw.example"),
+            ("[::1]:8000", "::1"),
+            ("[::1]", "::1"),
+        ] {
+            assert_eq!(bare(host), name);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The Redis of `sessions.store`: reached with its password, of version 7 or later, a primary, and fast enough.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tooldock_upstream::session::config::StoreConfig;
+use tooldock_upstream::stores::redis::{RedisStore, RedisUrl};
+
+use super::Finding;
+use crate::config::Effective;
+
+const CHECK: &str = "redis";
+/// Time that an answer may take before operations of sessions may fail.
+const ANSWER_MAX: Duration = Duration::from_millis(25);
+/// Number of answers that are measured; the fastest counts.
+const ANSWERS: usize = 5;
+
+/// Connects as the gateway does.
+pub(super) async fn check(effective: &Effective) -> Vec<Finding> {
+    let StoreConfig::Redis(url) = &effective.config.sessions.store else {
+        let said = "sessions.store is no Redis";
+        return vec![Finding::skipped(CHECK, said)];
+    };
+    let shown = url.masked();
+    let problem = |why: String| {
+        let said = format!("sessions.store: {why}");
+        vec![Finding::problem(
+            CHECK,
+            said,
+            format!("redis-cli -u '{shown}' ping"),
+        )]
+    };
+    let parsed: RedisUrl = match url.expose().parse() {
+        Ok(url) => url,
+        Err(error) => return problem(format!("{error}")),
+    };
+    let sessions = &effective.config.sessions;
+    let prefix = &sessions.store_prefix;
+    let connected = RedisStore::connect(&parsed, prefix, sessions.ttl, &sessions.event_log).await;
+    let store = match connected {
+        Ok(store) => store,
+        Err(error) => return problem(error.to_string()),
+    };
+    let mut fastest = None;
+    for _ in 0..ANSWERS {
+        let began = Instant::now();
+        if let Err(error) = store.ping().await {
+            return problem(error.to_string());
+        }
+        let took = began.elapsed();
+        fastest = Some(fastest.map_or(took, |it: Duration| it.min(took)));
+    }
+    let took = fastest.unwrap_or_default();
+    let millis = took.as_secs_f64() * 1000.0;
+    vec![match took > ANSWER_MAX {
+        true => Finding::warning(
+            CHECK,
+            format!(
+                "Redis answers after {millis:.1} ms at best, and an operation may take 50 ms: run it nearer"
+            ),
+            format!("redis-cli -u '{shown}' --latency"),
+        ),
+        false => Finding::ok(
+            CHECK,
+            format!("Redis is a primary of version 7 or later, and answers after {millis:.1} ms"),
+        ),
+    }]
+}
+
+/// A store for the clock of Redis; `None` where sessions are in no Redis.
+pub(super) fn store_of(effective: &Effective) -> Option<Result<RedisStore, String>> {
+    let StoreConfig::Redis(url) = &effective.config.sessions.store else {
+        return None;
+    };
+    let made = url
+        .expose()
+        .parse::<RedisUrl>()
+        .map_err(|it| it.to_string());
+    let sessions = &effective.config.sessions;
+    Some(made.and_then(|url| {
+        let prefix = &sessions.store_prefix;
+        let store = RedisStore::unconnected(&url, prefix, sessions.ttl, &sessions.event_log);
+        store.map_err(|error| error.to_string())
+    }))
+}
