@@ -549,3 +549,68 @@ fn a_broken_file_of_a_client_is_left_and_costs_no_key() {
     );
     assert!(!Path::new(&machine.path("data/keys.json")).exists());
 }
+
+#[test]
+fn connect_takes_no_public_url_of_the_current_folder_unasked_and_keeps_a_backup_of_the_user() {
+    let machine = Machine::new();
+    let conf = "admission: { public_url: 'https://gw.example' }";
+    machine.write("conf/tooldock.yaml", conf);
+    machine.write(".cursor/mcp.json", "{}\n");
+    machine.write(".cursor/mcp.json.bak", "of the user\n");
+    let ran = machine.run(&["connect", "cursor", "files"]);
+    assert_eq!(ran.status, Some(2), "{}", ran.told);
+    assert!(
+        ran.told
+            .contains("-c conf/tooldock.yaml or --url https://gw.example"),
+        "{}",
+        ran.told
+    );
+    assert!(!machine.path("data/keys.json").exists());
+    machine
+        .run(&["connect", "cursor", "files", "-c", "conf/tooldock.yaml"])
+        .ok();
+    let text = machine.text(".cursor/mcp.json");
+    assert!(text.contains("https://gw.example/mcp/files"), "{text}");
+    assert_eq!(machine.text(".cursor/mcp.json.bak"), "of the user\n");
+    assert_eq!(machine.text(".cursor/mcp.json.bak.2"), "{}\n");
+    // An address of this machine needs no word.
+    let conf = "admission: { public_url: 'http://localhost:8000' }";
+    machine.write("conf/tooldock.yaml", conf);
+    machine
+        .run(&["connect", "cursor", "files", "--replace"])
+        .ok();
+}
+
+#[test]
+fn a_preview_cannot_drive_the_terminal() {
+    let machine = Machine::new();
+    let evil = "x\u{202e}y\u{2066}z";
+    let servers = json!({"mcpServers": {"a": {"command": evil}}});
+    machine.write("mcp.json", &servers.to_string());
+    let ran = machine.run(&["import", "mcp.json", "--dry-run"]).ok();
+    assert!(ran.out.contains("x\\u{202e}y\\u{2066}z"), "{}", ran.out);
+    assert!(!ran.out.contains(['\u{202e}', '\u{2066}']), "{}", ran.out);
+}
+
+#[test]
+fn thousands_of_servers_are_placed_at_once_and_none_twice() {
+    const SERVERS: usize = 2_000;
+    let machine = Machine::new();
+    let server = |index: usize| {
+        let url = format!("https://s{index}.example/mcp");
+        (format!("s{index}"), json!({"url": url}))
+    };
+    let servers: serde_json::Map<_, _> = (0..SERVERS).map(server).collect();
+    let file = json!({"mcpServers": servers});
+    machine.write("mcp.json", &file.to_string());
+    machine.write("conf/tooldock.yaml", "# mine\ndata_dir: data\n");
+    machine.run(&["import", "mcp.json"]).ok();
+    let text = machine.text("conf/tooldock.yaml");
+    assert!(text.starts_with("# mine\n"), "the comment is lost");
+    let written = machine.yaml("conf/tooldock.yaml");
+    let remote = written["upstreams"]["remote"].as_object().unwrap();
+    assert_eq!(remote.len(), SERVERS);
+    let again = machine.run(&["import", "mcp.json"]).ok();
+    assert!(again.out.contains("nothing to import"), "{}", again.out);
+    assert_eq!(machine.text("conf/tooldock.yaml"), text);
+}

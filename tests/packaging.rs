@@ -295,6 +295,26 @@ fn check(folder: &Path, configuration: &str) {
 }
 
 #[test]
+fn packages_close_the_variables_of_the_service_to_other_users() {
+    let manifest = fs::read_to_string(root().join("proxy/Cargo.toml")).unwrap();
+    let lines = manifest.lines();
+    let lines: Vec<_> = lines
+        .filter(|line| line.contains("packaging/etc/environment\""))
+        .collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for line in lines {
+        assert!(line.contains("\"640\""), "{line}");
+    }
+    let setup = fs::read_to_string(root().join("packaging/setup")).unwrap();
+    for command in [
+        "chown root:tooldock /etc/tooldock/environment",
+        "chmod 0640 /etc/tooldock/environment",
+    ] {
+        assert!(setup.contains(command), "{command}");
+    }
+}
+
+#[test]
 fn the_configuration_of_the_service_can_be_used_as_it_is_and_with_its_examples() {
     let text = fs::read_to_string(root().join("packaging/etc/tooldock.yaml")).unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -10,12 +10,22 @@ use tooldock_base::yaml::{self, Mapping, Value};
 #[error("the file is written in a style that cannot be changed without losing its comments")]
 pub struct CannotEdit;
 
-/// Adds the entry `name` to the map at `path`, or replaces it. Maps that are missing are made. Each line of `comment` becomes
-/// a comment at the beginning of the entry.
+/// An entry that is put into a map. Each line of `comment` becomes a comment at the beginning of the entry.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'a> {
+    /// The key of the entry.
+    pub name: &'a str,
+    /// The value of the entry.
+    pub entry: &'a Mapping,
+    /// The comment; empty for none.
+    pub comment: &'a str,
+}
+
+/// Adds the entry `name` to the map at `path`, or replaces it, as [`put_all`] does.
 ///
 /// # Errors
 ///
-/// When the text is in another style than lines and indents.
+/// As [`put_all`].
 pub fn put(
     text: &str,
     path: &[&str],
@@ -23,28 +33,46 @@ pub fn put(
     entry: &Mapping,
     comment: &str,
 ) -> Result<String, CannotEdit> {
+    let entry = NewEntry {
+        name,
+        entry,
+        comment,
+    };
+    put_all(text, path, [entry])
+}
+
+/// Adds entries to the map at `path`, or replaces them. Maps that are missing are made. The text is read and checked once,
+/// however many entries there are.
+///
+/// # Errors
+///
+/// When the text is in another style than lines and indents.
+pub fn put_all<'a>(
+    text: &str,
+    path: &[&str],
+    entries: impl IntoIterator<Item = NewEntry<'a>>,
+) -> Result<String, CannotEdit> {
     let mut expected = tree(text)?;
-    map_at(&mut expected, path)?.insert(name.into(), Value::Mapping(entry.clone()));
-    let mut lines = Lines::of(text);
-    let mut map = lines.top();
-    for (depth, key) in path.iter().enumerate() {
-        map = match lines.find(&map, key) {
-            Some(at) => lines.open(at)?,
-            None => {
-                let missing = &path[depth..];
-                let block = nested(missing, name, entry, comment, map.indent)?;
-                lines.insert(map.end, block);
-                return lines.checked(&expected);
-            }
-        };
-    }
-    let block = nested(&[], name, entry, comment, map.indent)?;
-    match lines.find(&map, name) {
-        Some(at) => {
-            let end = lines.block_end(at);
-            lines.0.splice(at..end, block);
+    let known = map_at(&mut expected, path)?;
+    let (mut added, mut replaced) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let value = Value::Mapping(entry.entry.clone());
+        match known.insert(entry.name.into(), value) {
+            None => added.push(entry),
+            Some(_) => replaced.push(entry),
         }
-        None => lines.insert(map.end, block),
+    }
+    let mut lines = Lines::of(text);
+    if !added.is_empty() {
+        lines.add(path, &added)?;
+    }
+    for entry in replaced {
+        let (map, missing) = lines.map_at(path)?;
+        let at = lines.find(&map, entry.name);
+        let at = at.filter(|_| missing.is_empty()).ok_or(CannotEdit)?;
+        let end = lines.block_end(at);
+        let block = nested(&[], &entry, map.indent)?;
+        lines.0.splice(at..end, block);
     }
     lines.checked(&expected)
 }
@@ -106,13 +134,12 @@ fn map_at<'a>(tree: &'a mut Mapping, path: &[&str]) -> Result<&'a mut Mapping, C
 }
 
 /// The lines of an entry below keys that are missing.
-fn nested(
-    missing: &[&str],
-    name: &str,
-    entry: &Mapping,
-    comment: &str,
-    indent: usize,
-) -> Result<Vec<String>, CannotEdit> {
+fn nested(missing: &[&str], new: &NewEntry<'_>, indent: usize) -> Result<Vec<String>, CannotEdit> {
+    let NewEntry {
+        name,
+        entry,
+        comment,
+    } = *new;
     let mut lines = Vec::new();
     let mut indent = indent;
     for key in missing {
@@ -174,16 +201,45 @@ impl Lines {
         }
     }
 
+    /// The lines of the map at a path as far as it is there, and the keys that are missing.
+    fn map_at<'a, 'b>(
+        &mut self,
+        path: &'a [&'b str],
+    ) -> Result<(MapLines, &'a [&'b str]), CannotEdit> {
+        let mut map = self.top();
+        for (depth, key) in path.iter().enumerate() {
+            let Some(at) = self.find(&map, key) else {
+                return Ok((map, &path[depth..]));
+            };
+            map = self.open(at)?;
+        }
+        Ok((map, &[]))
+    }
+
+    /// Adds entries at the end of the map at a path, which has none of them.
+    fn add(&mut self, path: &[&str], entries: &[NewEntry<'_>]) -> Result<(), CannotEdit> {
+        let (map, missing) = self.map_at(path)?;
+        let mut block = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let lines = match index {
+                0 => nested(missing, entry, map.indent)?,
+                _ => nested(&[], entry, map.indent + 2 * missing.len())?,
+            };
+            block.extend(lines);
+        }
+        self.insert(map.end, block);
+        Ok(())
+    }
+
     /// The line of a key in a map.
     fn find(&self, map: &MapLines, key: &str) -> Option<usize> {
+        let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'")];
         let is_here = |line: &String| {
             let rest = line.get(map.indent..).unwrap_or_default();
-            let rest = [key.to_owned(), format!("\"{key}\""), format!("'{key}'")]
+            let mut rests = spellings
                 .iter()
-                .find_map(|key| rest.strip_prefix(key.as_str()))
-                .map(str::to_owned);
-            indent(line) == map.indent
-                && rest.is_some_and(|rest| rest.trim_start().starts_with(':'))
+                .filter_map(|key| rest.strip_prefix(key.as_str()));
+            indent(line) == map.indent && rests.any(|rest| rest.trim_start().starts_with(':'))
         };
         let mut lines = map.start..map.end;
         lines.find(|at| is_here(&self.0[*at]))
@@ -308,6 +364,29 @@ mod tests {
             ),
         ] {
             assert_eq!(added(before).expect(before), after);
+        }
+    }
+
+    #[test]
+    fn many_entries_at_once_are_what_they_are_one_after_another() {
+        let (x, y) = (entry("{ command: x }"), entry("{ command: y }"));
+        let new = |name, entry| NewEntry {
+            name,
+            entry,
+            comment: "about it",
+        };
+        let entries = [new("a", &x), new("b", &y), new("c", &x), new("a", &y)];
+        for text in [
+            "",
+            "# top\nupstreams:\n  stdio:\n    # first\n    b: { command: old }\n    d: { command: z }\n# end\n",
+            "upstreams: {}\nhooks: []\n",
+        ] {
+            let path = ["upstreams", "stdio"];
+            let each = entries.iter().try_fold(text.to_owned(), |text, it| {
+                put(&text, &path, it.name, it.entry, it.comment)
+            });
+            assert_eq!(put_all(text, &path, entries), each, "{text}");
+            assert!(each.is_ok(), "{text}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! `tooldock connect`: an API key for a client, and the gateway in the client's own file.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use tooldock_import_clients::connect::{Endpoint, McpClient, UserFolders};
 
 use super::{home, tell};
 use crate::cli::{ConnectArgs, ConnectClient, GatewayTrust};
-use crate::config::{self, Effective, NamespaceRule, ProfileName};
+use crate::config::{self, CoreUrl, DEFAULT_FILE, Effective, NamespaceRule, ProfileName};
 use crate::operator::gateway::core_at;
 use crate::{print, refuse};
 
@@ -23,6 +23,8 @@ use crate::{print, refuse};
 const FILE_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum size of a file with a key, in bytes.
 const KEY_MAX: u64 = 4 * 1024;
+/// Maximum number of files with earlier contents beside a client's file.
+const BACKUPS_MAX: usize = 100;
 /// Text in place of a key that is not made.
 const NO_KEY: &str = "YOUR-KEY";
 
@@ -145,7 +147,22 @@ fn url(arguments: &ConnectArgs, effective: &Effective) -> Result<String, String>
         Some(url) if url.starts_with("http://") || url.starts_with("https://") => url.clone(),
         Some(_) => return Err("--url: write http://HOST:PORT or https://HOST".to_owned()),
         None => match effective.config.admission.public_url.origin() {
-            Some(origin) => origin.to_owned(),
+            Some(origin) => {
+                let is_own = origin.parse::<CoreUrl>().is_ok_and(|it| it.is_local());
+                // A file of the current folder could name any address, and the key would go there.
+                if arguments.config.is_none() && !is_own {
+                    let source = effective
+                        .source
+                        .as_deref()
+                        .unwrap_or(Path::new(DEFAULT_FILE));
+                    let source = source.display();
+                    return Err(format!(
+                        "admission.public_url of {source} is {origin}, which is no address of this machine, and the key would \
+                         go there: say -c {source} or --url {origin} if it is yours"
+                    ));
+                }
+                origin.to_owned()
+            }
             None => core_at(effective, None, &trust)?.0.url.to_string(),
         },
     };
@@ -260,11 +277,67 @@ fn write(file: &Path, before: Option<&str>, text: &str) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     if let Some(before) = before {
-        let mut backup = OsString::from(&file);
-        backup.push(".bak");
         let mode = fs::metadata(&file)?.permissions().mode() & 0o7777;
-        write_atomically(Path::new(&backup), before.as_bytes(), mode)?;
+        back_up(&file, before, mode)?;
     }
     // The file has a key in it from now on.
     write_atomically(&file, text.as_bytes(), 0o600)
+}
+
+/// Writes the content of a file beside it, as `FILE.bak`, or with a number where a file of that name has something else in it.
+fn back_up(file: &Path, before: &str, mode: u32) -> io::Result<()> {
+    for number in 1..=BACKUPS_MAX {
+        let mut backup = OsString::from(file);
+        backup.push(".bak");
+        if number > 1 {
+            backup.push(format!(".{number}"));
+        }
+        let backup = Path::new(&backup);
+        let mut options = OpenOptions::new();
+        match options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(backup)
+        {
+            Ok(mut made) => {
+                made.write_all(before.as_bytes())?;
+                return made.set_permissions(fs::Permissions::from_mode(mode));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let is_same = regular_file::read(backup, FILE_MAX)
+                    .is_ok_and(|kept| *kept == *before.as_bytes());
+                if is_same {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!(
+        "there are {BACKUPS_MAX} files FILE.bak already; remove some"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_writes_over_no_file_and_equal_ones_are_kept_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("mcp.json");
+        let at = |name: &str| fs::read_to_string(folder.path().join(name)).expect(name);
+        fs::write(folder.path().join("mcp.json.bak"), "of the user").expect("written");
+        for _ in 0..2 {
+            back_up(&file, "before", 0o640).expect("kept");
+        }
+        back_up(&file, "later", 0o600).expect("kept");
+        assert_eq!(at("mcp.json.bak"), "of the user");
+        assert_eq!(at("mcp.json.bak.2"), "before");
+        assert_eq!(at("mcp.json.bak.3"), "later");
+        let mode = fs::metadata(folder.path().join("mcp.json.bak.2")).expect("there");
+        assert_eq!(mode.permissions().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 3);
+    }
 }

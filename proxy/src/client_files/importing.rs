@@ -13,9 +13,10 @@ use tooldock_base::regular_file;
 use tooldock_credentials::secrets::SecretStore;
 use tooldock_import_clients::{ClientFile, ClientServer, Import, Kind, Weight, name, read};
 
-use super::placed::{PlacedServer, ServerPlan, check, own_place, taken};
+use super::placed::{PlacedServer, ServerPlan, TakenNames, check, own_place};
 use super::{Gateway, home, tell};
 use crate::cli::ImportArgs;
+use crate::operator::output::printable_lines;
 use crate::{EXIT_USAGE, print, refuse};
 
 /// Maximum size of a client's file, in bytes. `~/.claude.json` grows with its user's projects.
@@ -96,18 +97,18 @@ fn of_file(file: &Path) -> Result<Import, String> {
 }
 
 /// The servers that are to be written, while files are read.
-struct ServerSelection<'a> {
-    gateway: &'a Gateway,
+struct ServerSelection {
+    taken: TakenNames,
     replace: bool,
     placed: ServerPlan,
     /// Servers of this import by name, those that are left among them.
     seen: BTreeMap<NamespaceName, ClientServer>,
 }
 
-impl<'a> ServerSelection<'a> {
-    fn new(gateway: &'a Gateway, replace: bool) -> Self {
+impl ServerSelection {
+    fn new(gateway: &Gateway, replace: bool) -> Self {
         Self {
-            gateway,
+            taken: TakenNames::of(gateway),
             replace,
             placed: ServerPlan::default(),
             seen: BTreeMap::new(),
@@ -141,7 +142,7 @@ impl<'a> ServerSelection<'a> {
                 server.line
             ));
         }
-        if let Some(taken) = taken(self.gateway, &free) {
+        if let Some(taken) = self.taken.place(&free) {
             if !self.replace {
                 return tell(&format!(
                     "{place}: is left as it is: {taken} has the name {free}; --replace writes over it"
@@ -276,7 +277,8 @@ pub(super) fn previewed(
     for (scope, key) in placed.secret_names() {
         text.push_str(&format!("# secret: {key} ({scope})\n"));
     }
-    Ok(text)
+    // Values come from files of others, and must not drive the terminal.
+    Ok(printable_lines(&text))
 }
 
 /// A line with the names of servers.

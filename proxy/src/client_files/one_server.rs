@@ -8,7 +8,7 @@ use tooldock_credentials::secrets::{Scope, SecretStore, check_new_key};
 use tooldock_import_clients::{ClientFile, Kind, ServerOptions, given};
 
 use super::importing::{keep_secrets, previewed};
-use super::placed::{self, PlacedServer, ServerPlan, check, own_place, taken};
+use super::placed::{self, PlacedServer, ServerPlan, TakenNames, check, own_place};
 use super::{Gateway, home, tell};
 use crate::cli::{AddArgs, RemoveArgs, UrlTransport};
 use crate::{print, refuse, secrets_cli};
@@ -40,7 +40,7 @@ fn added(arguments: AddArgs) -> Result<String, ExitCode> {
         return Err(refuse("nothing is written"));
     };
     check(&server).map_err(refuse)?;
-    if let Some(place) = taken(&gateway, &name) {
+    if let Some(place) = TakenNames::of(&gateway).place(&name) {
         let is_own = place == own_place(server.kind, &name);
         match (is_own, arguments.replace) {
             (true, true) => {}
@@ -185,7 +185,9 @@ fn removed(arguments: &RemoveArgs) -> Result<String, ExitCode> {
         ExitCode::FAILURE
     };
     let Some(place) = placed::remove(&gateway, name).map_err(failed)? else {
-        let at = taken(&gateway, name).map(|it| format!("; {it} has the name"));
+        let at = TakenNames::of(&gateway)
+            .place(name)
+            .map(|it| format!("; {it} has the name"));
         return Err(refuse(format_args!(
             "there is no server {name} in external/config.yaml or in {}{}",
             gateway.config_file.display(),

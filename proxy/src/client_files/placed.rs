@@ -1,8 +1,9 @@
 //! The places of servers: `$DATA/external/config.yaml`, the configuration file, and the secrets store.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tooldock_base::data_dir::write_atomically;
 use tooldock_base::names::NamespaceName;
@@ -13,10 +14,11 @@ use tooldock_workers::external::StdioServerConfig;
 use tooldock_workers::manage::LockedServers;
 use tooldock_workers::remote::RemoteServerConfig;
 use tooldock_workers::servers;
-use tooldock_workers::yaml_edit;
+use tooldock_workers::yaml_edit::{self, NewEntry};
 
 use super::Gateway;
 use crate::config;
+use crate::operator::output::printable_lines;
 
 /// Maximum size of the configuration file, in bytes.
 const CONFIG_MAX: u64 = 4 * 1024 * 1024;
@@ -41,23 +43,44 @@ fn config_path(kind: Kind) -> [&'static str; 2] {
     }
 }
 
-/// Returns the place that has a name already; `None` if it is free.
-pub(super) fn taken(gateway: &Gateway, name: &NamespaceName) -> Option<String> {
-    let config = &gateway.effective.config;
-    let mut claims = servers::configured(&config.upstreams, &config.toolman).into_iter();
-    if let Some(claim) = claims.find(|it| it.name == *name) {
-        return Some(claim.place);
-    }
-    let folder = gateway.data().join("tools").join(name.as_str());
-    if folder.symlink_metadata().is_ok() {
-        return Some(format!("tools/{name}"));
-    }
-    let file = LockedServers::peek(gateway.data()).ok()?;
-    let is_there = file.contains_key(Value::from(name.as_str()));
-    is_there.then(|| "external/config.yaml".to_owned())
+/// The names that have a place already. Files are read once.
+pub(super) struct TakenNames {
+    configured: BTreeMap<NamespaceName, String>,
+    /// The servers of `external/config.yaml`.
+    file: Mapping,
+    tools: PathBuf,
 }
 
-/// The place where a server of a kind is written, as [`taken`] names it.
+impl TakenNames {
+    pub(super) fn of(gateway: &Gateway) -> Self {
+        let config = &gateway.effective.config;
+        let claims = servers::configured(&config.upstreams, &config.toolman).into_iter();
+        let mut configured = BTreeMap::new();
+        for claim in claims {
+            configured.entry(claim.name).or_insert(claim.place);
+        }
+        Self {
+            configured,
+            // A file that cannot be read is told of when it is changed.
+            file: LockedServers::peek(gateway.data()).unwrap_or_default(),
+            tools: gateway.data().join("tools"),
+        }
+    }
+
+    /// The place that has a name; `None` if it is free.
+    pub(super) fn place(&self, name: &NamespaceName) -> Option<String> {
+        if let Some(place) = self.configured.get(name) {
+            return Some(place.clone());
+        }
+        if self.tools.join(name.as_str()).symlink_metadata().is_ok() {
+            return Some(format!("tools/{name}"));
+        }
+        let is_there = self.file.contains_key(Value::from(name.as_str()));
+        is_there.then(|| "external/config.yaml".to_owned())
+    }
+}
+
+/// The place where a server of a kind is written, as [`TakenNames::place`] names it.
 pub(super) fn own_place(kind: Kind, name: &NamespaceName) -> String {
     match kind {
         Kind::Stdio => "external/config.yaml".to_owned(),
@@ -128,32 +151,44 @@ impl ServerPlan {
     /// All servers as the part `upstreams:` of a configuration.
     pub(super) fn as_config(&self) -> Result<String, String> {
         let mut text = String::new();
-        for it in &self.0 {
-            let path = config_path(it.server.kind);
-            text = put(&text, &path, it)?;
+        for kind in [Kind::Stdio, Kind::Remote] {
+            text = self.put(&text, &config_path(kind), kind)?;
         }
         Ok(text)
     }
 
     /// The servers of a kind as they stand in their own file.
     pub(super) fn preview(&self, kind: Kind) -> Result<String, String> {
-        let mut text = String::new();
-        for it in self.of(kind) {
-            text = match kind {
-                Kind::Stdio => put(&text, &["servers"], it)?,
-                Kind::Remote => put(&text, &config_path(kind), it)?,
-            };
+        match kind {
+            Kind::Stdio => self.put("", &["servers"], kind),
+            Kind::Remote => self.put("", &config_path(kind), kind),
         }
-        Ok(text)
+    }
+
+    /// The servers of a kind, as entries of a map.
+    fn entries(&self, kind: Kind) -> Vec<NewEntry<'_>> {
+        let entries = self.of(kind).map(|it| NewEntry {
+            name: it.name.as_str(),
+            entry: &it.server.entry,
+            comment: &it.comment,
+        });
+        entries.collect()
+    }
+
+    /// Puts the servers of a kind into a text.
+    fn put(&self, text: &str, path: &[&str], kind: Kind) -> Result<String, String> {
+        let entries = self.entries(kind);
+        if entries.is_empty() {
+            return Ok(text.to_owned());
+        }
+        yaml_edit::put_all(text, path, entries).map_err(|error| error.to_string())
     }
 
     /// Writes the servers with a command into `external/config.yaml`.
     pub(super) fn write_data_file(&self, gateway: &Gateway) -> Result<(), String> {
         let mut file = LockedServers::open(gateway.data()).map_err(|error| error.to_string())?;
-        for it in self.of(Kind::Stdio) {
-            let put = file.put(&it.name, &it.server.entry, &it.comment);
-            put.map_err(|error| format!("{}: {error}", it.name))?;
-        }
+        let put = file.put_all(&self.entries(Kind::Stdio));
+        put.map_err(|(name, error)| format!("{name}: {error}"))?;
         let path = file.path().to_owned();
         match file.save() {
             Ok(false) => Ok(()),
@@ -172,23 +207,17 @@ impl ServerPlan {
     pub(super) fn write_config_file(&self, gateway: &Gateway) -> Result<(), String> {
         let path = &gateway.config_file;
         let before = read_config(path)?;
-        let mut text = before.clone();
-        for it in self.of(Kind::Remote) {
-            text = put(&text, &config_path(Kind::Remote), it).map_err(|reason| {
-                let part = self.preview(Kind::Remote).unwrap_or_default();
-                format!(
-                    "{}: {reason}; add this part by hand:\n{part}",
-                    path.display()
-                )
-            })?;
-        }
+        let put = self.put(&before, &config_path(Kind::Remote), Kind::Remote);
+        let text = put.map_err(|reason| {
+            let part = self.preview(Kind::Remote).unwrap_or_default();
+            let part = printable_lines(&part);
+            format!(
+                "{}: {reason}; add this part by hand:\n{part}",
+                path.display()
+            )
+        })?;
         write_config(path, &before, &text)
     }
-}
-
-fn put(text: &str, path: &[&str], it: &PlacedServer) -> Result<String, String> {
-    let put = yaml_edit::put(text, path, it.name.as_str(), &it.server.entry, &it.comment);
-    put.map_err(|error| error.to_string())
 }
 
 /// The text of the configuration file; empty if there is none.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::servers::{SERVERS_MAX, read, read_text, servers_of, write, write_text};
 use super::{NotDone, ServerRefused};
 use crate::external::check_entry;
-use crate::yaml_edit;
+use crate::yaml_edit::{self, NewEntry};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::EXTERNAL_FILE;
 use tooldock_base::yaml::{Mapping, Value};
@@ -84,32 +84,34 @@ impl LockedServers {
         servers_of(&self.tree).contains_key(Value::from(name.as_str()))
     }
 
-    /// Adds a server, or replaces the one of its name. Nothing is written before [`LockedServers::save`].
+    /// Adds servers, or replaces those of their names. Nothing is written before [`LockedServers::save`].
     ///
     /// # Errors
     ///
-    /// When the entry is not valid, or a folder of tools has the name.
-    pub fn put(
-        &mut self,
-        name: &NamespaceName,
-        entry: &Mapping,
-        comment: &str,
-    ) -> Result<(), ServerRefused> {
-        check_entry(Value::Mapping(entry.clone())).map_err(|error| ServerRefused::Invalid {
-            key: error.key,
-            message: error.message,
-        })?;
-        if self.tools.join(name.as_str()).symlink_metadata().is_ok() {
-            return Err(ServerRefused::Folder(name.clone()));
+    /// The first server whose entry is not valid, or whose name a folder of tools has.
+    pub fn put_all(&mut self, servers: &[NewEntry<'_>]) -> Result<(), (String, ServerRefused)> {
+        let mut all = servers_of(&self.tree);
+        for server in servers {
+            let refused = |why| Err((server.name.to_owned(), why));
+            let entry = Value::Mapping(server.entry.clone());
+            if let Err(error) = check_entry(entry.clone()) {
+                let (key, message) = (error.key, error.message);
+                return refused(ServerRefused::Invalid { key, message });
+            }
+            if self.tools.join(server.name).symlink_metadata().is_ok() {
+                return match server.name.parse() {
+                    Ok(name) => refused(ServerRefused::Folder(name)),
+                    Err(error) => refused(NotDone(format!("{error}")).into()),
+                };
+            }
+            all.insert(server.name.into(), entry);
+            if all.len() > SERVERS_MAX {
+                let message = format!("{EXTERNAL_FILE} would have more than {SERVERS_MAX} servers");
+                return refused(NotDone(message).into());
+            }
         }
-        let mut servers = servers_of(&self.tree);
-        if servers.len() >= SERVERS_MAX && !self.has(name) {
-            let message = format!("{EXTERNAL_FILE} has {SERVERS_MAX} servers already");
-            return Err(NotDone(message).into());
-        }
-        servers.insert(name.as_str().into(), Value::Mapping(entry.clone()));
-        self.tree.insert("servers".into(), Value::Mapping(servers));
-        match yaml_edit::put(&self.text, &["servers"], name.as_str(), entry, comment) {
+        self.tree.insert("servers".into(), Value::Mapping(all));
+        match yaml_edit::put_all(&self.text, &["servers"], servers.iter().copied()) {
             Ok(text) => self.text = text,
             Err(_) => self.is_rewritten = true,
         }
