@@ -1,5 +1,6 @@
 //! The listener of the web UI: who gets in, what its API does, and what never gets out.
 
+mod operations;
 mod rights;
 
 use std::fs;

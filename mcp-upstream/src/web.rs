@@ -25,10 +25,14 @@ mod activity;
 mod answer;
 mod diff;
 mod doctor;
+mod export;
 mod folders;
+mod gateway_log;
+mod keys;
 mod namespaces;
 mod overview;
 mod request;
+mod search;
 mod secrets;
 mod server_process;
 mod servers;
@@ -74,6 +78,7 @@ use Does::{All, Same};
 const VIEW: Does = All(&[Effect::ReadsState]);
 const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
 const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
+const READS_KEYS: Does = All(&[Effect::ReadsRights, Effect::HandlesKeys]);
 const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
 
 /// Every path with its method and effects; `*` stands for one segment.
@@ -124,8 +129,17 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("secrets", "GET", Same("list_secrets")),
     ("secrets", "PUT", All(&[Effect::SetsSecrets])),
     ("secrets/*/*", "DELETE", Same("remove_secret")),
+    ("keys", "GET", Same("token_list")),
+    ("keys", "POST", Same("token_create")),
+    ("keys/*", "GET", READS_KEYS),
+    ("keys/*", "DELETE", Same("token_revoke")),
+    ("keys/*/namespaces/*", "GET", READS_KEYS),
+    ("search", "GET", VIEW),
+    ("log", "GET", READS_ACTIVITY),
+    ("log/events", "GET", READS_ACTIVITY),
     ("activity", "GET", READS_ACTIVITY),
     ("activity/events", "GET", READS_ACTIVITY),
+    ("activity/export", "GET", READS_ACTIVITY),
     ("activity/*", "GET", READS_ACTIVITY),
     ("sessions", "GET", READS_ACTIVITY),
     ("sessions/*", "DELETE", ENDS_WORK),
@@ -257,6 +271,15 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
         ("GET", ["secrets"]) => secrets::list(core, request).await,
         ("PUT", ["secrets"]) => secrets::set(core, caller, request).await,
         ("DELETE", ["secrets", scope, key]) => secrets::remove(core, caller, scope, key).await,
+        ("GET", ["keys"]) => keys::list(core, request).await,
+        ("POST", ["keys"]) => keys::create(core, caller, request).await,
+        ("GET", ["keys", id]) => keys::one(core, id).await,
+        ("DELETE", ["keys", id]) => keys::revoke(core, caller, id).await,
+        ("GET", ["keys", id, "namespaces", name]) => keys::rules(core, caller, id, name).await,
+        ("GET", ["search"]) => search::search(core, caller, request).await,
+        ("GET", ["log"]) => gateway_log::lines(core, request),
+        ("GET", ["log", "events"]) => gateway_log::events(core, caller, request),
+        ("GET", ["activity", "export"]) => export::export(core, request).await,
         ("GET", ["activity"]) => activity::list(core, request).await,
         ("GET", ["activity", "events"]) => activity::events(core, caller, request),
         ("GET", ["activity", id]) => activity::one(core, id).await,

@@ -4,14 +4,16 @@
 
 mod indented;
 mod limit;
+mod recent;
 
 use std::io::IsTerminal;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use log::Log;
+use tooldock_process::child::output::RecentLines;
 use tracing::level_filters::LevelFilter;
 use tracing_log::LogTracer;
 use tracing_subscriber::filter::{FilterExt, Targets, dynamic_filter_fn};
@@ -20,6 +22,7 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use self::indented::IndentingWriter;
 pub(crate) use self::limit::LogLimit;
+use self::recent::RecentWriter;
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
 /// Lines per second that Pingora may write; see [`calm`].
@@ -27,6 +30,14 @@ const PINGORA_LINES_PER_SECOND: u64 = 10;
 
 /// The log's filter, so that its level can change while the process runs. Static because logging is global.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// The last lines of the log, for the web UI. Static because logging is global.
+static RECENT: LazyLock<Arc<RecentLines>> = LazyLock::new(Arc::default);
+
+/// The last lines of the log.
+pub(crate) fn recent() -> Arc<RecentLines> {
+    Arc::clone(&RECENT)
+}
 
 /// Starts logging, once per process.
 ///
@@ -53,7 +64,14 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
     // every debug record it has, on the path of every request.
     let calm =
         dynamic_filter_fn(|event, _| calm(event.target())).with_max_level_hint(LevelFilter::TRACE);
-    let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter.and(calm)));
+    // Kept as text in either format. The lines have their own time.
+    let kept = fmt::layer()
+        .log_internal_errors(false)
+        .with_ansi(false)
+        .without_time()
+        .with_writer(|| RecentWriter(&RECENT));
+    let lines = lines.and_then(kept).with_filter(filter.and(calm));
+    let subscriber = tracing_subscriber::registry().with(lines);
     tracing::subscriber::set_global_default(subscriber).context("cannot start logging")?;
     log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
     // Records of libraries are taken at `warn` at most, whatever the gateway's own level is or becomes.

@@ -70,6 +70,7 @@ pub(crate) fn web_facts(
         data_dir: effective.data_dir.clone(),
         host_data_dir: effective.web.host_data_dir.clone(),
         logs: data.logs_dir(),
+        log: crate::logging::recent(),
     }
 }
 

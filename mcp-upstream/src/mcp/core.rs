@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tooldock_process::child::output::RecentLines;
 use tooldock_workers::registry::Registry;
 
 use crate::broadcast::Audience;
@@ -77,6 +78,8 @@ pub struct WebFacts {
     pub host_data_dir: String,
     /// The folder of the audit log.
     pub logs: PathBuf,
+    /// The last lines of the gateway's own log.
+    pub log: Arc<RecentLines>,
     /// The certificates of listeners.
     pub certificates: Arc<dyn CertificateEnds>,
 }

@@ -34,6 +34,7 @@ use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::SecretNames;
 use tooldock_process::repositories::Builder;
 use tooldock_process::worker::{CallSink, Operation, ToolReply, WorkerCall};
+use tooldock_workers::explain::{Reach, ReachQuestion};
 use tooldock_workers::manage::Workspace;
 use tooldock_workers::registry::{Attachment, Namespace, SecretsStatus, UpstreamKind};
 
@@ -47,10 +48,10 @@ mod tool;
 mod tools;
 
 pub(crate) use registry_package::with_package;
-pub(crate) use tools::CALL_AGAIN;
+pub(crate) use tools::{CALL_AGAIN, KeySummary};
 pub use tools::{KeyTools, ServerFacts};
 
-use self::core::CoreLink;
+use self::core::{CoreLink, CoreRequest};
 use tool::{ManagementToolEntry, Progress, Time};
 
 /// The management server's instructions at the beginning of a conversation.
@@ -129,6 +130,21 @@ impl Management {
     /// The tools for API keys.
     fn key_tools(&self) -> KeyTools {
         KeyTools::of_management(Arc::clone(&self.secrets.keys))
+    }
+
+    /// The store of API keys.
+    pub(crate) fn keys(&self) -> Arc<KeyStore> {
+        Arc::clone(&self.secrets.keys)
+    }
+
+    /// The tools that a principal or key opens, as the core knows them.
+    ///
+    /// # Errors
+    ///
+    /// When the core cannot be reached, or knows no such principal.
+    pub(crate) async fn reach_of(&self, who: String) -> Result<Reach, CallError> {
+        let question = tool::written(&ReachQuestion { who })?;
+        self.ask_core(CoreRequest::Explain { question }).await
     }
 
     /// The secrets store without access to values.

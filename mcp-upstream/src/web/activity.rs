@@ -32,7 +32,7 @@ const EVENTS_MAX: usize = 200;
 
 /// Filter of records by the query's parameters.
 #[derive(Debug, Default, Clone)]
-struct Filter {
+pub(super) struct Filter {
     namespace: Option<String>,
     tool: Option<String>,
     status: Option<String>,
@@ -43,7 +43,7 @@ struct Filter {
 }
 
 impl Filter {
-    fn of(request: &ApiRequest) -> Result<Self, WebFailure> {
+    pub(super) fn of(request: &ApiRequest) -> Result<Self, WebFailure> {
         let text = |name| request.parameter(name).map(str::to_owned);
         let time = |name| match request.parameter(name) {
             None => Ok(None),
@@ -99,13 +99,13 @@ impl Filter {
 
 /// A position in the log: the day of a file, and the offset in bytes from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LogPosition {
+pub(super) struct LogPosition {
     day: Date,
     offset: u64,
 }
 
 impl LogPosition {
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let (day, offset) = text.rsplit_once('-')?;
         Some(Self {
             day: day_of(day)?,
@@ -133,7 +133,8 @@ fn file_of(folder: &Path, day: Date) -> PathBuf {
     folder.join(format!("{day}.jsonl"))
 }
 
-fn folder(core: &Core) -> Result<PathBuf, WebFailure> {
+/// The folder of the audit log.
+pub(super) fn folder(core: &Core) -> Result<PathBuf, WebFailure> {
     let facts = core
         .web
         .as_deref()
@@ -142,7 +143,7 @@ fn folder(core: &Core) -> Result<PathBuf, WebFailure> {
 }
 
 /// Reads files on a thread that may block.
-async fn reading<T: Send + 'static>(
+pub(super) async fn reading<T: Send + 'static>(
     read: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, WebFailure> {
     let done = tokio::task::spawn_blocking(read).await;
@@ -152,15 +153,17 @@ async fn reading<T: Send + 'static>(
     done.map_err(|error| WebFailure::refused(format!("The audit log cannot be read: {error}")))
 }
 
+/// The position that a request begins before; `None` for the end of the log.
+pub(super) fn cursor(request: &ApiRequest) -> Result<Option<LogPosition>, WebFailure> {
+    let position = request.parameter("cursor").map(LogPosition::parse);
+    let wrong = || WebFailure::invalid("cursor", "cursor must be next_cursor of the page before");
+    position.map(|it| it.ok_or_else(wrong)).transpose()
+}
+
 pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let filter = Filter::of(request)?;
     let limit = request.limit()?;
-    let before = match request.parameter("cursor") {
-        None => None,
-        Some(text) => Some(LogPosition::parse(text).ok_or_else(|| {
-            WebFailure::invalid("cursor", "cursor must be next_cursor of the page before")
-        })?),
-    };
+    let before = cursor(request)?;
     let folder = folder(core)?;
     let (records, next) = reading(move || page(&folder, before, &filter, limit)).await?;
     let mut body = Map::new();
@@ -172,7 +175,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
 }
 
 /// The records before a position, newest first, with the position of the next page.
-fn page(
+pub(super) fn page(
     folder: &Path,
     before: Option<LogPosition>,
     filter: &Filter,

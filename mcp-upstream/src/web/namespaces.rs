@@ -75,9 +75,11 @@ pub(super) fn shown(
         let reason = reason.unwrap_or("it does not serve all it has");
         json!({"code": MEMBER_DOWN, "subject": member.name, "message": reason, "hint": hint(MEMBER_DOWN)})
     });
-    let backends = condition.backends.iter().filter(|it| !it.draining);
+    let backends = condition.backends.iter();
     let backends: Vec<_> = backends
-        .map(|it| json!({"backend": it.id.to_string(), "healthy": it.healthy, "problem": it.problem}))
+        .map(|it| {
+            json!({"backend": it.id.to_string(), "healthy": it.healthy, "draining": it.draining, "problem": it.problem})
+        })
         .collect();
     let issues: Vec<_> = namespace.issues.iter().map(issue).chain(down).collect();
     json!({

@@ -99,6 +99,17 @@ impl ApiRequest {
     /// Answers with a page of a list under the key `name`, with the total and the next cursor. `rest`: an object with further
     /// keys.
     pub(super) fn page(&self, name: &str, all: Vec<Value>, rest: Value) -> Answer {
+        self.page_of(name, all, Value::from, rest)
+    }
+
+    /// As [`Self::page`], for a list whose entries are costly to show: `shown` is called for those of the page alone.
+    pub(super) fn page_of<T>(
+        &self,
+        name: &str,
+        all: Vec<T>,
+        shown: impl Fn(T) -> Value,
+        rest: Value,
+    ) -> Answer {
         let limit = self.limit()?;
         let from = match self.parameter("cursor") {
             None => 0,
@@ -107,7 +118,8 @@ impl ApiRequest {
             })?,
         };
         let total = all.len();
-        let page: Vec<_> = all.into_iter().skip(from).take(limit).collect();
+        let page = all.into_iter().skip(from).take(limit);
+        let page: Vec<_> = page.map(shown).collect();
         let end = from.saturating_add(page.len());
         let mut body = match rest {
             Value::Object(members) => members,

@@ -22,7 +22,7 @@ use crate::rest::output::line;
 /// Default number of lines in an answer.
 const LINES: usize = 100;
 /// Time for which a stream gathers lines before it sends them, so that a server that prints much causes few wake-ups.
-const GATHERING: Duration = Duration::from_millis(100);
+pub(super) const GATHERING: Duration = Duration::from_millis(100);
 
 /// The served server with this name.
 async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
@@ -76,7 +76,7 @@ fn output_in(core: &Core, caller: &Caller, name: &str) -> Result<Arc<RecentLines
 }
 
 /// A number in the query; `None` if the parameter is absent.
-fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
+pub(super) fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     let Some(text) = request.parameter(name) else {
         return Ok(None);
     };

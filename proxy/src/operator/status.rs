@@ -123,11 +123,15 @@ fn namespaces(status: &Value, text: &mut TerminalText) {
             reason.unwrap_or_default().into(),
         ]);
         for backend in list(&namespace["backends"]) {
-            let is_up = backend["healthy"] == true;
+            let shown = match (&backend["draining"], &backend["healthy"]) {
+                (Value::Bool(true), _) => "draining",
+                (_, Value::Bool(true)) => "up",
+                _ => "down",
+            };
             rows.push([
                 format!("  {}", word(&backend["backend"])).into(),
                 "backend".into(),
-                state(if is_up { "up" } else { "down" }),
+                state(shown),
                 "".into(),
                 word(&backend["problem"]).into(),
             ]);
@@ -250,7 +254,8 @@ mod tests {
                 {"name": "calc", "kind": "python", "state": "ready", "tool_count": 1, "error": null, "backends": [],
                     "members": [], "issues": [{"code": "syntax_error", "subject": "x.py", "message": "line 3"}]},
                 {"name": "far", "kind": "remote", "state": "failed", "tool_count": 0, "error": {"message": "refused"},
-                    "backends": [{"backend": "a:1", "healthy": false, "problem": "no\u{1b}route"}], "members": [],
+                    "backends": [{"backend": "a:1", "healthy": false, "problem": "no\u{1b}route"},
+                        {"backend": "b:1", "healthy": true, "draining": true, "problem": null}], "members": [],
                     "issues": []}],
             "unserved": [{"name": "odd", "code": "c", "message": "taken"}],
             "certificates": [{"listener": "core", "ends": "2030-01-01T00:00:00Z"}],
@@ -268,6 +273,7 @@ mod tests {
             \x20 x.py     issue    syntax_error         line 3\n\
             far        remote   failed        0      refused\n\
             \x20 a:1      backend  down                 no\\u{1b}route\n\
+            \x20 b:1      backend  draining\n\
             odd                 not served           taken\n\
             \n\
             LISTENER  CERTIFICATE ENDS\n\

@@ -120,6 +120,11 @@ impl ScopeTable {
         std::iter::once(ADMIN).chain(self.0.keys().map(String::as_str))
     }
 
+    /// The scopes with patterns, by name: all but [`ADMIN`].
+    pub fn patterns(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.0.iter().map(|(name, all)| (&**name, &**all))
+    }
+
     /// The tools that scopes of these names open together: none without scopes.
     ///
     /// # Errors

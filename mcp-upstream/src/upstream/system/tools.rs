@@ -16,6 +16,7 @@ use tooldock_base::effect::Effect;
 
 pub use self::core::ServerFacts;
 pub(crate) use self::files::CALL_AGAIN;
+pub(crate) use self::tokens::KeySummary;
 pub use self::tokens::KeyTools;
 use super::tool::{ManagementTool, ManagementToolEntry};
 

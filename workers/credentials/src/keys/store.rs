@@ -136,6 +136,11 @@ impl KeyStore {
         self.tables.clone()
     }
 
+    /// The scopes that a new key may have.
+    pub fn scopes(&self) -> Arc<ScopeTable> {
+        Arc::clone(&self.state().scopes)
+    }
+
     /// Changes each time after valid keys were revoked, removed or narrowed, by any process. Callers that were admitted for
     /// longer than a request must then be admitted again.
     pub fn losses(&self) -> watch::Receiver<u64> {

@@ -20,10 +20,8 @@ use tooldock_base::tool::Tool;
 use tooldock_credentials::keys::{
     KeyKind, KeyLimit, KeyRecord, KeyState, KeyStore, KeysError, NewKey,
 };
-use tooldock_workers::explain::{Reach, ReachQuestion};
 
 use super::super::Management;
-use super::super::core::CoreRequest;
 use super::super::parameters::Nothing;
 use super::super::tool::{
     Hints, ManagementTool, ManagementToolEntry, Progress, invalid, read, refused, written,
@@ -206,7 +204,7 @@ impl WantedToken {
 
 /// A key, as it is shown.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in super::super) struct KeySummary {
+pub(crate) struct KeySummary {
     /// The key's public id.
     id: String,
     name: String,
@@ -227,7 +225,8 @@ pub(in super::super) struct KeySummary {
 }
 
 impl KeySummary {
-    fn of(record: &KeyRecord) -> Self {
+    /// The key of a record.
+    pub(crate) fn of(record: &KeyRecord) -> Self {
         let time = |at: SystemTime| format_rfc3339_seconds(at).to_string();
         Self {
             id: record.id.to_string(),
@@ -310,12 +309,9 @@ impl ManagementTool for TokenCreate {
     ) -> Result<MadeToken, CallError> {
         let maker = progress.maker();
         let mut made = management.key_tools().create(wanted, maker).await?;
-        let question = written(&ReachQuestion {
-            who: made.record.id.clone(),
-        })?;
-        let reach = management.ask_core::<Reach>(CoreRequest::Explain { question });
+        let reach = management.reach_of(made.record.id.clone()).await;
         // The key stays made, even if the core cannot tell which tools it opens.
-        made.notes = reach.await.map(|reach| reach.notes).unwrap_or_default();
+        made.notes = reach.map(|reach| reach.notes).unwrap_or_default();
         Ok(made)
     }
 }

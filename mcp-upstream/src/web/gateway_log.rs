@@ -1,0 +1,140 @@
+//! `/api/log`: the last lines of the gateway's own log, and a stream of them as they are written.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::time::sleep;
+use tooldock_process::child::output::{RecentLine, RecentLines};
+
+use super::answer::{Answer, WebFailure, json_of};
+use super::request::ApiRequest;
+use super::server_process::{GATHERING, number};
+use super::streams;
+use crate::caller::Caller;
+use crate::mcp::Core;
+
+/// The levels of lines, from the most to the least severe.
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+
+/// Filter of lines by the query's parameters.
+#[derive(Debug)]
+struct LineFilter {
+    /// The rank of the least severe level that is shown.
+    rank: usize,
+    /// Text that a line must contain, in lower case.
+    text: String,
+}
+
+impl LineFilter {
+    fn of(request: &ApiRequest) -> Result<Self, WebFailure> {
+        let rank = match request.parameter("level") {
+            None => LEVELS.len(),
+            Some(level) => {
+                let rank = LEVELS.iter().position(|known| *known == level);
+                rank.ok_or_else(|| {
+                    let known = LEVELS.join(", ");
+                    WebFailure::invalid("level", format!("level must be one of {known}"))
+                })?
+            }
+        };
+        let text = request.wanted();
+        Ok(Self { rank, text })
+    }
+
+    /// The line as the API shows it; `None` if it is not wanted.
+    fn shown(&self, line: &RecentLine) -> Option<Value> {
+        let (level, text) = line.text.split_once(' ').unwrap_or(("", &line.text));
+        let level = level.to_lowercase();
+        let rank = LEVELS.iter().position(|known| *known == level);
+        let is_wanted = rank.unwrap_or_default() <= self.rank
+            && (self.text.is_empty() || text.to_lowercase().contains(&self.text));
+        let at = OffsetDateTime::from(line.at).format(&Rfc3339);
+        is_wanted.then(|| {
+            json!({
+                "number": line.number,
+                "ts": at.unwrap_or_default(),
+                "level": level,
+                "text": text.trim_start(),
+            })
+        })
+    }
+}
+
+fn log(core: &Core) -> Result<Arc<RecentLines>, WebFailure> {
+    let facts = core.web.as_deref();
+    let facts = facts.ok_or_else(WebFailure::without_management)?;
+    Ok(Arc::clone(&facts.log))
+}
+
+/// Answers with the last lines, oldest first.
+pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
+    let filter = LineFilter::of(request)?;
+    let limit = request.limit()?;
+    let kept = log(core)?.after(0);
+    let newest = kept.last().map_or(0, |line| line.number);
+    let shown: Vec<_> = kept.iter().filter_map(|it| filter.shown(it)).collect();
+    let last = &shown[shown.len().saturating_sub(limit)..];
+    json_of(&json!({"lines": last, "total": shown.len(), "newest": newest}))
+}
+
+/// Answers with a stream of lines as they are written. With `after`, the kept lines behind that number come first.
+pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
+    let filter = LineFilter::of(request)?;
+    let lines = log(core)?;
+    let mut newest = lines.newest();
+    let after = number(request, "after")?.unwrap_or_else(|| *newest.borrow());
+    streams::open(core, caller, move |stream| async move {
+        let mut told = after;
+        loop {
+            newest.mark_unchanged();
+            for kept in lines.after(told) {
+                told = kept.number;
+                if let Some(line) = filter.shown(&kept)
+                    && !stream.event("line", &line)
+                {
+                    return;
+                }
+            }
+            if newest.changed().await.is_err() {
+                return;
+            }
+            sleep(GATHERING).await;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tooldock_process::child::output::Stream;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_chosen_by_their_level_and_text() {
+        let line = |text: &str| RecentLine {
+            number: 1,
+            at: SystemTime::UNIX_EPOCH,
+            pid: None,
+            stream: Stream::Stderr,
+            text: text.into(),
+        };
+        let filter = |level: &str, text: &str| LineFilter {
+            rank: LEVELS.iter().position(|it| *it == level).expect("a level"),
+            text: text.to_owned(),
+        };
+        let warning = line("WARN tooldock::serve: Disk is full");
+        let shown = filter("warn", "disk").shown(&warning).expect("wanted");
+        assert_eq!(
+            (&shown["level"], &shown["text"]),
+            (&json!("warn"), &json!("tooldock::serve: Disk is full"))
+        );
+        assert_eq!(filter("error", "").shown(&warning), None);
+        assert_eq!(filter("trace", "cpu").shown(&warning), None);
+        // A line without a level is shown at every level.
+        assert!(filter("error", "").shown(&line("odd line")).is_some());
+    }
+}
