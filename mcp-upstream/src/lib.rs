@@ -53,7 +53,7 @@ pub use tooldock_protocol::{seal, version as protocol};
 
 pub use credentials::Credentials;
 pub use mcp::head::{AcceptFlags, Carrier, McpHead, MirroredHeaders};
-pub use mcp::{CertificateEnds, WebFacts};
+pub use mcp::{CertificateEnds, ConfigurationChange, ConfigurationView, ConfiguredValue, WebFacts};
 pub use pages::Pages;
 pub use reload::ReloadControl;
 pub use service::{OwnCore, Service, ServiceParts};

@@ -49,7 +49,9 @@ pub(crate) mod pass_through;
 mod sessions;
 
 pub(crate) use core::Core;
-pub use core::{CertificateEnds, WebFacts};
+pub use core::{
+    CertificateEnds, ConfigurationChange, ConfigurationView, ConfiguredValue, WebFacts,
+};
 pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};

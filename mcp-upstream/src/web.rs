@@ -23,6 +23,7 @@ use crate::upstream::system::Management;
 
 mod activity;
 mod answer;
+mod configuration;
 mod diff;
 mod doctor;
 mod export;
@@ -78,6 +79,7 @@ use Does::{All, Same};
 const VIEW: Does = All(&[Effect::ReadsState]);
 const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
 const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
+const READS_CONFIGURATION: Does = All(&[Effect::ReadsConfiguration]);
 const READS_KEYS: Does = All(&[Effect::ReadsRights, Effect::HandlesKeys]);
 const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
 
@@ -118,7 +120,7 @@ const PATHS: &[(&str, &str, Does)] = &[
     ),
     ("folders/*/tools/*/diff", "GET", Same("get_tool_source")),
     ("folders/*/tools/*/rollback", "POST", Same("write_tool")),
-    ("servers", "GET", All(&[Effect::ReadsConfiguration])),
+    ("servers", "GET", READS_CONFIGURATION),
     ("servers", "POST", CHANGES_SERVER),
     ("servers/*", "PUT", CHANGES_SERVER),
     ("servers/*", "DELETE", Same("delete_namespace")),
@@ -135,6 +137,8 @@ const PATHS: &[(&str, &str, Does)] = &[
     ("keys/*", "DELETE", Same("token_revoke")),
     ("keys/*/namespaces/*", "GET", READS_KEYS),
     ("search", "GET", VIEW),
+    ("configuration", "GET", READS_CONFIGURATION),
+    ("configuration/changes", "GET", READS_CONFIGURATION),
     ("log", "GET", READS_ACTIVITY),
     ("log/events", "GET", READS_ACTIVITY),
     ("activity", "GET", READS_ACTIVITY),
@@ -277,6 +281,8 @@ async fn route(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answe
         ("DELETE", ["keys", id]) => keys::revoke(core, caller, id).await,
         ("GET", ["keys", id, "namespaces", name]) => keys::rules(core, caller, id, name).await,
         ("GET", ["search"]) => search::search(core, caller, request).await,
+        ("GET", ["configuration"]) => configuration::in_force(core, request).await,
+        ("GET", ["configuration", "changes"]) => configuration::changes(core, request).await,
         ("GET", ["log"]) => gateway_log::lines(core, request),
         ("GET", ["log", "events"]) => gateway_log::events(core, caller, request),
         ("GET", ["activity", "export"]) => export::export(core, request).await,

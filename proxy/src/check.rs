@@ -366,6 +366,11 @@ fn one_line(text: &str) -> String {
 /// The configuration as YAML without the digests of tokens, as a weak token could be guessed from its digest, and
 /// without the values of servers' variables, unless they only refer to their source.
 fn masked(config: &Config) -> Result<String, yaml::Error> {
+    yaml::to_string(&masked_tree(config)?)
+}
+
+/// The configuration as a tree, masked as [`masked`] has it.
+pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
     let mut tree = yaml::to_value(config)?;
     let tokens = tree
         .get_mut("admission")
@@ -398,7 +403,7 @@ fn masked(config: &Config) -> Result<String, yaml::Error> {
             mask_remote(&mut servers[name.as_str()], server);
         }
     }
-    yaml::to_string(&tree)
+    Ok(tree)
 }
 
 /// Masks credentials, values of headers and queries of URLs, any of which may be a secret.

@@ -23,6 +23,7 @@ mod environment;
 mod error;
 mod faults;
 mod keys;
+mod leaves;
 mod listener;
 mod live;
 mod log_pattern;
@@ -43,6 +44,7 @@ mod vault;
 mod watcher;
 mod web;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -69,6 +71,7 @@ use self::environment::{SaidBy, port_variable_of};
 pub(crate) use self::error::ConfigError;
 pub(crate) use self::faults::{LeftOut, all as load_or_all_faults};
 pub(crate) use self::keys::KeysConfig;
+pub(crate) use self::leaves::leaves;
 pub(crate) use self::listener::{ListenerConfig, NamespaceRule, ProfileName};
 pub(crate) use self::log_pattern::{LogField, LogPattern};
 pub(crate) use self::observability::{LogConfig, LogFormat, LogLevel, ObservabilityConfig};
@@ -285,6 +288,8 @@ pub(crate) struct Effective {
     options: LoadOptions,
     /// True if the configuration file sets a key.
     sets_keys: bool,
+    /// The keys that the configuration file sets.
+    file_keys: BTreeSet<String>,
 }
 
 impl Effective {
@@ -298,12 +303,7 @@ impl Effective {
     ///
     /// A `$DATA/config.yaml` that cannot be used refuses nothing: its content that was used last counts.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
-        let file = self.source.clone().or_else(|| self.options.file.clone());
-        let options = LoadOptions {
-            file,
-            ..self.options.clone()
-        };
-        let mut next = load_after(&options, Some(self))?;
+        let mut next = self.read_again()?;
         for key in live::keep_unreloadable(&self.config, &mut next.config) {
             tracing::warn!(
                 key,
@@ -320,6 +320,45 @@ impl Effective {
         }
         next.options = self.options.clone();
         Ok(next)
+    }
+
+    /// The configuration that a reload would put in force, and the configuration as its sources have it now: they differ in
+    /// the keys that a running process cannot change. Changes and logs nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reload`].
+    pub(crate) fn preview(&self) -> Result<(Self, Config), ConfigError> {
+        let mut next = self.read_again()?;
+        let written = next.config.clone();
+        live::keep_unreloadable(&self.config, &mut next.config);
+        Ok((next, written))
+    }
+
+    fn read_again(&self) -> Result<Self, ConfigError> {
+        let file = self.source.clone().or_else(|| self.options.file.clone());
+        let options = LoadOptions {
+            file,
+            ..self.options.clone()
+        };
+        load_after(&options, Some(self))
+    }
+
+    /// The source of a key's value: the name of a variable, the path of a file, or `default`.
+    pub(crate) fn source_of(&self, key: &str) -> String {
+        let is_about = |set: &str| leaves::is_within(key, set) || leaves::is_within(set, key);
+        if let Some((_, variable)) = self.said_by.iter().find(|(set, _)| is_about(set)) {
+            return variable.clone();
+        }
+        if self.data_file.keys().iter().any(|set| is_about(set)) {
+            return document::data_file(&self.data_dir).display().to_string();
+        }
+        match &self.source {
+            Some(file) if self.file_keys.iter().any(|set| is_about(set)) => {
+                file.display().to_string()
+            }
+            _ => "default".to_owned(),
+        }
     }
 
     /// The address at which other replicas reach this process, and the address it binds for them; `None` without
@@ -518,6 +557,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
     let source = options.source();
     let (config, tree) = document::read_file(source.as_deref(), &options.left_out)?;
     let sets_keys = tree != Value::Null;
+    let file_keys = leaves(&tree).into_iter().map(|(key, _)| key).collect();
     if let (Some(file), false) = (&source, sets_keys)
         && before.is_some_and(|it| it.sets_keys)
     {
@@ -572,6 +612,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
         said_by: settings.said_by,
         options: options.clone(),
         sets_keys,
+        file_keys,
     })
 }
 

@@ -12,6 +12,7 @@ mod cli;
 mod client_files;
 mod command_pages;
 mod config;
+mod config_view;
 mod connection;
 mod descriptors;
 mod dev;

@@ -9,7 +9,7 @@ use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{SecretNames, SecretStore};
 use tooldock_process::repositories;
 use tooldock_upstream::management::{ManagedSecrets, ServerFacts};
-use tooldock_upstream::{CertificateEnds, WebFacts};
+use tooldock_upstream::{CertificateEnds, ConfigurationView, WebFacts};
 use tooldock_workers::manage::Workspace;
 
 use crate::config::{Effective, ProfileName};
@@ -64,8 +64,10 @@ pub(crate) fn web_facts(
     effective: &Effective,
     data: &DataDir,
     certificates: Arc<dyn CertificateEnds>,
+    configuration: Arc<dyn ConfigurationView>,
 ) -> WebFacts {
     WebFacts {
+        configuration,
         certificates,
         data_dir: effective.data_dir.clone(),
         host_data_dir: effective.web.host_data_dir.clone(),

@@ -23,6 +23,7 @@ use tooldock_workers::reload::{ReloadOutcome, Reloader};
 
 use crate::check;
 use crate::config::{ClientAuth, Effective, TlsConfig};
+use crate::config_view::ConfigurationInForce;
 use crate::connection::ConnectionLimits;
 use crate::logging;
 use crate::metrics::StateMetrics;
@@ -54,6 +55,8 @@ pub(crate) struct Reconfigure {
     /// Counts by tool and by principal, which the configuration turns on and off.
     pub(crate) breakdown: Arc<Breakdown>,
     pub(crate) metrics: StateMetrics,
+    /// The configuration in force, as the web UI shows it.
+    pub(crate) shown: Arc<ConfigurationInForce>,
 }
 
 impl Reconfigure {
@@ -268,6 +271,7 @@ impl Reconfigure {
         }
         self.breakdown.configure(next.config.observability.metrics);
         logging::set_level(next.config.observability.log.level);
+        self.shown.set(next.clone());
         self.current = next;
         tracing::info!("configuration read again");
     }

@@ -44,6 +44,7 @@ use crate::access_log::AccessLog;
 use crate::check;
 use crate::config::dev_tokens;
 use crate::config::{Effective, ListenAddress, ProfileName, Role};
+use crate::config_view::ConfigurationInForce;
 use crate::connection::ConnectionLimits;
 use crate::descriptors::Connections;
 use crate::dev;
@@ -151,7 +152,8 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     keys.set_makers(effective.config.admission.key_makers());
     let admission = rules::admission(&effective, keys.tables()).map_err(|error| anyhow!(error))?;
     let rules = Arc::new(ArcSwap::from_pointee(rules::rules(&effective, admission)));
-    let parts = Parts::build(&effective, data, &control, &rules, &keys, succeeded)?;
+    let shown = Arc::new(ConfigurationInForce::new(effective.clone(), keys.tables()));
+    let parts = Parts::build(&effective, data, &control, &rules, &keys, &shown, succeeded)?;
     note_addresses(&effective);
     check::log_unknown_namespaces(&effective);
     keys::start(&keys, key_changes, &parts.registry, &control);
@@ -237,6 +239,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
             management: parts.management,
             breakdown: parts.breakdown,
             metrics: state,
+            shown,
         },
     };
     // Pingora sleeps through its whole grace period even if nothing is left to do, so the control loop ends the
@@ -306,6 +309,7 @@ impl Parts {
         control: &Runtime,
         rules: &Arc<ArcSwap<Rules>>,
         keys: &Arc<KeyStore>,
+        shown: &Arc<ConfigurationInForce>,
         succeeded: Option<&str>,
     ) -> anyhow::Result<Self> {
         let config = &effective.config;
@@ -481,6 +485,7 @@ impl Parts {
                 effective,
                 &data,
                 Arc::new(state.clone()),
+                Arc::clone(shown) as _,
             )),
             http_client: Some(remote),
             pages,

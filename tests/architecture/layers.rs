@@ -146,6 +146,7 @@ const PROXY: &[&str] = &[
     "edge",
     // The running process, and the commands.
     "check",
+    "config_view",
     "dev",
     "upgrade",
     "watcher",

@@ -394,3 +394,74 @@ async fn a_search_finds_what_the_credential_opens_and_nothing_else() {
     let long = format!("/api/search?q={}", "a".repeat(300));
     assert_eq!(code(&web.get(&long).await), (400, "invalid_request"));
 }
+
+#[tokio::test]
+async fn the_configuration_is_shown_with_its_sources_and_what_a_reload_would_change() {
+    let (builder, address) = with_web(Gateway::empty());
+    let builder = builder
+        .config(json!({"namespaces": {"defaults": {"timeout": "77s"}},
+            "upstreams": {"stdio": {"db": {"command": "false", "enabled": false, "env": {"API_KEY": super::CANARY}}}}}))
+        .env("LOG_LEVEL", "debug");
+    let gateway = builder.start().await;
+    let web = Web::at(address);
+    let shown = web.get("/api/configuration?set=true&limit=500").await.1;
+    let of = |key: &str| {
+        let mut values = shown["values"].as_array().expect("values").iter();
+        values
+            .find(|it| it["key"] == key)
+            .cloned()
+            .unwrap_or_default()
+    };
+    let timeout = of("namespaces.defaults.timeout");
+    assert!(
+        timeout["source"]
+            .as_str()
+            .is_some_and(|it| it.ends_with("tooldock.test.yaml")),
+        "{timeout}"
+    );
+    assert_eq!(of("observability.log.level")["source"], "LOG_LEVEL");
+    assert_eq!(of("admission.limits.body"), Value::Null);
+    let whole = web
+        .get("/api/configuration?q=admission.limits.body")
+        .await
+        .1;
+    assert_eq!(whole["values"][0]["source"], "default", "{whole}");
+    assert_eq!(web.get("/api/configuration/changes").await.1["total"], 0);
+    gateway.reconfigure(
+        json!({"namespaces": {"defaults": {"timeout": "78s"}}, "work_stealing": true}),
+    );
+    let changes = web.get("/api/configuration/changes").await.1;
+    let told: Vec<_> = changes["changes"]
+        .as_array()
+        .expect("changes")
+        .iter()
+        .map(|it| (&it["key"], &it["waits_for_start"]))
+        .collect();
+    let expected = [
+        (&json!("namespaces.defaults.timeout"), &json!(false)),
+        (&json!("work_stealing"), &json!(true)),
+    ];
+    assert_eq!(told, expected, "{changes}");
+    gateway.reconfigure(json!({"work_stealing": "perhaps"}));
+    let refused = web.get("/api/configuration/changes").await.1;
+    assert!(
+        refused["refused"]
+            .as_str()
+            .is_some_and(|it| it.contains("work_stealing")),
+        "{refused}"
+    );
+    assert_eq!(
+        code(&web.get("/api/configuration?set=maybe").await),
+        (400, "invalid_request")
+    );
+    let (key, _) = made(
+        &web,
+        json!({"name": "reader", "scopes": ["read"], "namespaces": ["_system"]}),
+    )
+    .await;
+    for path in ["/api/configuration", "/api/configuration/changes"] {
+        assert_eq!(sent(web.bare("GET", path)).await.status(), 401);
+        let refused = answer(web.bare("GET", path).bearer_auth(&key)).await;
+        assert_eq!(code(&refused), (403, "insufficient_scope"), "{path}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::Serialize;
 use tooldock_process::child::output::RecentLines;
 use tooldock_workers::registry::Registry;
 
@@ -82,6 +83,52 @@ pub struct WebFacts {
     pub log: Arc<RecentLines>,
     /// The certificates of listeners.
     pub certificates: Arc<dyn CertificateEnds>,
+    /// The configuration in force.
+    pub configuration: Arc<dyn ConfigurationView>,
+}
+
+/// Port to the configuration in force. Its methods read files: call them where blocking is allowed.
+pub trait ConfigurationView: std::fmt::Debug + Send + Sync {
+    /// All keys, sorted, with their values, credentials masked, and their sources.
+    ///
+    /// # Errors
+    ///
+    /// When a value cannot be written, in one sentence.
+    fn in_force(&self) -> Result<Vec<ConfiguredValue>, String>;
+
+    /// The reason why the data directory's own configuration is not in force; `None` if it is.
+    fn problem(&self) -> Option<String>;
+
+    /// The keys whose values the files and variables would change now.
+    ///
+    /// # Errors
+    ///
+    /// The reason why a reload would be refused.
+    fn after_reload(&self) -> Result<Vec<ConfigurationChange>, String>;
+}
+
+/// A key of the configuration in force.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConfiguredValue {
+    /// The key, as `namespaces.defaults.timeout`.
+    pub key: String,
+    /// The value, credentials masked.
+    pub value: serde_json::Value,
+    /// The source of the value: the name of a variable, the path of a file, or `default`.
+    pub source: String,
+}
+
+/// A key that a reload would change.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConfigurationChange {
+    /// The key, as `namespaces.defaults.timeout`.
+    pub key: String,
+    /// The value in force; `None` if the key is new.
+    pub now: Option<serde_json::Value>,
+    /// The value as the sources have it; `None` if they no longer have the key.
+    pub then: Option<serde_json::Value>,
+    /// True if the value is in force only after the next start.
+    pub waits_for_start: bool,
 }
 
 /// Port to the certificates of listeners.

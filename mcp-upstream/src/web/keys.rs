@@ -68,7 +68,7 @@ fn scopes(store: &KeyStore) -> Vec<Value> {
 /// The rights of a new key, as the body names them.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct New {
+struct KeyRequest {
     name: String,
     scopes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ pub(super) async fn create(core: &Arc<Core>, caller: &Caller, request: &ApiReque
             "A key is shown over TLS or on this machine only: use https, or `tooldock keys create` on the server.",
         ));
     }
-    let wanted: New = request.json()?;
+    let wanted: KeyRequest = request.json()?;
     let mut made = call(core, caller, "token_create", &json!(wanted)).await?;
     // The tool speaks of tokens, as its clients do; the page and the command line of keys.
     if let Some(members) = made.as_object_mut()

@@ -24,10 +24,10 @@ const RESULTS: usize = 50;
 
 /// A result, in the order of the answer: first by how well it fits, then by kind and name.
 #[derive(Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
-struct Found {
+struct SearchResult {
     #[serde(skip)]
     rank: usize,
-    kind: Kind,
+    kind: ResultKind,
     /// The name of the thing, or the id of a key.
     name: String,
     /// The namespace of a tool or file, the scope of a secret.
@@ -40,7 +40,7 @@ struct Found {
 
 #[derive(Debug, Clone, Copy, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum ResultKind {
     Namespace,
     Tool,
     Server,
@@ -50,14 +50,14 @@ enum Kind {
 }
 
 /// Results while they are gathered.
-struct Results {
+struct SearchResults {
     wanted: String,
-    found: Vec<Found>,
+    found: Vec<SearchResult>,
 }
 
-impl Results {
+impl SearchResults {
     /// Adds a thing if its name or description contains the searched text.
-    fn add(&mut self, kind: Kind, name: &str, of: Option<&str>, about: &str) {
+    fn add(&mut self, kind: ResultKind, name: &str, of: Option<&str>, about: &str) {
         if self.found.len() >= GATHERED_MAX {
             return;
         }
@@ -65,7 +65,7 @@ impl Results {
             return;
         };
         let about = about.lines().next().unwrap_or_default();
-        self.found.push(Found {
+        self.found.push(SearchResult {
             rank,
             kind,
             name: name.to_owned(),
@@ -99,7 +99,7 @@ pub(super) async fn search(core: &Arc<Core>, caller: &Caller, request: &ApiReque
         Some(_) => request.limit()?,
     };
     let found = Vec::new();
-    let mut results = Results { wanted, found };
+    let mut results = SearchResults { wanted, found };
     served(core, caller, &mut results);
     if core.management.is_some() {
         managed(core, caller, &mut results).await?;
@@ -112,7 +112,7 @@ pub(super) async fn search(core: &Arc<Core>, caller: &Caller, request: &ApiReque
 }
 
 /// Adds served namespaces and their tools, as far as these are known without a request to a server.
-fn served(core: &Arc<Core>, caller: &Caller, results: &mut Results) {
+fn served(core: &Arc<Core>, caller: &Caller, results: &mut SearchResults) {
     let snapshot = core.registry.snapshot();
     for namespace in snapshot.namespaces.values() {
         if !caller.may_use(namespace) {
@@ -120,15 +120,20 @@ fn served(core: &Arc<Core>, caller: &Caller, results: &mut Results) {
         }
         let name = namespace.name.as_str();
         let kind = match namespace.is_server() {
-            true => Kind::Server,
-            false => Kind::Namespace,
+            true => ResultKind::Server,
+            false => ResultKind::Namespace,
         };
         results.add(kind, name, None, &namespace.description);
         let Some(list) = core.upstreams.of(namespace).listed_now(namespace, caller) else {
             continue;
         };
         for tool in View::of(caller, namespace).tools(&list) {
-            results.add(Kind::Tool, tool.name(), Some(name), &tool.description());
+            results.add(
+                ResultKind::Tool,
+                tool.name(),
+                Some(name),
+                &tool.description(),
+            );
         }
     }
 }
@@ -137,14 +142,14 @@ fn served(core: &Arc<Core>, caller: &Caller, results: &mut Results) {
 async fn managed(
     core: &Arc<Core>,
     caller: &Caller,
-    results: &mut Results,
+    results: &mut SearchResults,
 ) -> Result<(), WebFailure> {
     const KEYS: Does = All(&[Effect::HandlesKeys]);
     let opens = |does| check(caller, does).is_ok();
     let management = management(core)?;
     if opens(Same("list_namespaces")) {
         for folder in management.workspace.namespaces().await? {
-            results.add(Kind::Folder, folder.name.as_str(), None, "");
+            results.add(ResultKind::Folder, folder.name.as_str(), None, "");
         }
     }
     let (secrets, keys) = (opens(Same("list_secrets")), opens(KEYS));
@@ -159,10 +164,10 @@ async fn managed(
         .await
         .map_err(|_| WebFailure::refused("The search was interrupted; try again"))?;
     for secret in secrets {
-        results.add(Kind::Secret, &secret.key, Some(&secret.scope), "");
+        results.add(ResultKind::Secret, &secret.key, Some(&secret.scope), "");
     }
     for key in keys {
-        results.add(Kind::Key, key.id.as_str(), None, &key.principal());
+        results.add(ResultKind::Key, key.id.as_str(), None, &key.principal());
     }
     Ok(())
 }

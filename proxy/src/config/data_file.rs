@@ -31,6 +31,15 @@ pub(super) struct DataFile {
     pub(super) problem: Option<String>,
 }
 
+impl DataFile {
+    /// The keys that the file sets.
+    pub(super) fn keys(&self) -> Vec<String> {
+        self.usable
+            .as_ref()
+            .map_or_else(Vec::new, DataFileTree::keys)
+    }
+}
+
 /// Choice of the entries of the second file that are put over the operator's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AppliedEntries {

@@ -17,6 +17,7 @@ use tooldock_workers::aggregate::AggregatesConfig;
 use tooldock_workers::external::StdioServersConfig;
 
 use super::faults::LeftOut;
+use super::leaves::leaves;
 use super::positions::{Position, Positions};
 use super::{Config, ConfigError};
 
@@ -70,6 +71,14 @@ pub(super) fn data_file(data_dir: &Path) -> PathBuf {
 /// The content of `$DATA/config.yaml`, which is merged over the configuration file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DataFileTree(Value);
+
+impl DataFileTree {
+    /// The keys that the file sets.
+    pub(super) fn keys(&self) -> Vec<String> {
+        let leaves = leaves(&self.0).into_iter();
+        leaves.map(|(key, _)| key).collect()
+    }
+}
 
 /// Reads `$DATA/config.yaml`, if there is one.
 pub(super) fn read_data_file(data_dir: &Path) -> Result<Option<DataFileTree>, ConfigError> {
