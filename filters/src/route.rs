@@ -96,6 +96,7 @@ static ROUTES: &[RouteSpec] = table! {
     Web       | Api        | API     | "/api/{rest}"                            | Principal | Management | Any          | "/api"
     Web       | WebAsset   | GET_HEAD | "/assets/{rest}"                        | Public    | None      | None          | "/assets"
     Web       | WebPage    | GET_HEAD | "/"                                     | Principal | None      | None          | "/"
+    Web       | WebPage    | GET_HEAD | "/login"                                | Public    | None      | None          | "/"
 };
 
 /// Paths that a listener serves together or not at all.

@@ -21,7 +21,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE};
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
@@ -54,6 +54,7 @@ use crate::respond::{self, ClientGone, Envelope};
 use crate::rules::Rules;
 use crate::tls::TlsConnection;
 use crate::web;
+use crate::web_session::{self, WebSessions};
 
 /// The error by which Pingora learns that a client left: nothing is written to it any more, and the connection is
 /// dropped.
@@ -80,6 +81,8 @@ pub(crate) struct Gateway {
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) issuers: Arc<Issuers>,
     pub(crate) keys: Arc<KeyStore>,
+    /// Logins at the web UI.
+    pub(crate) web_sessions: Arc<WebSessions>,
     /// `None` where the access log is off.
     pub(crate) access_log: Option<AccessLog>,
     /// The other replicas; `None` for a gateway without any.
@@ -137,6 +140,25 @@ impl Passage {
         self.headers = self.listener(session)?.headers.clone();
         if let Some(headers) = &self.headers {
             headers.request.apply_to_request(session.req_header_mut());
+        }
+        Ok(())
+    }
+
+    /// Adds the token of a login at the web UI, if the request's cookie shows one, as the password that a browser would add. The
+    /// cookie goes no further.
+    fn show_login(&self, session: &mut Session, sessions: &WebSessions) -> Result<()> {
+        if web_session::shown_id(&session.req_header().headers).is_none() {
+            return Ok(());
+        }
+        let Some(user) = self.listener(session)?.rules.basic.clone() else {
+            return Ok(());
+        };
+        let header = session.req_header_mut();
+        if let Some(value) = sessions.authorization(&user, &header.headers) {
+            header.insert_header(AUTHORIZATION, value)?;
+        }
+        if header.uri.path() != web_session::PATH {
+            header.remove_header(&COOKIE);
         }
         Ok(())
     }
@@ -269,6 +291,9 @@ impl ProxyHttp for Gateway {
         if passage.rules.edits_headers && arrived.is_ok() && passage.arrival.is_none() {
             passage.edit_request(session)?;
         }
+        if self.web_sessions.are_any() && arrived.is_ok() && passage.arrival.is_none() {
+            passage.show_login(session, &self.web_sessions)?;
+        }
         let header = session.req_header();
         let fields = Fields::of(&header.headers);
         let request_id = match &passage.arrival {
@@ -391,6 +416,11 @@ impl ProxyHttp for Gateway {
             answers: Some(&answers),
             claim: None,
         };
+        let is_tls = tls_of(session).is_some();
+        let login = match admitted.route.id {
+            RouteId::Api => self.web_sessions.answer(session.req_header(), is_tls),
+            _ => None,
+        };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
             // Boxed, so that the future of usual answers stays small.
@@ -401,7 +431,7 @@ impl ProxyHttp for Gateway {
             RouteId::WebAsset => web::asset(session.req_header())
                 .map(Some)
                 .ok_or_else(|| Rejection::new(Reason::NotFound, "The web UI has no such file.")),
-            _ => match resource::metadata(session, passage, &admitted) {
+            _ => match login.or_else(|| resource::metadata(session, passage, &admitted)) {
                 Some(document) => Ok(Some(document)),
                 None => self.hand_over(session, passage, admitted).await,
             },

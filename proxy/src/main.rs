@@ -55,6 +55,7 @@ mod upgrade;
 mod version;
 mod watcher;
 mod web;
+mod web_session;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -70,6 +70,7 @@ use crate::sockets::{BoundSocket, PassedSockets, Sockets};
 use crate::tls::{ExpectedNames, TlsListener, mutual};
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, WatchTarget};
+use crate::web_session::WebSessions;
 
 mod core_over_http;
 mod core_trust;
@@ -295,6 +296,7 @@ struct Parts {
     secrets: Arc<SecretStore>,
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,
+    web_sessions: Arc<WebSessions>,
     breakdown: Arc<Breakdown>,
     /// The other replicas, where there may be some.
     replicas: Option<Arc<ReplicaLink>>,
@@ -542,6 +544,7 @@ impl Parts {
             secrets,
             issuers,
             keys: Arc::clone(keys),
+            web_sessions: Arc::default(),
             breakdown,
             replicas: link,
             replica_socket,
@@ -735,6 +738,7 @@ impl Assembly<'_> {
             request_ids: Arc::clone(request_ids),
             issuers: Arc::clone(&self.parts.issuers),
             keys: Arc::clone(&self.parts.keys),
+            web_sessions: Arc::clone(&self.parts.web_sessions),
             access_log: self.access_log.cloned(),
             replicas: self.parts.replicas.clone(),
             stops: self.stops.clone(),

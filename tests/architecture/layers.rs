@@ -140,6 +140,7 @@ const PROXY: &[&str] = &[
     "unread",
     "respond",
     "web",
+    "web_session",
     "issuers",
     "stream",
     "gateway",

@@ -396,6 +396,90 @@ async fn a_search_finds_what_the_credential_opens_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_login_is_a_cookie_that_ends_and_that_other_pages_cannot_use() {
+    let (builder, address) = with_web(Gateway::empty());
+    let gateway = builder.start().await;
+    let web = Web::at(address);
+    // The login's page and its files are open; what the page shows is not.
+    for path in ["/login", "/assets/app.js"] {
+        assert_eq!(sent(web.bare("GET", path)).await.status(), 200, "{path}");
+    }
+    let wrong = web.bare("POST", "/api/login").bearer_auth("wrong");
+    assert_eq!(sent(wrong).await.status(), 401);
+    assert_eq!(sent(web.bare("POST", "/api/login")).await.status(), 401);
+    let opened = sent(web.request("POST", "/api/login")).await;
+    assert_eq!(opened.status(), 200);
+    let cookie = opened.headers()["set-cookie"]
+        .to_str()
+        .expect("text")
+        .to_owned();
+    for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age="] {
+        assert!(cookie.contains(attribute), "{cookie}");
+    }
+    assert!(!cookie.contains(crate::support::TOKEN), "{cookie}");
+    let (pair, _) = cookie.split_once(';').expect("attributes");
+    let by = |method: &str, path: &str| {
+        let request = web.bare(method, path).header("Cookie", pair);
+        request.header("Sec-Fetch-Site", "same-origin")
+    };
+    let me = answer(by("GET", "/api/me")).await;
+    assert_eq!((me.0, &me.1["principal"]), (200, &json!("bearer")));
+    assert_eq!(sent(by("GET", "/")).await.status(), 200);
+    // A change needs the page's own header, which no other page can send.
+    let make = |name: &str| by("POST", "/api/folders").json(&json!({ "name": name }));
+    assert_eq!(code(&answer(make("forged")).await), (403, "csrf"));
+    let proven = |request: RequestBuilder| request.header("X-ToolDock-Request", "1");
+    assert_eq!(answer(proven(make("own"))).await.0, 201);
+    // Other credentials count alone, and no other listener knows the cookie.
+    assert_eq!(
+        sent(by("GET", "/api/me").bearer_auth("wrong"))
+            .await
+            .status(),
+        401
+    );
+    let core = web
+        .client
+        .get(gateway.url("/namespaces"))
+        .header("Cookie", pair);
+    assert_eq!(sent(core).await.status(), 401);
+
+    assert_eq!(
+        code(&answer(by("DELETE", "/api/login")).await),
+        (403, "csrf")
+    );
+    let closed = sent(proven(by("DELETE", "/api/login"))).await;
+    assert_eq!(closed.status(), 200);
+    assert!(
+        closed.headers()["set-cookie"]
+            .to_str()
+            .expect("text")
+            .contains("Max-Age=0")
+    );
+    assert_eq!(sent(by("GET", "/api/me")).await.status(), 401);
+    let (_, id) = pair.split_once('=').expect("a value");
+    assert!(!gateway.log().contains(id));
+}
+
+#[tokio::test]
+async fn a_login_ends_with_the_key_that_opened_it() {
+    let (builder, address) = with_web(Gateway::empty());
+    let _gateway = builder.start().await;
+    let web = Web::at(address);
+    let wanted = json!({"name": "operator", "scopes": ["admin"], "namespaces": ["_system"]});
+    let (key, row) = made(&web, wanted).await;
+    let opened = sent(web.bare("POST", "/api/login").bearer_auth(&key)).await;
+    let cookie = opened.headers()["set-cookie"]
+        .to_str()
+        .expect("text")
+        .to_owned();
+    let by = || web.bare("GET", "/api/me").header("Cookie", &cookie);
+    assert_eq!(answer(by()).await.1["principal"], "key:operator");
+    let id = row["id"].as_str().expect("an id");
+    assert_eq!(web.delete(&format!("/api/keys/{id}")).await.0, 200);
+    assert_eq!(sent(by()).await.status(), 401);
+}
+
+#[tokio::test]
 async fn the_configuration_is_shown_with_its_sources_and_what_a_reload_would_change() {
     let (builder, address) = with_web(Gateway::empty());
     let builder = builder
