@@ -31,7 +31,7 @@ context.on("request", (request) => {
   if (!url.startsWith(base) && !/^(data|blob):/.test(url)) seen.strangers.push(url);
   if (url.includes(token)) seen.strangers.push("a token in an address");
 });
-const page = await context.newPage();
+let page = await context.newPage();
 page.on("pageerror", (error) => seen.complaints.push(error.message));
 page.on("console", (message) => {
   // A refused request is told in the page, too; whatever else the browser complains of is a mistake.
@@ -166,11 +166,12 @@ const steps = {
     await heading("Overview").waitFor();
     await page.getByText("live", { exact: true }).waitFor();
     await page.getByText("Calls per minute").first().waitFor();
+    await heading("What to do next").waitFor();
     await looksWell("overview");
   },
 
   async a_namespace_and_a_tool_with_a_mistake() {
-    await page.getByRole("link", { name: "Sources", exact: true }).click();
+    await page.getByRole("link", { name: "Namespaces", exact: true }).click();
     await button("New namespace").click();
     await page.getByLabel("Name", { exact: true }).fill("Team");
     await page.getByText("1 to 63 lowercase letters").waitFor();
@@ -343,6 +344,168 @@ const steps = {
     await looksWell("one call");
     await page.keyboard.press("Escape");
     await page.getByRole("dialog").waitFor({ state: "detached" });
+  },
+
+  async a_key_is_made_shown_once_used_and_revoked() {
+    await goTo("keys", "Keys");
+    await page.getByText("No keys yet").waitFor();
+    await button("Make a key").click();
+    await page.getByLabel("Name", { exact: true }).fill("alice");
+    await page.getByLabel("admin", { exact: true }).check();
+    await page.getByLabel("Namespaces", { exact: true }).fill("te[am");
+    await looksWell("make a key");
+    await button("Make").click();
+    await page.getByRole("alert").getByText("namespaces").waitFor();
+    await page.getByLabel("Namespaces", { exact: true }).fill("team");
+    await button("Make").click();
+    await heading("The key of key:alice").waitFor();
+    const key = await page.getByLabel("Key", { exact: true }).inputValue();
+    await looksWell("a new key");
+    await button("I have it").click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    const kept = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }, location.href]));
+    if ((await page.content()).includes(key) || kept.includes(key)) throw new Error("the key is kept in the page");
+    const count = () =>
+      fetch(`${base}/mcp/team`, {
+        method: "POST",
+        headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json", Accept: "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "count" },
+        body: JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params: { name: "count", arguments: { steps: 1, wait_for: join(folder, "go") }, _meta: { "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": { name: "alice", version: "1" }, "io.modelcontextprotocol/clientCapabilities": {} } } }),
+      });
+    const called = await count();
+    const answer = await called.text();
+    if (!called.ok || !answer.includes("counted")) throw new Error(`the key calls nothing: ${called.status} ${answer}`);
+    await looksWell("keys");
+    await page.getByRole("link", { name: "key:alice", exact: true }).click();
+    await heading("What it may do").waitFor();
+    await button("Tools and rules of team").click();
+    await page.getByRole("link", { name: "count", exact: true }).waitFor();
+    await looksWell("one key");
+    await button("Revoke").click();
+    await looksWell("revoke a key");
+    await page.getByRole("dialog").getByRole("button", { name: "Revoke", exact: true }).click();
+    await page.getByText("revoked", { exact: true }).first().waitFor();
+    const refused = await count();
+    if (refused.status !== 401) throw new Error(`the revoked key is answered with ${refused.status}`);
+  },
+
+  async the_gateways_state_and_its_log_as_it_is_written() {
+    await goTo("operations", "Operations");
+    await heading("Backends and members").waitFor();
+    await button("Reload").click();
+    await page.getByRole("dialog").getByText(/namespaces?, .* started anew/).waitFor();
+    await looksWell("reload");
+    await button("Close").last().click();
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await looksWell("operations");
+    await page.getByRole("link", { name: "Configuration", exact: true }).click();
+    await page.getByText("Nothing: the files and variables are as they are in force.").waitFor();
+    await page.getByRole("row", { name: /workers.base_env/ }).waitFor();
+    await page.getByLabel("Defaults, too").check();
+    await page.getByLabel("Find").fill("admission.limits.body");
+    await page.getByRole("row", { name: /admission.limits.body .*default/ }).waitFor();
+    await looksWell("configuration");
+    await page.getByRole("link", { name: "Log", exact: true }).click();
+    await heading("Log").waitFor();
+    const lines = page.getByRole("list", { name: "Lines of the log, newest first" });
+    await lines.getByRole("button").first().waitFor();
+    await page.getByText("live", { exact: true }).waitFor();
+    await looksWell("log");
+    // A line that is written while the page is open.
+    await page.getByLabel("Find").fill("later_namespace");
+    await page.getByText("No line of the last 500 fits.").waitFor();
+    await page.getByText("live", { exact: true }).waitFor();
+    const created = await context.request.post(`${base}/api/folders/team/tools`, { data: { filename: "later_namespace.py", content: "import no_such_module_of_the_page\n\nfrom fastmcp.tools import tool\n\n\n@tool\ndef later() -> int:\n    \"\"\"Later.\"\"\"\n    return 1\n" }, headers: { Authorization: `Bearer ${token}` } });
+    if (!created.ok()) throw new Error(`not written: ${created.status()} ${await created.text()}`);
+    await lines.getByRole("button").first().click();
+    await page.getByRole("dialog").getByText("later_namespace").first().waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await context.request.delete(`${base}/api/folders/team/tools/later_namespace.py`, { headers: { Authorization: `Bearer ${token}` } });
+    await goTo("namespaces/team/log", "team");
+    await page.getByRole("list", { name: "Log of team, newest first" }).getByRole("button", { name: /count/ }).first().waitFor();
+    await looksWell("log of a namespace");
+  },
+
+  async the_audit_log_is_exported() {
+    await goTo("activity", "Activity");
+    await page.getByLabel("Namespace").fill("team");
+    await page.getByLabel("Tool").fill("count");
+    await page.getByRole("list", { name: "Calls, newest first" }).getByRole("button", { name: /team count/ }).first().waitFor();
+    await button("Export").click();
+    await looksWell("export");
+    const saved = async () => {
+      const [download] = await Promise.all([page.waitForEvent("download"), button("Save the file").click()]);
+      return [download.suggestedFilename(), readFileSync(await download.path(), "utf8")];
+    };
+    const [lines, records] = await saved();
+    const parsed = records.trim().split("\n").map((line) => JSON.parse(line));
+    if (lines !== "audit.jsonl" || !parsed.length || parsed.some((record) => record.namespace !== "team" || record.tool !== "count")) throw new Error(`${lines}: ${records}`);
+    await page.getByText("Everything that fits is saved.").waitFor();
+    await page.getByLabel("Format").selectOption("csv");
+    const [table, rows] = await saved();
+    if (table !== "audit.csv" || !rows.startsWith("ts,namespace,") || rows.trim().split("\r\n").length !== parsed.length + 1) throw new Error(`${table}: ${rows}`);
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+  },
+
+  async keys_of_the_keyboard_and_the_search_over_everything() {
+    await goTo("namespaces", "Namespaces");
+    await page.keyboard.press("g");
+    await page.keyboard.press("k");
+    await heading("Keys").waitFor();
+    await page.keyboard.press("?");
+    await heading("Keyboard").waitFor();
+    await looksWell("keyboard");
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    // A letter in a field is text.
+    await page.getByLabel("Find").fill("");
+    await page.getByLabel("Find").press("/");
+    if ((await page.getByLabel("Find").inputValue()) !== "/") throw new Error("a field lost its letter");
+    await page.getByLabel("Find").fill("");
+    await heading("Keys").focus();
+    await page.keyboard.press("/");
+    const search = page.getByRole("combobox", { name: /^Pages, namespaces/ });
+    await search.fill("count");
+    await page.getByRole("option", { name: /tool count/ }).waitFor();
+    await looksWell("search");
+    await search.fill("tool_9997");
+    await page.getByRole("option", { name: /tool tool_9997/ }).waitFor();
+    await search.press("Enter");
+    await page.getByRole("heading", { level: 1, name: "many", exact: true }).waitFor();
+    await page.keyboard.press("/");
+    await search.fill("alice");
+    await page.getByRole("option", { name: /key key:alice/ }).click();
+    await page.getByRole("heading", { level: 1, name: "key:alice", exact: true }).waitFor();
+  },
+
+  async a_login_by_the_page_is_a_cookie_and_ends() {
+    // A browser that was asked for no password.
+    const other = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+    other.setDefaultTimeout(PATIENCE_MS);
+    const first = page;
+    page = await other.newPage();
+    page.on("pageerror", (error) => seen.complaints.push(error.message));
+    await page.goto(`${base}/login#/keys`);
+    await heading("Log in").waitFor();
+    await page.getByLabel("Token", { exact: true }).fill("wrong");
+    await button("Log in").click();
+    await page.getByRole("dialog").getByRole("alert").waitFor();
+    await page.getByLabel("Token", { exact: true }).fill(token);
+    await button("Log in").click();
+    await page.getByRole("link", { name: "key:alice", exact: true }).waitFor();
+    const [cookie] = await other.cookies();
+    if (!cookie.httpOnly || cookie.sameSite !== "Strict" || cookie.value.includes(token)) throw new Error(`the cookie ${JSON.stringify(cookie)}`);
+    const kept = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }, document.cookie, location.href]));
+    if (kept.includes(token) || kept.includes(cookie.value)) throw new Error(`a script reads the login: ${kept}`);
+    await page.reload();
+    await page.getByRole("link", { name: "key:alice", exact: true }).waitFor();
+    await button("Log out").click();
+    await heading("Log in").waitFor();
+    const again = await fetch(`${base}/api/me`, { headers: { Cookie: `${cookie.name}=${cookie.value}` } });
+    if (again.status !== 401) throw new Error(`the login goes on: ${again.status}`);
+    page = first;
+    await other.close();
   },
 
   async the_other_pages() {

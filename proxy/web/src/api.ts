@@ -18,22 +18,43 @@ export type JsonObject = { [key: string]: Json };
 
 const KEPT = "tooldock-token";
 
-/** The token lives in this tab alone: memory, and sessionStorage so that a reload does not ask again. */
+/**
+ * A login is a cookie that no script can read. Only where the browser keeps no cookie does the token live in this tab: memory,
+ * and sessionStorage so that a reload does not ask again.
+ */
 let token = sessionStorage.getItem(KEPT);
+
+/** At this address nobody is logged in: a password that the browser still has is not sent. */
+let anonymous = location.pathname.endsWith("/login");
 
 /** Whether the server wants (new) credentials; the login form is shown while this is set. */
 export const loginWanted = signal<"no" | "first" | "expired">("no");
 let waiting: Array<{ again: () => void; never: () => void }> = [];
 let answeredOnce = false;
 
-/** Takes a token from the login form and repeats every request that waits for it. */
-export function logIn(given: string): void {
-  token = given;
-  sessionStorage.setItem(KEPT, given);
+/** Takes a token from the login form and repeats every request that waits for it. Throws if the token is refused. */
+export async function logIn(given: string): Promise<void> {
+  const headers = { "X-ToolDock-Request": "1", Authorization: `Bearer ${given}` };
+  const opened = await fetch("/api/login", { method: "POST", headers, redirect: "error" });
+  if (!opened.ok) throw await refusal(opened);
+  anonymous = false;
+  const known = await fetch("/api/me", { headers: { "X-ToolDock-Request": "1" }, redirect: "error" });
+  token = known.ok ? null : given;
+  if (token) sessionStorage.setItem(KEPT, token);
+  else sessionStorage.removeItem(KEPT);
+  if (location.pathname.endsWith("/login") && !token) history.replaceState(null, "", `/${location.hash}`);
   loginWanted.value = "no";
   const all = waiting;
   waiting = [];
   for (const one of all) one.again();
+}
+
+/** Ends the login of this browser, and shows the page for the next one. */
+export async function logOut(): Promise<void> {
+  await send("/api/login", { method: "DELETE" });
+  token = null;
+  sessionStorage.removeItem(KEPT);
+  location.assign("/login");
 }
 
 /** Closes the login form: the requests that wait fail, and the page keeps what was typed. */
@@ -72,7 +93,7 @@ export async function send(path: string, asked: Asked = {}): Promise<Response> {
     }
     let answer: Response;
     try {
-      answer = await fetch(path, { method: asked.method ?? "GET", headers, body, signal: asked.signal, redirect: "error" });
+      answer = await fetch(path, { method: asked.method ?? "GET", headers, body, signal: asked.signal, redirect: "error", credentials: anonymous ? "omit" : "same-origin" });
     } catch (error) {
       if (asked.signal?.aborted) throw error;
       throw new ApiError(0, "unreachable", "The gateway does not answer. Is the process running, and is the network up?");

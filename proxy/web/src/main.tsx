@@ -1,16 +1,21 @@
 // The frame of the app: navigation, the page that the address names, the login form.
 import { render, type ComponentChildren, type ComponentType } from "preact";
-import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
+import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
+import { logOut } from "./api.ts";
 import { Login } from "./login.tsx";
 import { Activity } from "./pages/activity.tsx";
+import { Keys } from "./pages/keys.tsx";
 import { NamespacePage } from "./pages/namespace.tsx";
+import { Operations } from "./pages/operations.tsx";
 import { Overview } from "./pages/overview.tsx";
 import { Secrets } from "./pages/secrets.tsx";
 import { Servers } from "./pages/servers.tsx";
 import { Sources } from "./pages/sources.tsx";
-import { link, route } from "./router.ts";
+import { go, link, route } from "./router.ts";
+import { SearchAll, ShortcutHelp } from "./search.tsx";
+import { listen } from "./shortcuts.ts";
 import { setTheme, theme, type Theme } from "./theme.ts";
-import { Announcements } from "./ui/announce.tsx";
+import { announce, Announcements } from "./ui/announce.tsx";
 import { Button, Problem } from "./ui/basics.tsx";
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
@@ -18,22 +23,44 @@ import "./style.css";
 interface Page {
   id: string;
   text: string;
+  /** The key after `g` that goes to the page. */
+  letter: string;
   shown: ComponentType<{ parts: string[]; search: URLSearchParams }>;
 }
 
 const PAGES: Page[] = [
-  { id: "overview", text: "Overview", shown: Overview },
-  { id: "namespaces", text: "Namespaces", shown: NamespacePage },
-  { id: "sources", text: "Sources", shown: Sources },
-  { id: "servers", text: "Servers", shown: Servers },
-  { id: "secrets", text: "Secrets", shown: Secrets },
-  { id: "activity", text: "Activity", shown: Activity },
+  { id: "overview", text: "Overview", letter: "o", shown: Overview },
+  { id: "namespaces", text: "Namespaces", letter: "n", shown: NamespacePage },
+  { id: "sources", text: "Sources", letter: "s", shown: Sources },
+  { id: "servers", text: "Servers", letter: "v", shown: Servers },
+  { id: "secrets", text: "Secrets", letter: "e", shown: Secrets },
+  { id: "keys", text: "Keys", letter: "k", shown: Keys },
+  { id: "activity", text: "Activity", letter: "a", shown: Activity },
+  { id: "operations", text: "Operations", letter: "p", shown: Operations },
+];
+
+/** Places that the search finds by their names, beside what the gateway has. */
+const PLACES = [
+  ...PAGES.map(({ id, text }) => ({ text, href: link(id) })),
+  { text: "Sessions and streams", href: link("activity", "sessions") },
+  { text: "Configuration in force", href: link("operations", "configuration") },
+  { text: "Log of the gateway", href: link("operations", "log") },
 ];
 
 function App() {
   const [first = "overview", ...parts] = route.value.parts;
   const page = PAGES.find((one) => one.id === first);
   const main = useRef<HTMLElement>(null);
+  const [over, setOver] = useState<"search" | "help" | null>(null);
+  useEffect(() => listen({
+    search: () => setOver("search"),
+    help: () => setOver("help"),
+    go: (letter) => {
+      const found = PAGES.find((one) => one.letter === letter);
+      if (found) go(found.id);
+      return found !== undefined;
+    },
+  }), []);
   const before = useRef<string | null>(null);
   const place = route.value.parts.join("/");
   // A new page begins at its heading, for the eye and for screen readers.
@@ -52,7 +79,12 @@ function App() {
         <nav aria-label="Pages">
           {PAGES.map((one) => <a key={one.id} href={link(one.id)} aria-current={one.id === first ? "page" : undefined}>{one.text}</a>)}
         </nav>
-        <ThemeSwitch />
+        <div class="bar-end">
+          <button type="button" class="button small" onClick={() => setOver("search")} aria-keyshortcuts="/">Search <kbd aria-hidden="true">/</kbd></button>
+          <button type="button" class="button small" onClick={() => setOver("help")} aria-label="Keyboard" aria-keyshortcuts="?"><kbd aria-hidden="true">?</kbd></button>
+          <button type="button" class="button small" onClick={() => logOut().catch((cause: Error) => announce(cause.message))}>Log out</button>
+          <ThemeSwitch />
+        </div>
       </header>
       <main ref={main} id="main" tabIndex={-1}>
         <Guard key={first}>
@@ -64,6 +96,8 @@ function App() {
           )}
         </Guard>
       </main>
+      {over === "search" && <SearchAll pages={PLACES} onClose={() => setOver(null)} />}
+      {over === "help" && <ShortcutHelp letters={PAGES.map(({ letter, text }) => [letter, text])} onClose={() => setOver(null)} />}
       <Announcements />
       <Login />
     </>

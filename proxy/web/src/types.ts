@@ -126,3 +126,106 @@ export interface CallRecord {
   principal?: string;
   [other: string]: Json | undefined;
 }
+
+export interface Scope {
+  name: string;
+  /** Patterns of tool names. */
+  tools: string[];
+}
+
+export interface Key {
+  id: string;
+  name: string;
+  principal: string;
+  made_by: string | null;
+  state: "active" | "expired" | "revoked";
+  scopes: string[];
+  namespaces: string[];
+  networks: string[];
+  limits: string[];
+  created: string;
+  expires: string | null;
+  last_used: string | null;
+  revoked: string | null;
+}
+
+/** The answer to the request that makes a key: the key itself is in no other. */
+export interface MadeKey extends Key {
+  key: string;
+  notes?: string[];
+}
+
+export interface KeyReach {
+  opens: Array<{ namespace: string; open: number; tools: number }> | null;
+  notes: string[];
+}
+
+export interface KeyRules {
+  allowed: boolean;
+  rules: Array<{ rule: string; allows: boolean; says: string }>;
+  tools?: Array<{ name: string; allowed: boolean; refused_by?: string }>;
+  left_out?: number;
+  notes?: string[];
+}
+
+export interface Backend {
+  backend: string;
+  healthy: boolean;
+  draining: boolean;
+  problem: string | null;
+}
+
+export interface GatewayStatus {
+  gateway: Dashboard;
+  namespaces: Array<Namespace & { backends: Backend[]; members: Array<{ name: string; state: string; reason?: string }> }>;
+  unserved: Array<{ name: string; code: string; message: string }>;
+  certificates: Array<{ listener: string; ends: string | null }>;
+  reload: { result: string; at: string | null; seconds: number; problem: string | null } | null;
+  replicas: { name: string; store: string; rival: boolean; others: Array<{ name: string; problem: string | null; sources?: string }> } | null;
+}
+
+export interface ReloadReport {
+  namespaces: string[];
+  workers_restarted: string[];
+  failed: Array<{ namespace: string; code: string; message: string }>;
+  issues: Array<{ namespace: string; subject?: string; message: string }>;
+  replicas?: Array<{ name: string; outcome: string; failed?: number }>;
+}
+
+/** A line of the gateway's log. */
+export interface LogLine {
+  number: number;
+  ts: string;
+  level: string;
+  text: string;
+}
+
+/** A line that a process of a namespace printed. */
+export interface OutputLine {
+  number: number;
+  ts: string;
+  pid: number | null;
+  stream: string;
+  text: string;
+}
+
+export interface FoundThing {
+  kind: "namespace" | "tool" | "server" | "folder" | "secret" | "key";
+  name: string;
+  of?: string;
+  about?: string;
+}
+
+export interface ConfiguredValue {
+  key: string;
+  value: Json;
+  /** The name of a variable, the path of a file, or `default`. */
+  source: string;
+}
+
+export interface ConfigurationChange {
+  key: string;
+  now: Json;
+  then: Json;
+  waits_for_start: boolean;
+}

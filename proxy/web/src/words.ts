@@ -34,3 +34,8 @@ export function parseVariables(text: string): { all: Record<string, string>; wro
   }
   return { all };
 }
+
+/** Names separated by spaces, commas or lines. */
+export function parseList(text: string): string[] {
+  return text.split(/[\s,]+/).filter(Boolean);
+}

@@ -1,12 +1,13 @@
 // The parts that need no browser: node --test test/*.test.ts
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { placeOf } from "../src/found.ts";
 import { headerValue } from "../src/meta.ts";
 import { choiceOf, describe, initial, type Schema } from "../src/schema.ts";
 import { configuration, curl, python, pythonValue } from "../src/snippets.ts";
 import { duration, milliseconds, size, timesShown } from "../src/ui/format.ts";
 import { tokenize, type LineState } from "../src/ui/highlight.ts";
-import { parseVariables, parseWords } from "../src/words.ts";
+import { parseList, parseVariables, parseWords } from "../src/words.ts";
 
 test("a command line is split as a shell does, and nothing of it is expanded", () => {
   assert.deepEqual(parseWords(`npx -y "a b" 'c "d"' e\\ f "" $HOME`).all, ["npx", "-y", "a b", 'c "d"', "e f", "", "$HOME"]);
@@ -16,6 +17,18 @@ test("a command line is split as a shell does, and nothing of it is expanded", (
 test("variables are one a line, and a wrong line is named", () => {
   assert.deepEqual(parseVariables("A=1\n\nB=x=y\n").all, { A: "1", B: "x=y" });
   assert.match(parseVariables("A=1\nno").wrong!, /Line 2/);
+});
+
+test("names in a field are separated by spaces, commas and lines", () => {
+  assert.deepEqual(parseList(" dev-*, shared\n_system "), ["dev-*", "shared", "_system"]);
+  assert.deepEqual(parseList("  "), []);
+});
+
+test("every result of the search leads to its page, whatever its name", () => {
+  assert.equal(placeOf({ kind: "tool", name: "a/b?", of: "team" }), "#/namespaces/team/tools/a%2Fb%3F");
+  assert.equal(placeOf({ kind: "folder", name: "team" }), "#/sources/team");
+  assert.equal(placeOf({ kind: "key", name: "0123456789ab", about: "key:ci" }), "#/keys/0123456789ab");
+  assert.equal(placeOf({ kind: "secret", name: "TOKEN", of: "global" }), "#/secrets");
 });
 
 test("references, merged parts and optional types become one description", () => {

@@ -9,6 +9,7 @@ import { BigText } from "../ui/bigtext.tsx";
 import { milliseconds, plural, time } from "../ui/format.ts";
 import { usePaged } from "../ui/paged.tsx";
 import { Windowed } from "../ui/windowed.tsx";
+import { ExportRecords } from "./export.tsx";
 import { Live } from "./overview.tsx";
 import { Sessions } from "./sessions.tsx";
 
@@ -66,6 +67,7 @@ function Calls({ parts, search }: { parts: string[]; search: URLSearchParams }) 
     setSkipped(0);
   }, [JSON.stringify(settled)]);
   const [opened, setOpened] = useState<CallRecord | null>(null);
+  const [exporting, setExporting] = useState(false);
   const known = new Set(fresh.map((record) => record.id));
   const records = [...fresh, ...list.items.filter((record) => !known.has(record.id))];
   return (
@@ -73,6 +75,7 @@ function Calls({ parts, search }: { parts: string[]; search: URLSearchParams }) 
       <PageHead title="Activity" note={address && <Live state={liveness} />}>
         <Button onClick={() => setFollowing(!following)}>{following ? "Pause" : "Follow"}</Button>
         <Button onClick={list.reload}>Refresh</Button>
+        <Button onClick={() => setExporting(true)}>Export</Button>
       </PageHead>
       <ActivityTabs current="calls" />
       <form class="filters grid" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
@@ -123,6 +126,7 @@ function Calls({ parts, search }: { parts: string[]; search: URLSearchParams }) 
         </>
       )}
       {list.more && <Button onClick={list.more}>Look further back</Button>}
+      {exporting && <ExportRecords filters={asked} onClose={() => setExporting(false)} />}
       {opened && <OneCall record={opened} onClose={() => setOpened(null)} onFilter={(more) => (setOpened(null), setFilters(more))} />}
     </>
   );

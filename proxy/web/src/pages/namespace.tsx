@@ -4,13 +4,15 @@ import { get, path } from "../api.ts";
 import { useLoad, useSettled } from "../hooks.ts";
 import { link } from "../router.ts";
 import type { Namespace, Tool } from "../types.ts";
-import { Empty, Loading, Notice, PageHead, Problem, State, Tabs } from "../ui/basics.tsx";
+import { Button, Empty, Loading, Notice, PageHead, Problem, State, Tabs } from "../ui/basics.tsx";
 import { count, milliseconds, percent, plural } from "../ui/format.ts";
 import { More, usePaged } from "../ui/paged.tsx";
 import { Windowed } from "../ui/windowed.tsx";
 import { ToolPanel } from "./call.tsx";
 import { Connect } from "./connect.tsx";
+import { NamespaceLog } from "./namespace-log.tsx";
 import { Prompts, Resources } from "./resources.tsx";
+import { NewFolder } from "./sources.tsx";
 
 export function NamespacePage({ parts, search }: { parts: string[]; search: URLSearchParams }) {
   const [name, tab = "tools", item] = parts;
@@ -18,12 +20,16 @@ export function NamespacePage({ parts, search }: { parts: string[]; search: URLS
 }
 
 function NamespaceList() {
+  const [making, setMaking] = useState(false);
   const [text, setText] = useState("");
   const q = useSettled(text);
   const list = usePaged<Namespace>("/api/namespaces", "namespaces", { q });
   return (
     <>
-      <PageHead title="Namespaces" note={list.total !== undefined && <span class="quiet">{count(list.total)}</span>} />
+      <PageHead title="Namespaces" note={list.total !== undefined && <span class="quiet">{count(list.total)}</span>}>
+        <a class="button plain" href={link("servers")}>Add a server</a>
+        <Button kind="primary" onClick={() => setMaking(true)}>New namespace</Button>
+      </PageHead>
       <div class="filters">
         <label for="namespace-q">Find</label>
         <input id="namespace-q" type="search" value={text} onInput={(event) => setText(event.currentTarget.value)} />
@@ -44,11 +50,12 @@ function NamespaceList() {
         ))}
       </ul>
       <More list={list} />
+      {making && <NewFolder onClose={() => setMaking(false)} />}
     </>
   );
 }
 
-const TABS = [["tools", "Tools"], ["resources", "Resources"], ["prompts", "Prompts"], ["connect", "Connect"]] as const;
+const TABS = [["tools", "Tools"], ["resources", "Resources"], ["prompts", "Prompts"], ["log", "Log"], ["connect", "Connect"]] as const;
 
 function OneNamespace({ name, tab, item, search }: { name: string; tab: string; item?: string; search: URLSearchParams }) {
   const loaded = useLoad(`namespace ${name}`, (abort) => get<Namespace>(path`/api/namespaces/${name}`, abort));
@@ -65,6 +72,7 @@ function OneNamespace({ name, tab, item, search }: { name: string; tab: string; 
       {tab === "tools" && <Tools namespace={name} chosen={item} search={search} />}
       {tab === "resources" && <Resources namespace={name} />}
       {tab === "prompts" && <Prompts namespace={name} />}
+      {tab === "log" && <NamespaceLog namespace={name} />}
       {tab === "connect" && <Connect namespace={name} />}
     </>
   );

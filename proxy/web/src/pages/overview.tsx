@@ -7,6 +7,7 @@ import { link } from "../router.ts";
 import type { Dashboard, Namespace } from "../types.ts";
 import { Empty, Loading, Notice, PageHead, Problem, State } from "../ui/basics.tsx";
 import { Chart } from "../ui/chart.tsx";
+import { NextSteps } from "./next-steps.tsx";
 import { count, duration, milliseconds, percent } from "../ui/format.ts";
 
 /** The charts remember this many samples, also while another page is shown. */
@@ -61,6 +62,7 @@ export function Overview() {
       {!now && first.loading && <Loading what="the overview" />}
       {now && <Figures now={now} />}
       {now?.problem && <Notice kind="bad"><strong>{now.problem.subject}</strong> {now.problem.message}</Notice>}
+      {now && <NextSteps all={[...namespaces.value.values()]} />}
       <Troubles all={[...namespaces.value.values()]} />
       {now && (
         <div class="charts">

@@ -50,7 +50,7 @@ function Folders() {
   );
 }
 
-function NewFolder({ onClose }: { onClose: () => void }) {
+export function NewFolder({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState("");
   const [error, setError] = useState<Error>();
   const [busy, setBusy] = useState(false);
