@@ -166,7 +166,8 @@ const steps = {
     await heading("Overview").waitFor();
     await page.getByText("live", { exact: true }).waitFor();
     await page.getByText("Calls per minute").first().waitFor();
-    await heading("What to do next").waitFor();
+    // The pictures have called a tool already.
+    if (!screenshots) await heading("What to do next").waitFor();
     await looksWell("overview");
   },
 
