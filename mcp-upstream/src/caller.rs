@@ -11,6 +11,7 @@ use tooldock_base::budget::{Budget, BudgetNote};
 use tooldock_base::grant::Grant;
 use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
+use tooldock_base::trace::RequestTrace;
 use tooldock_credentials::keys::KeyLimit;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::BackendId;
@@ -53,6 +54,8 @@ pub struct Caller {
     pub budget: Option<Arc<BudgetNote>>,
     /// True if health checks of the caller are answered with the status alone, even if the listener's checks are open.
     pub status_only: bool,
+    /// Trace of the request; `None` if none is exported.
+    pub trace: Option<Arc<RequestTrace>>,
 }
 
 /// The process at the other end of the relay's socket, as the kernel identifies it.

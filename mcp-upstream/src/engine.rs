@@ -23,6 +23,7 @@ use tooldock_base::budget::Budget;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::grant::Grant;
 use tooldock_base::names::NamespaceName;
+use tooldock_base::trace::{RequestTrace, UpstreamSpan};
 use tooldock_process::worker::ToolReply;
 use tooldock_workers::registry::{Namespace, Registry, UpstreamKind};
 
@@ -36,6 +37,7 @@ use crate::jsonrpc::Response;
 use crate::metrics::UpstreamMetrics;
 use crate::protocol::Method;
 use crate::session::CancelNotice;
+use crate::trace;
 
 mod detached;
 mod interactive;
@@ -426,14 +428,19 @@ impl Engine {
         let entered = AtomicBool::new(false);
         let run = async {
             let gate = &call.facts().namespace.gate;
+            let waiting = caller.trace.as_ref().map(|it| it.part(trace::QUEUE));
             let _permit = gate
                 .enter(&caller.principal)
                 .await
                 .map_err(|_| overloaded())?;
+            drop(waiting);
+            let span = call.facts().upstream_span(caller.trace.as_ref());
             entered.store(true, Ordering::Relaxed);
             let heard = heard.map(|(events, secrets)| (events, Arc::new(secrets)));
             let peer = Peer::new(heard, None, &self.metrics.events_dropped, answers);
-            Arc::clone(call).start(peer).await
+            let outcome = Arc::clone(call).start(peer.traced(span.as_ref())).await;
+            end_span(span, &outcome);
+            outcome
         };
         timeout(limit, run)
             .await
@@ -476,7 +483,20 @@ impl UnfinishedCall<'_> {
     }
 }
 
+/// Ends the span of an upstream's call.
+fn end_span(span: Option<UpstreamSpan>, outcome: &CallOutcome) {
+    if let Some(span) = span {
+        let status = outcome.as_ref().map(UpstreamReply::status);
+        span.ended(trace::error_of(status.map_err(|error| error.code)));
+    }
+}
+
 impl CallFacts {
+    /// Begins the span of the upstream's call, if the request is traced.
+    fn upstream_span(&self, trace: Option<&Arc<RequestTrace>>) -> Option<UpstreamSpan> {
+        trace.map(|it| it.upstream(self.namespace.name.as_str(), self.method.label()))
+    }
+
     /// The time limit of the call, including its wait in the queue.
     pub(crate) fn timeout(&self) -> Duration {
         match self.method.is_tool_call() {

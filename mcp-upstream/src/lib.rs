@@ -44,6 +44,7 @@ pub mod stream;
 mod supervise;
 mod surface;
 mod tool_result;
+mod trace;
 mod upstream;
 pub mod web;
 

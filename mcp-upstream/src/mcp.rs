@@ -33,6 +33,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::session::table::Located;
 use crate::session::{Session, SessionState, SessionTransport};
+use crate::trace;
 use crate::upstream::{CallContext, Client, IncomingRequest, PreparedRequest, store_away};
 
 pub(crate) mod batch;
@@ -101,6 +102,14 @@ async fn posted<'a>(
     };
     if let Message::Request { method, .. } | Message::Notification { method, .. } = message {
         poll_watch::note_method(method);
+    }
+    if let Message::Request {
+        id,
+        method,
+        members,
+    } = message
+    {
+        trace::note_message(caller, Some(*id), method, members);
     }
     if is_modern(head, message) {
         let answer = modern::answer(core, caller, head, body, message);
@@ -215,6 +224,7 @@ fn is_modern(head: &McpHead, message: &Message<'_>) -> bool {
 /// The response to a request that was refused as an invalid message.
 pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     let Invalid { failure, id } = invalid;
+    trace::note_refusal(caller, failure.code());
     tracing::debug!(
         request_id = &*caller.request_id,
         code = failure.code(),

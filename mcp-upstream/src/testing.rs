@@ -74,6 +74,7 @@ pub(crate) fn caller() -> Caller {
         key_limits: None,
         budget: None,
         status_only: false,
+        trace: None,
     }
 }
 

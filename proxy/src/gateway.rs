@@ -30,6 +30,7 @@ use prometheus::{Encoder, TextEncoder};
 use tokio::sync::watch;
 use tooldock_base::answers::{AnswerAccount, AnswerBudget};
 use tooldock_base::budget::BudgetNote;
+use tooldock_base::trace::{RequestTrace, TraceSink};
 use tooldock_credentials::keys::KeyStore;
 use tooldock_filters::{
     Admission, AdmissionAttempt, AdmittedHead, ErrorShape, Fields, Permit, Reason, Rejection,
@@ -52,6 +53,7 @@ use crate::replicas::{Arrival, HEADER as PASSPORT, ReplicaLink};
 use crate::request_id::RequestIds;
 use crate::respond::{self, ClientGone, Envelope};
 use crate::rules::Rules;
+use crate::telemetry;
 use crate::tls::TlsConnection;
 use crate::web;
 use crate::web_session::{self, WebSessions};
@@ -85,6 +87,8 @@ pub(crate) struct Gateway {
     pub(crate) web_sessions: Arc<WebSessions>,
     /// `None` where the access log is off.
     pub(crate) access_log: Option<AccessLog>,
+    /// Receiver of finished requests for the export; `None` without one.
+    pub(crate) traces: Option<Arc<dyn TraceSink>>,
     /// The other replicas; `None` for a gateway without any.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     /// True once the process has been told to stop.
@@ -124,6 +128,8 @@ pub(crate) struct Passage {
     shape: ErrorShape,
     /// The request's entry in the access log, where there is one.
     logged: Option<Pending>,
+    /// The request's trace, where one is exported.
+    trace: Option<Arc<RequestTrace>>,
     in_flight: InFlightRequest,
     /// Listener and client of a request that another replica has forwarded.
     arrival: Option<Box<Arrival>>,
@@ -265,6 +271,7 @@ impl ProxyHttp for Gateway {
             newline: false,
             shape: ErrorShape::Rest,
             logged: None,
+            trace: None,
             in_flight: InFlightRequest::new(&self.metrics.in_flight),
             arrival: None,
         }
@@ -379,6 +386,10 @@ impl ProxyHttp for Gateway {
             Verdict::Refused(rejection) => {
                 passage.route = rejection.route;
                 self.refused(&rejection, passage);
+                if let Some(sink) = &self.traces {
+                    let (headers, code) = (&session.req_header().headers, rejection.code());
+                    telemetry::refused(sink, rejection.route, headers, passage.started, code);
+                }
                 Box::pin(respond::rejection(session, &rejection, &envelope))
                     .await
                     .map(|()| true)

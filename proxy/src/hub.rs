@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tooldock_credentials::keys::KeyStore;
+use tooldock_otlp::OtlpGuard;
 use tooldock_upstream::audit::AuditGuard;
 use tooldock_upstream::health::Health;
 use tooldock_upstream::replicas::{BEAT_EVERY, Replicas};
@@ -60,6 +61,8 @@ pub(crate) struct Hub {
     pub(crate) grace: Duration,
     pub(crate) audit: AuditGuard,
     pub(crate) access_log: Option<AccessLogGuard>,
+    /// The export by OTLP, where there is one.
+    pub(crate) telemetry: Option<OtlpGuard>,
     /// The relay, where there is one.
     pub(crate) relay: Option<RelayServer>,
     /// The other replicas, where there may be some.
@@ -235,6 +238,8 @@ impl Hub {
         // Writes the queued lines.
         drop((self.audit, self.access_log));
         tracing::info!("stopped");
+        // Sends the last batches.
+        drop(self.telemetry);
     }
 }
 

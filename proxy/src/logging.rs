@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use log::Log;
+use tooldock_otlp::{LogLayer, LogQueue};
 use tooldock_process::child::output::RecentLines;
 use tracing::level_filters::LevelFilter;
 use tracing_log::LogTracer;
@@ -30,6 +31,8 @@ const PINGORA_LINES_PER_SECOND: u64 = 10;
 
 /// The log's filter, so that its level can change while the process runs. Static because logging is global.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+/// The filter of exported events, which follows the level of the log.
+static EXPORT_FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// The last lines of the log, for the web UI. Static because logging is global.
 static RECENT: LazyLock<Arc<RecentLines>> = LazyLock::new(Arc::default);
@@ -39,12 +42,12 @@ pub(crate) fn recent() -> Arc<RecentLines> {
     Arc::clone(&RECENT)
 }
 
-/// Starts logging, once per process.
+/// Starts logging, once per process. With `export`, events go there as well.
 ///
 /// # Errors
 ///
 /// When the process's global logger is already set.
-pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
+pub(crate) fn start(config: LogConfig, export: Option<&Arc<LogQueue>>) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(filter(config.level));
     let lines = fmt::layer()
         // Standard error may be a file on a full disk. Reporting that error would panic the thread that logged.
@@ -71,13 +74,33 @@ pub(crate) fn start(config: LogConfig) -> anyhow::Result<()> {
         .without_time()
         .with_writer(|| RecentWriter(&RECENT));
     let lines = lines.and_then(kept).with_filter(filter.and(calm));
-    let subscriber = tracing_subscriber::registry().with(lines);
-    tracing::subscriber::set_global_default(subscriber).context("cannot start logging")?;
+    let started = match export {
+        None => {
+            let subscriber = tracing_subscriber::registry().with(lines);
+            tracing::subscriber::set_global_default(subscriber)
+        }
+        Some(queue) => {
+            let exported = exported(queue, config.level);
+            let subscriber = tracing_subscriber::registry().with(vec![lines.boxed(), exported]);
+            tracing::subscriber::set_global_default(subscriber)
+        }
+    };
+    started.context("cannot start logging")?;
     log::set_boxed_logger(Box::new(Libraries(LogTracer::new()))).context("cannot start logging")?;
     // Records of libraries are taken at `warn` at most, whatever the gateway's own level is or becomes.
     log::set_max_level(log::LevelFilter::Warn);
     FILTER.get_or_init(|| handle);
     Ok(())
+}
+
+/// The layer that queues the events which the log shows for the export.
+fn exported(queue: &Arc<LogQueue>, level: LogLevel) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let (filter, handle) = reload::Layer::new(filter(level));
+    EXPORT_FILTER.get_or_init(|| handle);
+    // Lines of Pingora, of which any client can cause many, are limited for the log alone.
+    let ours = dynamic_filter_fn(|event, _| !event.target().starts_with("pingora"))
+        .with_max_level_hint(LevelFilter::TRACE);
+    LogLayer::new(queue).with_filter(filter.and(ours)).boxed()
 }
 
 /// The records that libraries, Pingora above all, hand to `log`.
@@ -146,7 +169,7 @@ fn calm(target: &str) -> bool {
 
 /// Changes the level of the log that was started.
 pub(crate) fn set_level(level: LogLevel) {
-    if let Some(handle) = FILTER.get() {
+    for handle in [FILTER.get(), EXPORT_FILTER.get()].into_iter().flatten() {
         // Fails only when the log is gone, and then no log can report it.
         let _ = handle.reload(filter(level));
     }

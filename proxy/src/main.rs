@@ -47,6 +47,7 @@ mod session_store;
 mod signals;
 mod sockets;
 mod stream;
+mod telemetry;
 mod timeout;
 mod tls;
 mod toolman;
@@ -168,8 +169,9 @@ fn serve(arguments: ServeArgs) -> ExitCode {
 }
 
 fn run(effective: Effective, upgrade: bool) -> anyhow::Result<()> {
-    logging::start(effective.config.observability.log)?;
-    serve::run(effective, upgrade)
+    let logs = telemetry::log_queue(&effective);
+    logging::start(effective.config.observability.log, logs.as_ref())?;
+    serve::run(effective, upgrade, logs)
 }
 
 fn check(arguments: CheckArgs) -> ExitCode {
@@ -244,6 +246,7 @@ fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         &effective.data_dir,
     )?;
     certificates::check(&effective)?;
+    telemetry::check(&effective)?;
     Ok(effective)
 }
 

@@ -21,8 +21,10 @@ use tooldock_base::answers::{AnswerBudget, AnswerMetrics};
 use tooldock_base::data_dir::{DataDir, Occupancy};
 use tooldock_base::listening;
 use tooldock_base::runtimes::Runtimes;
+use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{AuthorizationStore, SecretSource as _, SecretStore};
+use tooldock_otlp::{Gather, LogQueue};
 use tooldock_process::child::output::RecentOutput;
 use tooldock_process::child::{self, left_behind};
 use tooldock_process::metrics::WorkerMetrics;
@@ -67,6 +69,7 @@ use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
 use crate::signals::Signals;
 use crate::sockets::{BoundSocket, PassedSockets, Sockets};
+use crate::telemetry;
 use crate::tls::{ExpectedNames, TlsListener, mutual};
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, WatchTarget};
@@ -97,11 +100,16 @@ const GRACE_BACKSTOP: Duration = Duration::from_secs(30);
 const REPLICAS: &str = "replicas";
 
 /// Runs the gateway until it is told to stop. With `upgrade` it takes over from the gateway that runs on the data directory.
+/// `logs`: log events for the export.
 ///
 /// # Errors
 ///
 /// When an object cannot be built or an address cannot be bound.
-pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()> {
+pub(crate) fn run(
+    mut effective: Effective,
+    upgrade: bool,
+    logs: Option<Arc<LogQueue>>,
+) -> anyhow::Result<()> {
     let signals = Signals::install().context("signal handlers")?;
     log_panics();
     for warning in &effective.warnings {
@@ -174,6 +182,12 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
     )?;
     let (access_log, access_log_guard) = access_log.unzip();
 
+    let telemetry = telemetry::start(&effective, &parts.exported, logs, parts.gather())?;
+    let (traces, telemetry) = match telemetry {
+        Some(telemetry) => (telemetry.sink, Some(telemetry.guard)),
+        None => (None, None),
+    };
+
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
     // A successor accepts connections once its predecessor has stopped accepting.
@@ -187,6 +201,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
         replica_certificate: replica_certificate.as_ref(),
         sockets: &sockets,
         access_log: access_log.as_ref(),
+        traces,
         connections,
         gate: &opened,
         handed_over: &signals.handed_over(),
@@ -215,6 +230,7 @@ pub(crate) fn run(mut effective: Effective, upgrade: bool) -> anyhow::Result<()>
         grace: effective.config.replicas.grace,
         audit: parts.audit,
         access_log: access_log_guard,
+        telemetry,
         relay,
         replicas: parts.replicas.clone(),
         succession: Succession {
@@ -305,6 +321,17 @@ struct Parts {
 }
 
 impl Parts {
+    /// Reads the metrics as the metrics listener shows them.
+    fn gather(&self) -> Gather {
+        let (exported, service) = (self.exported.clone(), self.service.clone());
+        let metrics = Arc::clone(&self.metrics);
+        Box::new(move || {
+            metrics.process.read();
+            service.show_conditions();
+            exported.gather()
+        })
+    }
+
     fn build(
         effective: &Effective,
         data: DataDir,
@@ -589,6 +616,8 @@ struct Assembly<'a> {
     replica_certificate: Option<&'a Arc<TlsListener>>,
     sockets: &'a Sockets,
     access_log: Option<&'a AccessLog>,
+    /// Receiver of finished requests for the export; `None` without one.
+    traces: Option<Arc<dyn TraceSink>>,
     connections: Connections,
     /// True once connections may be accepted.
     gate: &'a watch::Receiver<bool>,
@@ -740,6 +769,7 @@ impl Assembly<'_> {
             keys: Arc::clone(&self.parts.keys),
             web_sessions: Arc::clone(&self.parts.web_sessions),
             access_log: self.access_log.cloned(),
+            traces: self.traces.clone(),
             replicas: self.parts.replicas.clone(),
             stops: self.stops.clone(),
         };

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
         level,
         ..LogConfig::default()
     };
-    match logging::start(log).and_then(|()| serve(spec)) {
+    match logging::start(log, None).and_then(|()| serve(spec)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tooldock: {error:#}");
@@ -174,6 +174,7 @@ fn caller(namespace: NamespaceName) -> Caller {
         relay: None,
         toolset: None,
         status_only: false,
+        trace: None,
     }
 }
 

@@ -68,6 +68,7 @@ const MCP_UPSTREAM: &[&str] = &[
     "probe",
     "profile",
     "caller",
+    "trace",
     "scopes",
     "call_error",
     "supervise",
@@ -125,6 +126,7 @@ const PROXY: &[&str] = &[
     "allocator",
     "descriptors",
     "session_key",
+    "telemetry",
     // Connections of clients, and to other servers.
     "sockets",
     "session_store",
@@ -205,6 +207,7 @@ const BASE: &[&str] = &[
     "namespace_scope",
     "config",
     "metric_table",
+    "trace",
     // Rights and limits.
     "scope",
     "effect",

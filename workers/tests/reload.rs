@@ -234,6 +234,7 @@ async fn call(worker: &Worker, tool: &str, arguments: &str) -> Result<String, Ca
         max_result: 1 << 20,
         time_limit: None,
         answers: None,
+        trace: None,
     };
     let reply = worker.call(call, None).await?;
     Ok(serde_json::from_slice::<serde_json::Value>(&reply.value)
@@ -1028,6 +1029,7 @@ async fn value_of(worker: &Worker, operation: Operation) -> Result<serde_json::V
         max_result: 1 << 20,
         time_limit: None,
         answers: None,
+        trace: None,
     };
     let reply = worker.call(call, None).await?;
     Ok(serde_json::from_slice(&reply.value).unwrap())
@@ -1113,6 +1115,7 @@ async fn a_process_whose_event_loop_a_tool_blocks_past_its_time_limit_is_replace
         max_result: 1 << 20,
         time_limit: Some(limit),
         answers: None,
+        trace: None,
     };
     let spun = tokio::time::timeout(limit, worker.call(spin, None)).await;
     assert!(spun.is_err(), "its time is up");
@@ -1142,6 +1145,7 @@ async fn a_tool_with_a_context_logs_asks_and_announces() {
         max_result: 1 << 20,
         time_limit: None,
         answers: None,
+        trace: None,
     };
     let ada = Arc::new(Ada::default());
     let sink = Arc::clone(&ada) as Arc<dyn CallSink>;

@@ -24,12 +24,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tooldock_base::answers::AnswerAccount;
 use tooldock_base::gate::{Permit, Principal};
+use tooldock_base::trace::RequestTrace;
 
 use super::{
-    CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, overloaded, timed_out,
+    CallFacts, CallOutcome, CallSecrets, Engine, EventSender, Peer, Work, end_span, overloaded,
+    timed_out,
 };
 use crate::caller::Caller;
 use crate::interaction::{CallInteractions, after};
+use crate::trace::QUEUE;
 
 mod inbox;
 
@@ -40,6 +43,8 @@ type Working<'w> = Pin<&'w mut (dyn Future<Output = CallOutcome> + Send)>;
 /// A running call that may report, log and ask.
 pub(super) struct InteractiveCall<'a> {
     engine: &'a Engine,
+    facts: &'a CallFacts,
+    trace: Option<Arc<RequestTrace>>,
     /// The whole time limit, for the error message.
     limit: Duration,
     /// The time that is left of the limit, updated whenever the clock stops.
@@ -66,7 +71,7 @@ enum ResumeOutcome {
 impl<'a> InteractiveCall<'a> {
     pub(super) fn new(
         engine: &'a Engine,
-        facts: &CallFacts,
+        facts: &'a CallFacts,
         caller: &Caller,
         limit: Duration,
         events: Option<EventSender>,
@@ -75,6 +80,8 @@ impl<'a> InteractiveCall<'a> {
         let principal = caller.principal.clone();
         Self {
             engine,
+            facts,
+            trace: caller.trace.clone(),
             limit,
             left: limit,
             questions: CallInteractions::new(
@@ -92,11 +99,14 @@ impl<'a> InteractiveCall<'a> {
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
+        let waiting = self.trace.as_ref().map(|it| it.part(QUEUE));
         let entered = timeout_at(after(began, self.left), gate.enter(&self.principal)).await;
         // The call never ran: it may be repeated safely, and the tool did not cause the delay.
         let permit = entered
             .map_err(|_| overloaded())?
             .map_err(|_| overloaded())?;
+        drop(waiting);
+        let span = self.facts.upstream_span(self.trace.as_ref());
         self.stop_clock(began);
         let dropped = &self.engine.metrics.events_dropped;
         let inbox = CallInbox {
@@ -108,8 +118,11 @@ impl<'a> InteractiveCall<'a> {
         let events = self.questions.events().cloned();
         let heard = events.map(|events| (events, Arc::clone(&self.secrets)));
         let answers = self.answers.clone();
-        let mut work = start(Peer::new(heard, Some(Arc::new(inbox)), dropped, answers));
-        self.phases(work.as_mut(), permit).await
+        let peer = Peer::new(heard, Some(Arc::new(inbox)), dropped, answers);
+        let mut work = start(peer.traced(span.as_ref()));
+        let outcome = self.phases(work.as_mut(), permit).await;
+        end_span(span, &outcome);
+        outcome
     }
 
     async fn phases(&mut self, mut work: Working<'_>, mut permit: Permit) -> CallOutcome {

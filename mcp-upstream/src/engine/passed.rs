@@ -12,12 +12,14 @@ use http::StatusCode;
 use tokio::time::{Instant, timeout_at};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::Permit;
+use tooldock_base::trace::{PassedTrace, UpstreamSpan};
 
 use super::record::CallRecord;
 use super::{CallFacts, CountedBy, Engine, overloaded};
 use crate::audit::AuditSender;
 use crate::call_error::CallCause;
 use crate::caller::Caller;
+use crate::trace::{QUEUE, error_of};
 
 /// A call in pass-through mode that was admitted and has its permit.
 pub(crate) struct PassedCall {
@@ -26,6 +28,7 @@ pub(crate) struct PassedCall {
     facts: CallFacts,
     limit: Duration,
     deadline: Instant,
+    span: Option<UpstreamSpan>,
 }
 
 impl Engine {
@@ -47,6 +50,7 @@ impl Engine {
             self.admit(caller, &facts, CountedBy::All, || Ok(()))?;
             record.reached().store(true, Ordering::Relaxed);
             self.account_of(caller).room().await?;
+            let _waiting = caller.trace.as_ref().map(|it| it.part(QUEUE));
             let turn = timeout_at(deadline, facts.namespace.gate.enter(&caller.principal)).await;
             turn.ok().and_then(Result::ok).ok_or_else(overloaded)
         };
@@ -54,6 +58,7 @@ impl Engine {
             Ok(permit) => Ok(Box::new(PassedCall {
                 record,
                 _permit: permit,
+                span: facts.upstream_span(caller.trace.as_ref()),
                 facts,
                 limit,
                 deadline,
@@ -75,6 +80,11 @@ impl PassedCall {
     /// The time limit of the call, up to the end of its answer.
     pub(crate) fn limit(&self) -> Duration {
         self.limit
+    }
+
+    /// The trace that the request to the server belongs to.
+    pub(crate) fn trace(&self) -> Option<&PassedTrace> {
+        self.span.as_ref()?.passed().map(|it| &**it)
     }
 
     /// Maximum size of the answer, in bytes.
@@ -99,6 +109,9 @@ impl PassedCall {
     ) {
         if let Some(sent) = sent {
             self.record.sent(sent);
+        }
+        if let Some(span) = self.span.take() {
+            span.ended(error_of(outcome));
         }
         self.record.finish(outcome, cause);
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prometheus::IntCounter;
 use tooldock_base::answers::AnswerAccount;
+use tooldock_base::trace::{PassedTrace, UpstreamSpan};
 use tooldock_process::worker::{CallSink, LogLevel};
 
 use super::interactive::CallInbox;
@@ -20,6 +21,8 @@ pub(crate) struct Peer {
     inbox: Option<Arc<CallInbox>>,
     /// Account that counts the bytes of the reply; `None` for requests of the gateway itself.
     answers: Option<AnswerAccount>,
+    /// The trace that the call belongs to, for the upstream; `None` if none is exported.
+    trace: Option<Arc<PassedTrace>>,
 }
 
 /// Channel to a client that receives messages before the reply.
@@ -49,7 +52,19 @@ impl Peer {
                 secrets,
             }),
             inbox,
+            trace: None,
         }
+    }
+
+    /// The peer of a call that is traced.
+    pub(super) fn traced(mut self, span: Option<&UpstreamSpan>) -> Self {
+        self.trace = span.and_then(UpstreamSpan::passed).map(Arc::clone);
+        self
+    }
+
+    /// The trace that the call belongs to, for the upstream.
+    pub(crate) fn trace(&self) -> Option<&Arc<PassedTrace>> {
+        self.trace.as_ref()
     }
 
     /// A peer without a client, for requests that the gateway makes itself.
@@ -58,6 +73,7 @@ impl Peer {
             heard: None,
             inbox: None,
             answers: None,
+            trace: None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
 use tooldock_base::error::CallErrorCode;
+use tooldock_base::trace::{Attribute, CallEnd as TracedCall, RequestTrace};
 use tooldock_workers::registry::Namespace;
 
 use super::{CallFacts, Engine, UNKNOWN_NAME_MAX, shortened};
@@ -15,6 +16,7 @@ use crate::call_error::{CallCause, rest_status};
 use crate::caller::{CallNote, CallSummary, Caller};
 use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
+use crate::trace::error_of;
 
 /// The status of a request whose client left before its answer, as nginx counts it.
 const STATUS_CLIENT_GONE: u16 = 499;
@@ -28,6 +30,7 @@ pub(super) struct CallRecord<A: Borrow<AuditSender>> {
     audit: A,
     line: Option<AuditRecord>,
     note: Option<Arc<CallNote>>,
+    trace: Option<Arc<RequestTrace>>,
     namespace: Arc<Namespace>,
     reached: AtomicBool,
 }
@@ -51,6 +54,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
             metrics,
             audit,
             note: caller.note.clone(),
+            trace: caller.trace.clone(),
             namespace: Arc::clone(&facts.namespace),
             reached: AtomicBool::new(false),
             line: Some(AuditRecord {
@@ -170,10 +174,60 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
                 time: latency,
             });
         }
+        if let Some(trace) = self.trace.take() {
+            let is_known = self.is_of_a_tool(&line.subject);
+            end_trace(&trace, &line, is_known, error_of(outcome));
+        }
         line.latency = latency;
         line.at = SystemTime::now();
         self.audit.borrow().send(line);
     }
+}
+
+/// Notes the end of a call in the trace of its request. Arguments and results are no part of it.
+#[cold]
+fn end_trace(
+    trace: &RequestTrace,
+    line: &AuditRecord,
+    is_known: bool,
+    error: Option<&'static str>,
+) {
+    let key = match line.method {
+        TOOLS_CALL => Some("gen_ai.tool.name"),
+        "prompts/get" => Some("gen_ai.prompt.name"),
+        _ => None,
+    };
+    let transport = match line.transport {
+        Transport::Mcp | Transport::Rest => "tcp",
+        Transport::Relay => "unix",
+    };
+    let client: Arc<str> = line.client.to_string().into();
+    let mut attributes: Vec<Attribute> = vec![
+        ("network.transport", transport.into()),
+        ("client.address", client.into()),
+        ("tooldock.request_id", Arc::clone(&line.request_id).into()),
+    ];
+    if line.method == TOOLS_CALL {
+        attributes.push(("gen_ai.operation.name", "execute_tool".into()));
+    }
+    if let Some(version) = line.protocol_version {
+        attributes.push(("mcp.protocol.version", version.into()));
+    }
+    if let Some(session) = &line.session {
+        attributes.push(("mcp.session.id", Arc::clone(session).into()));
+    }
+    if let Some(principal) = &line.principal {
+        attributes.push(("tooldock.principal", Arc::clone(principal).into()));
+    }
+    let namespace: Arc<str> = line.namespace.as_str().into();
+    let end = TracedCall {
+        method: line.method,
+        // The name may be any text of a client otherwise.
+        target: key.filter(|_| is_known).map(|key| (key, &line.subject)),
+        error,
+        attributes,
+    };
+    trace.call(&namespace, end);
 }
 
 /// Logs a failed call, with the cause as in the audit log.

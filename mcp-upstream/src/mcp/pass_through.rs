@@ -275,6 +275,8 @@ async fn request(
             }
         },
     };
+    let traced = call.as_ref().and_then(|it| up.traced(it.trace()));
+    let up = traced.as_ref().unwrap_or(up);
     Ok(deliver(up, cx, era, Some(id), (call, stay), &harmless).await)
 }
 

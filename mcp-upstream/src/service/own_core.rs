@@ -51,6 +51,7 @@ fn caller(namespace: Option<NamespaceName>) -> Caller {
         key_limits: None,
         budget: None,
         status_only: false,
+        trace: None,
     }
 }
 

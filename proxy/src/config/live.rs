@@ -52,6 +52,7 @@ const FIXED: &[Rule] = &[
     fixed!(observability.access_log),
     fixed!(observability.log.format),
     fixed!(observability.audit),
+    fixed!(observability.otlp),
 ];
 
 /// Returns true if a change of this key waits for the next start.

@@ -5,10 +5,10 @@ use tooldock_upstream::audit::AuditConfig;
 use tooldock_upstream::metrics::breakdown::BreakdownConfig;
 
 use super::access_log::AccessLogConfig;
-use super::off::OFF;
+use super::otlp::OtlpConfig;
 
 /// `observability:` — logs, audit, metrics and traces.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ObservabilityConfig {
     /// The access log: a line per request.
@@ -19,20 +19,8 @@ pub(crate) struct ObservabilityConfig {
     pub(crate) audit: AuditConfig,
     /// Labels of call metrics beside the namespace.
     pub(crate) metrics: BreakdownConfig,
-    /// The OTLP endpoint that traces are sent to, or `off`.
-    pub(crate) otlp: String,
-}
-
-impl Default for ObservabilityConfig {
-    fn default() -> Self {
-        Self {
-            access_log: AccessLogConfig::default(),
-            log: LogConfig::default(),
-            audit: AuditConfig::default(),
-            metrics: BreakdownConfig::default(),
-            otlp: OFF.to_owned(),
-        }
-    }
+    /// The OTLP receiver of traces, metrics and logs.
+    pub(crate) otlp: OtlpConfig,
 }
 
 /// `observability.log:` — the log on standard error.

@@ -8,18 +8,6 @@ use super::{Config, ConfigError};
 /// A key, and a function that returns true if this version can serve its value.
 type Rule<T> = (&'static str, fn(&T) -> bool);
 
-/// Rules that compare a key with its default; the key's spelling is the path in the struct.
-macro_rules! at_default {
-    ($($head:ident $(. $tail:ident)*),+ $(,)?) => {
-        &[$((
-            concat!(stringify!($head) $(, ".", stringify!($tail))*),
-            |config: &Config| config.$head$(.$tail)* == Config::default().$head$(.$tail)*,
-        )),+]
-    };
-}
-
-const KEYS: &[Rule<Config>] = at_default![observability.otlp,];
-
 const LISTENER_KEYS: &[Rule<ListenerConfig>] = &[("auth", |l| {
     l.auth.as_ref().is_none_or(|schemes| {
         l.profile == ProfileName::V1Web || !schemes.contains(&AuthScheme::Basic)
@@ -31,7 +19,7 @@ pub(super) fn refuse(config: &Config) -> Result<(), ConfigError> {
     for (index, listener) in config.listeners.iter().enumerate() {
         refuse_in(listener, LISTENER_KEYS, || format!("listeners[{index}]."))?;
     }
-    refuse_in(config, KEYS, String::new)
+    Ok(())
 }
 
 fn refuse_in<T>(
@@ -66,19 +54,13 @@ mod tests {
         let listener = |keys: &str| {
             format!("listeners: [{{ name: a, address: '127.0.0.1:1', profile: core, {keys} }}]")
         };
-        let cases = [
-            ("listeners[0].auth", listener("auth: [bearer, basic]")),
-            (
-                "observability.otlp",
-                "observability: { otlp: 'http://collector:4318' }".into(),
-            ),
-        ];
+        let cases = [("listeners[0].auth", listener("auth: [bearer, basic]"))];
         for (key, yaml) in &cases {
             assert_eq!(
                 refused(yaml),
                 Some(format!("{key}: not supported by this version"))
             );
         }
-        assert_eq!(cases.len(), KEYS.len() + LISTENER_KEYS.len());
+        assert_eq!(cases.len(), LISTENER_KEYS.len());
     }
 }

@@ -47,6 +47,7 @@ pub(super) fn check(config: &Config, role: Role, dev: bool) -> Result<(), Config
     bounds::check(config)?;
     config.relay.check()?;
     config.replicas.check()?;
+    config.observability.otlp.check()?;
     if let StoreConfig::Redis(url) = &config.sessions.store {
         let parsed: Result<RedisUrl, _> = url.expose().parse();
         parsed.map_err(|error| {

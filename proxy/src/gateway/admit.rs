@@ -251,6 +251,9 @@ impl Gateway {
         if let Some(logged) = &mut passage.logged {
             logged.entry.refused(rejection);
         }
+        if let Some(trace) = &passage.trace {
+            trace.failed(rejection.code());
+        }
         tracing::debug!(
             request_id = %passage.request_id(),
             code = rejection.code(),

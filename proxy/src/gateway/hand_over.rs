@@ -29,6 +29,7 @@ use crate::body::{self, Body, BodyError};
 use crate::replicas::Met;
 use crate::respond::{self, BodyRest, ClientGone, Envelope};
 use crate::stream::LongStream;
+use crate::telemetry;
 use crate::timeout::fast_timeout;
 
 /// Time after which a running call's client is watched for leaving. Most calls have answered by then, and watching
@@ -100,6 +101,11 @@ impl Gateway {
         {
             passage.permit = admission.enter(&admitted)?;
         }
+        if let Some(sink) = &self.traces {
+            let (header, started) = (session.req_header(), passage.started);
+            let route = (route.id, route.label);
+            passage.trace = telemetry::begin(sink, route, &header.method, &header.headers, started);
+        }
         let caller = Caller {
             namespace: admitted.namespace.take(),
             principal: admitted
@@ -135,6 +141,7 @@ impl Gateway {
                 .and_then(|it| it.shared_limits()),
             budget: passage.budget.clone(),
             status_only: admitted.status_only,
+            trace: passage.trace.clone(),
         };
         let header = session.req_header();
         let session_id = match route.namespace {
@@ -193,6 +200,7 @@ impl Gateway {
         if *self.stops.borrow() {
             session.set_keepalive(None);
         }
+        let _answer = passage.trace.as_ref().map(|it| it.part("answer"));
         let unread = !session.is_body_done();
         let reply = resource::with_metadata_url(session, passage, reply);
         if let (Some(code), Some(logged)) = (reply.head().refused, &mut passage.logged) {

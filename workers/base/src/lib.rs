@@ -56,6 +56,7 @@ pub mod secret;
 pub mod server_failure;
 pub mod template;
 pub mod tool;
+pub mod trace;
 pub mod tree_file;
 pub mod worker_state;
 pub mod yaml;

@@ -189,6 +189,7 @@ fn asking_for(operation: Operation) -> WorkerCall {
         max_result: 10_000,
         time_limit: None,
         answers: None,
+        trace: None,
     }
 }
 

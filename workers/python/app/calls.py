@@ -32,13 +32,14 @@ class Call:
 
     __slots__ = (
         *("asking", "connection", "done", "dropped", "encode", "id", "queued", "request", "started", "target", "task"),
-        *("thread", "timeout", "timer", "told"),
+        *("thread", "timeout", "timer", "told", "trace"),
     )
 
     def __init__(self, connection: Connection, call_id: bytes, target: Target, encode: Encode) -> None:
         self.connection = connection
         self.id = call_id
         self.request: Any = ""
+        self.trace: tuple[Any, Any] = (None, None)
         self.target = target
         self.encode = encode
         self.started = _monotonic()

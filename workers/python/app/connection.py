@@ -232,6 +232,8 @@ class Connection(asyncio.Protocol):
         call.timeout = timeout
         if isinstance(origin := request.get("request"), str):
             call.request = origin
+        if "traceparent" in request:
+            call.trace = (request["traceparent"], request.get("tracestate"))
         self._calls[call_id] = call
         if target.context_parameter is not None:
             call.inject_context(arguments, request.get("caller"))

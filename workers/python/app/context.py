@@ -42,6 +42,18 @@ class Context:
         return self._call.request or self._request_id
 
     @property
+    def traceparent(self) -> str | None:
+        """The span that this call belongs to, as the header of W3C Trace Context; None where the gateway exports no traces."""
+        found = self._call.trace[0]
+        return found if isinstance(found, str) else None
+
+    @property
+    def tracestate(self) -> str | None:
+        """What tracing systems added to the trace, for the header beside `traceparent`."""
+        found = self._call.trace[1]
+        return found if isinstance(found, str) else None
+
+    @property
     def client_capabilities(self) -> dict[str, Any]:
         """What the client declared it can do; empty for callers that are no MCP clients."""
         found = self._caller.get("capabilities") if self._caller is not None else None

@@ -107,13 +107,15 @@ pub struct Trace<'a> {
     pub parent: &'a str,
     /// `tracestate`, if there is one.
     pub state: Option<&'a str>,
+    /// True if the trace takes the place of the one that the request names.
+    pub replaces: bool,
 }
 
-/// Adds a trace to the request's metadata. `None` if the request names a trace itself, or if nothing can be added.
+/// Adds a trace to the request's metadata. `None` if the request names a trace that stays, or if nothing can be added.
 pub fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
     const PARENT: &str = "traceparent";
     let meta = request.raw(Key::Meta).unwrap_or("{}");
-    if spans::find(meta, PARENT).is_some() {
+    if !trace.replaces && spans::find(meta, PARENT).is_some() {
         return None;
     }
     let mut changes: SmallVec<[_; 2]> = SmallVec::new();
@@ -189,6 +191,7 @@ mod tests {
         let trace = Trace {
             parent: "\"00-a\"",
             state: Some("\"v=1\""),
+            replaces: false,
         };
         let traced = |own: &str| traced(&request(own), trace);
         let with = traced(r#"{"n":1.50,"_meta":{"progressToken":1.0}}"#).expect("added");
@@ -202,6 +205,15 @@ mod tests {
         for own in [r#"{"_meta":{"traceparent":"mine"}}"#, r#"{"_meta":7}"#] {
             assert!(traced(own).is_none(), "{own}");
         }
+        let own = r#"{"n":1.50,"_meta":{"traceparent":"mine","x":1}}"#;
+        let ours = Trace {
+            state: None,
+            replaces: true,
+            ..trace
+        };
+        let with = super::traced(&request(own), ours).expect("replaced");
+        let expected = r#"{"n":1.50,"_meta":{"traceparent":"00-a","x":1}}"#;
+        assert_eq!(params(&with), expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::names::NamespaceName;
+use tooldock_base::trace::PassedTrace;
 use tooldock_workers::registry::Namespace;
 use tooldock_workers::remote::{BackendId, Balance, RemoteServer};
 
@@ -20,6 +21,7 @@ use crate::jsonrpc::plain::is_same_id;
 use crate::mcp::Core;
 use crate::reply::JSON;
 use crate::session::{Affinity, Session};
+use crate::trace;
 use crate::upstream::http::media::{MediaKind, ReadAhead, begins_as_json, media_kind};
 use crate::upstream::http::port::{
     Backend, BackendRequest, BackendResponse, Backends, Departure, HttpClient, SendError,
@@ -127,6 +129,15 @@ impl<'a> Up<'a> {
             Arc::make_mut(&mut self.headers).remove(PROTOCOL_VERSION);
         }
         self
+    }
+
+    /// The context for a request that belongs to a trace of the gateway; `None` if it does not. The message keeps its bytes: the trace
+    /// stands in headers alone.
+    pub(super) fn traced(&self, trace: Option<&PassedTrace>) -> Option<Self> {
+        let trace = trace.filter(|it| it.is_own)?;
+        let mut traced = self.clone();
+        trace::set_headers(Arc::make_mut(&mut traced.headers), trace);
+        Some(traced)
     }
 
     /// The event id from which the client resumes, if it sent one.

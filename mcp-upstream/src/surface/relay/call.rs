@@ -271,6 +271,7 @@ impl Conversation {
             toolset: None,
             note: None,
             status_only: false,
+            trace: None,
         };
         // Checked first: a key for other namespaces must not reveal if this namespace exists.
         if !key.namespaces().opens(name) {

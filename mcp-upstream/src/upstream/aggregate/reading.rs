@@ -108,6 +108,7 @@ fn gateway() -> Caller {
         key_limits: None,
         budget: None,
         status_only: false,
+        trace: None,
     }
 }
 

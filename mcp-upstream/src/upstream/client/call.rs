@@ -731,7 +731,9 @@ impl ServerCall {
         request: &Request,
         peer: &Peer,
     ) -> Result<Response, MissingResponse> {
-        let request = self.requester.traced(request);
+        let trace = peer.trace().map(|it| &**it);
+        let request = self.requester.traced(request, trace);
+        let headers = self.requester.traced_headers(trace);
         let account = peer.answers().map(|answers| CallAccount {
             answers: answers.clone(),
             owner: self.requester.owner(),
@@ -741,7 +743,7 @@ impl ServerCall {
                 .clone()
                 .filter(|_| self.facts.method.is_tool_call()),
         });
-        let sent = process.forward(&request, self.sink(peer), self.requester.headers(), account);
+        let sent = process.forward(&request, self.sink(peer), headers.as_ref(), account);
         self.answered(sent.map_err(unsent)?).await
     }
 

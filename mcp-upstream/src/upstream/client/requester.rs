@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName};
 use serde_json::Value;
 use tooldock_base::names::NamespaceName;
+use tooldock_base::trace::PassedTrace;
 use tooldock_workers::registry::UpstreamKind;
 use tooldock_workers::remote::Balance;
 
@@ -13,6 +14,7 @@ use crate::bridge::params::{self, Trace};
 use crate::caller::CallNote;
 use crate::jsonrpc::Request;
 use crate::stdio::link::CallOwner;
+use crate::trace;
 use crate::upstream::CallContext;
 use crate::upstream::http::hash;
 use crate::upstream::http::passed::{self, REQUEST_ID, TRACEPARENT, TRACESTATE};
@@ -50,7 +52,9 @@ impl Requester {
         }
         if let UpstreamKind::Remote(server) = &cx.namespace.upstream {
             let passed = passed::of_caller(cx.caller, &server.spec.headers);
-            requester.headers = (!passed.is_empty()).then(|| Arc::new(passed));
+            // A span of the gateway is sent as a header, too.
+            let is_sent = !passed.is_empty() || cx.caller.trace.is_some();
+            requester.headers = is_sent.then(|| Arc::new(passed));
             requester.note.clone_from(&cx.caller.note);
             if server.spec.balance == Balance::Hash {
                 requester.hash = hash::of_client(cx.caller, cx.session().map(|it| &**it));
@@ -88,8 +92,34 @@ impl Requester {
         Some(Arc::new(headers))
     }
 
-    /// Adds the trace to the metadata of a client's request, unless the request has a trace.
-    pub(crate) fn traced<'a>(&self, request: &'a Request) -> Cow<'a, Request> {
+    /// The client's headers that are sent with a request that belongs to a trace of the gateway, if it does.
+    pub(crate) fn traced_headers(&self, trace: Option<&PassedTrace>) -> Option<Arc<HeaderMap>> {
+        let headers = self.headers.as_ref()?;
+        let Some(trace) = trace.filter(|it| it.is_own) else {
+            return Some(Arc::clone(headers));
+        };
+        let mut headers = HeaderMap::clone(headers);
+        trace::set_headers(&mut headers, trace);
+        Some(Arc::new(headers))
+    }
+
+    /// Adds the trace to the metadata of a client's request, unless the request has a trace. A span of the gateway takes its
+    /// place.
+    pub(crate) fn traced<'a>(
+        &self,
+        request: &'a Request,
+        passed: Option<&PassedTrace>,
+    ) -> Cow<'a, Request> {
+        if let Some(passed) = passed {
+            let json = |text: &str| Value::from(text).to_string();
+            let state = passed.state.as_deref().map(json);
+            let trace = Trace {
+                parent: &json(&passed.parent),
+                state: state.as_deref(),
+                replaces: passed.is_own,
+            };
+            return params::traced(request, trace).map_or(Cow::Borrowed(request), Cow::Owned);
+        }
         let header = |name: HeaderName| {
             let value = self.headers.as_ref()?.get(name)?.to_str().ok()?;
             Some(Value::from(value).to_string())
@@ -101,6 +131,7 @@ impl Requester {
         let trace = Trace {
             parent: &parent,
             state: state.as_deref(),
+            replaces: false,
         };
         params::traced(request, trace).map_or(Cow::Borrowed(request), Cow::Owned)
     }

@@ -314,6 +314,7 @@ impl UpstreamCall for FunctionCall {
             max_result: self.facts.max_result(),
             time_limit: Some(self.facts.timeout()),
             answers: peer.answers().cloned(),
+            trace: peer.trace().map(Arc::clone),
         };
         port.call(call, peer.into_sink())
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tooldock_base::answers::AnswerAccount;
 use tooldock_base::key_maker::KeyMaker;
+use tooldock_base::trace::PassedTrace;
 
 /// Operation of a call. JSON is sent to the worker verbatim.
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ pub struct WorkerCall {
     pub time_limit: Option<Duration>,
     /// Account that counts the answer's bytes; `None` for calls that the gateway makes for itself.
     pub answers: Option<AnswerAccount>,
+    /// The trace that the call belongs to; `None` if none is exported.
+    pub trace: Option<Arc<PassedTrace>>,
 }
 
 /// A successful answer. The JSON stays in the frame it came in.

@@ -137,6 +137,7 @@ impl House {
             max_result: 1000,
             time_limit: Some(LIMIT),
             answers: None,
+            trace: None,
         };
         let in_flight = self.connection.link.begin(&call, sink).expect("begun");
         let line = self.peer.line().await;

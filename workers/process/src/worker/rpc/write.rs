@@ -40,6 +40,14 @@ pub(super) fn call(buffer: &mut BytesMut, id: u64, call: &WorkerCall) {
         buffer.put_slice(b",\"request\":");
         string(buffer, &call.request);
     }
+    if let Some(trace) = &call.trace {
+        buffer.put_slice(b",\"traceparent\":");
+        string(buffer, &trace.parent);
+        if let Some(state) = &trace.state {
+            buffer.put_slice(b",\"tracestate\":");
+            string(buffer, state);
+        }
+    }
     if let Some(caller) = &call.caller {
         member(buffer, b",\"caller\":", caller);
     }
@@ -156,6 +164,7 @@ mod tests {
             max_result: 100,
             time_limit: None,
             answers: None,
+            trace: None,
         }
     }
 

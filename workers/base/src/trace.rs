@@ -1,0 +1,226 @@
+//! Traces of requests: identities as W3C Trace Context writes them, and finished spans.
+//!
+//! A request has a [`RequestTrace`] only if an exporter is configured. Nothing is measured or allocated otherwise.
+
+mod request;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+pub use request::{CallEnd, Interval, Origin, RequestTrace, UpstreamSpan};
+
+/// Maximum length of the `tracestate` that is passed on, in bytes. The specification asks for at least 512.
+const STATE_MAX: usize = 2048;
+/// Maximum number of characters of a client's text in an attribute.
+const TEXT_MAX: usize = 128;
+
+/// A span in a trace, as `traceparent` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceContext {
+    /// Id of the trace; never 0.
+    pub trace_id: u128,
+    /// Id of the span; never 0.
+    pub span_id: u64,
+    /// True if the trace is recorded.
+    pub is_sampled: bool,
+}
+
+impl TraceContext {
+    /// Reads the value of `traceparent`; `None` if it is not valid.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let (head, rest) = text.split_at_checked(55)?;
+        let mut parts = head.split('-');
+        let (version, trace, span, flags) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let hex = |part: &str, length: usize| {
+            let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            (part.len() == length && part.bytes().all(is_hex)).then_some(())
+        };
+        hex(version, 2)?;
+        hex(trace, 32)?;
+        hex(span, 16)?;
+        hex(flags, 2)?;
+        // Later versions may add parts behind a dash.
+        let is_whole = rest.is_empty() || (version != "00" && rest.starts_with('-'));
+        if parts.next().is_some() || !is_whole || version == "ff" {
+            return None;
+        }
+        let context = Self {
+            trace_id: u128::from_str_radix(trace, 16).ok()?,
+            span_id: u64::from_str_radix(span, 16).ok()?,
+            is_sampled: u8::from_str_radix(flags, 16).ok()? & 1 == 1,
+        };
+        (context.trace_id != 0 && context.span_id != 0).then_some(context)
+    }
+}
+
+impl fmt::Display for TraceContext {
+    /// Writes the value of `traceparent`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = u8::from(self.is_sampled);
+        write!(
+            f,
+            "00-{:032x}-{:016x}-{flags:02x}",
+            self.trace_id, self.span_id
+        )
+    }
+}
+
+/// The trace that a request to an upstream belongs to, as it is sent there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedTrace {
+    /// The value of `traceparent`.
+    pub parent: Arc<str>,
+    /// The value of `tracestate`, which the client sent.
+    pub state: Option<Arc<str>>,
+    /// True if the parent is a span of the gateway, which takes the place of the client's; false for the client's own trace, which
+    /// is passed on unchanged.
+    pub is_own: bool,
+}
+
+/// The role of a span in its trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanKind {
+    /// A request that the gateway answers.
+    Server,
+    /// A request of the gateway to an upstream.
+    Client,
+    /// A part of the gateway's work.
+    Internal,
+}
+
+/// Value of an attribute.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttributeValue {
+    /// A text.
+    Text(Arc<str>),
+    /// A text of the program.
+    Static(&'static str),
+}
+
+impl AttributeValue {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Static(text) => text,
+        }
+    }
+}
+
+impl From<&'static str> for AttributeValue {
+    fn from(text: &'static str) -> Self {
+        Self::Static(text)
+    }
+}
+
+impl From<Arc<str>> for AttributeValue {
+    fn from(text: Arc<str>) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// Name and value of an attribute.
+pub type Attribute = (&'static str, AttributeValue);
+
+/// A finished span.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    /// Trace and id of the span.
+    pub context: TraceContext,
+    /// The parent's id; `None` for the first span of a trace.
+    pub parent: Option<u64>,
+    /// True if the parent is a span of another program.
+    pub has_remote_parent: bool,
+    /// The client's `tracestate`.
+    pub state: Option<Arc<str>>,
+    /// Name, with few values.
+    pub name: Arc<str>,
+    /// Role in the trace.
+    pub kind: SpanKind,
+    /// The time of its begin.
+    pub start: SystemTime,
+    /// The time of its end.
+    pub end: SystemTime,
+    /// Attributes, each with a name of its own.
+    pub attributes: Vec<Attribute>,
+    /// The `error.type`, if the work failed.
+    pub error: Option<AttributeValue>,
+}
+
+/// Receiver of finished requests. Never waits.
+pub trait TraceSink: Send + Sync {
+    /// Returns true if the trace is to be recorded. `parent`: the client's span, if it sent one.
+    fn is_sampled(&self, parent: Option<&TraceContext>, trace_id: u128) -> bool;
+
+    /// Takes the spans of a request.
+    fn spans(&self, spans: Vec<Span>);
+
+    /// Counts a request with its duration. `attributes` have few values.
+    fn operation(&self, attributes: &[Attribute], time: Duration);
+
+    /// A random id, which is not 0.
+    fn new_id(&self) -> u64;
+}
+
+/// Cuts a client's text to a length that an attribute can hold.
+fn shortened(text: &str) -> &str {
+    let end = text.char_indices().nth(TEXT_MAX);
+    &text[..end.map_or(text.len(), |(at, _)| at)]
+}
+
+/// The `tracestate` if it can be passed on: visible ASCII of a usual length.
+fn passable(state: &str) -> Option<Arc<str>> {
+    let is_visible = |byte: u8| (b' '..=b'~').contains(&byte) || byte == b'\t';
+    let is_usual = !state.is_empty() && state.len() <= STATE_MAX;
+    (is_usual && state.bytes().all(is_visible)).then(|| state.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn a_traceparent_is_read_and_written_alike() {
+        let read = TraceContext::parse(PARENT).expect("valid");
+        assert!(read.is_sampled);
+        assert_eq!(read.span_id, 0xb7ad_6b71_6920_3331);
+        assert_eq!(read.to_string(), PARENT);
+        let unsampled = PARENT.replace("-01", "-00");
+        let read = TraceContext::parse(&unsampled).expect("valid");
+        assert!(!read.is_sampled);
+        assert_eq!(read.to_string(), unsampled);
+        // A later version, with a part that this one does not know.
+        let later = format!("cc{}-x", &PARENT[2..]);
+        assert!(TraceContext::parse(&later).is_some());
+    }
+
+    #[test]
+    fn other_texts_are_no_traceparent() {
+        for text in [
+            "",
+            "00-1-2-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0é",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0",
+        ] {
+            assert_eq!(TraceContext::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tracestate_with_line_breaks_or_of_any_length_is_not_passed_on() {
+        assert_eq!(passable("a=1,b=2").as_deref(), Some("a=1,b=2"));
+        for state in ["", "a=1\r\nb: 2", &"a".repeat(STATE_MAX + 1)] {
+            assert_eq!(passable(state), None);
+        }
+    }
+}

@@ -1,0 +1,592 @@
+//! The trace of one request: its span and the spans of its parts, which are handed on together when the request is over.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{
+    Attribute, AttributeValue, PassedTrace, Span, SpanKind, TraceContext, TraceSink, passable,
+    shortened,
+};
+
+/// Maximum number of spans of one request. A batch of calls has a few for each.
+const PARTS_MAX: usize = 256;
+
+/// The begin of a request, as its transport knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The time at which the request arrived.
+    pub started: Instant,
+    /// The client's `traceparent`, if it sent one.
+    pub parent: Option<&'a str>,
+    /// The client's `tracestate`, if it sent one.
+    pub state: Option<&'a str>,
+    /// Route of the request, which names a request that carries no single message.
+    pub route: &'static str,
+    /// True if the request counts as sampled only by the configured share, whatever the client says: its client is not admitted.
+    pub is_refused: bool,
+}
+
+/// Facts about a call that has ended.
+#[derive(Debug)]
+pub struct CallEnd<'a> {
+    /// The method, one of those that the protocol has.
+    pub method: &'static str,
+    /// Name of the tool or prompt, if it is one that exists.
+    pub target: Option<(&'static str, &'a Arc<str>)>,
+    /// `error.type` of a call that failed.
+    pub error: Option<&'static str>,
+    /// Further attributes of the span.
+    pub attributes: Vec<Attribute>,
+}
+
+/// The trace of a request that is being answered. The last reference that is dropped ends the request's span.
+pub struct RequestTrace {
+    sink: Arc<dyn TraceSink>,
+    started: Instant,
+    state: Mutex<TraceState>,
+}
+
+struct TraceState {
+    /// The client's span.
+    parent: Option<TraceContext>,
+    /// The client's `traceparent`, as it sent it.
+    sent: Option<Arc<str>>,
+    state: Option<Arc<str>>,
+    own: TraceContext,
+    route: &'static str,
+    method: &'static str,
+    target: Option<(&'static str, Arc<str>)>,
+    namespace: Option<Arc<str>>,
+    error: Option<AttributeValue>,
+    attributes: Vec<Attribute>,
+    parts: Vec<Part>,
+}
+
+/// A part of a request that has ended.
+struct Part {
+    name: &'static str,
+    kind: SpanKind,
+    span_id: u64,
+    started: Instant,
+    ended: Instant,
+    attributes: Vec<Attribute>,
+    error: Option<AttributeValue>,
+}
+
+impl RequestTrace {
+    /// Begins the trace of a request.
+    pub fn begin(sink: &Arc<dyn TraceSink>, origin: Origin<'_>) -> Arc<Self> {
+        let parent = origin.parent.and_then(TraceContext::parse);
+        let mut state = TraceState {
+            parent: None,
+            sent: None,
+            state: None,
+            own: TraceContext {
+                trace_id: u128::from(sink.new_id()) << 64 | u128::from(sink.new_id()),
+                span_id: sink.new_id(),
+                is_sampled: false,
+            },
+            route: origin.route,
+            method: "",
+            target: None,
+            namespace: None,
+            error: None,
+            attributes: Vec::new(),
+            parts: Vec::new(),
+        };
+        state.follow(
+            &**sink,
+            parent,
+            origin.parent,
+            origin.state,
+            origin.is_refused,
+        );
+        Arc::new(Self {
+            sink: Arc::clone(sink),
+            started: origin.started,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Notes the message that the request carries. `trace`: `traceparent` and `tracestate` in its metadata, which count before
+    /// those of headers.
+    pub fn message(
+        &self,
+        method: &'static str,
+        id: Option<&str>,
+        trace: Option<(&str, Option<&str>)>,
+    ) {
+        let mut state = self.state();
+        state.method = method;
+        if let Some(id) = id {
+            let id: Arc<str> = shortened(id.trim_matches('"')).into();
+            state.attributes.push(("jsonrpc.request.id", id.into()));
+        }
+        // Parts that upstreams know of must not change their trace.
+        if let Some((parent, others)) = trace
+            && let Some(context) = TraceContext::parse(parent)
+            && state.parts.iter().all(|it| it.kind != SpanKind::Client)
+        {
+            state.follow(&*self.sink, Some(context), Some(parent), others, false);
+        }
+    }
+
+    /// Adds an attribute of the request.
+    pub fn attribute(&self, name: &'static str, value: impl Into<AttributeValue>) {
+        self.state().set((name, value.into()));
+    }
+
+    /// Notes the failure of a request that is no call.
+    pub fn failed(&self, error: impl Into<AttributeValue>) {
+        self.state().error = Some(error.into());
+    }
+
+    /// Ends the admission of the request, which began with the request.
+    pub fn admitted(&self, error: Option<AttributeValue>) {
+        self.end(
+            "admission",
+            SpanKind::Internal,
+            None,
+            self.started,
+            error,
+            Vec::new(),
+        );
+    }
+
+    /// Begins a part of the gateway's work, which ends when the value is dropped.
+    pub fn part(self: &Arc<Self>, name: &'static str) -> Interval {
+        Interval {
+            trace: Arc::clone(self),
+            name,
+            started: Instant::now(),
+        }
+    }
+
+    /// Begins the call of an upstream.
+    pub fn upstream(self: &Arc<Self>, namespace: &str, method: &'static str) -> UpstreamSpan {
+        let state = self.state();
+        let (passed, span_id, attributes) = match state.own.is_sampled {
+            false => (state.sent_trace(), 0, Vec::new()),
+            true => {
+                let context = TraceContext {
+                    span_id: self.sink.new_id(),
+                    ..state.own
+                };
+                let passed = PassedTrace {
+                    parent: context.to_string().into(),
+                    state: state.state.clone(),
+                    is_own: true,
+                };
+                let namespace: Arc<str> = namespace.into();
+                let attributes = vec![
+                    ("mcp.method.name", method.into()),
+                    ("tooldock.namespace", namespace.into()),
+                ];
+                (Some(passed), context.span_id, attributes)
+            }
+        };
+        drop(state);
+        UpstreamSpan {
+            trace: Arc::clone(self),
+            started: Instant::now(),
+            span_id,
+            passed: passed.map(Arc::new),
+            attributes,
+            // A call that is dropped was cancelled, or ran out of time.
+            error: Some("cancelled".into()),
+        }
+    }
+
+    /// Notes the end of a call. With several calls, the last one to end names the request.
+    pub fn call(&self, namespace: &Arc<str>, end: CallEnd<'_>) {
+        let mut state = self.state();
+        state.method = end.method;
+        state.target = end.target.map(|(key, name)| (key, Arc::clone(name)));
+        state.namespace = Some(Arc::clone(namespace));
+        state.error = end.error.map(AttributeValue::Static);
+        for attribute in end.attributes {
+            state.set(attribute);
+        }
+    }
+
+    fn end(
+        &self,
+        name: &'static str,
+        kind: SpanKind,
+        span_id: Option<u64>,
+        started: Instant,
+        error: Option<AttributeValue>,
+        attributes: Vec<Attribute>,
+    ) {
+        let mut state = self.state();
+        if !state.own.is_sampled || state.parts.len() >= PARTS_MAX {
+            return;
+        }
+        let part = Part {
+            name,
+            kind,
+            span_id: span_id.unwrap_or_else(|| self.sink.new_id()),
+            started,
+            ended: Instant::now(),
+            attributes,
+            error,
+        };
+        state.parts.push(part);
+    }
+
+    fn state(&self) -> MutexGuard<'_, TraceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TraceState {
+    /// Makes the request a part of the client's trace, and decides if it is recorded.
+    fn follow(
+        &mut self,
+        sink: &dyn TraceSink,
+        parent: Option<TraceContext>,
+        sent: Option<&str>,
+        state: Option<&str>,
+        is_refused: bool,
+    ) {
+        self.parent = parent;
+        self.sent = parent.and(sent).map(Into::into);
+        self.state = parent.and(state).and_then(passable);
+        if let Some(parent) = parent {
+            self.own.trace_id = parent.trace_id;
+        }
+        let asked = parent.as_ref().filter(|_| !is_refused);
+        self.own.is_sampled = sink.is_sampled(asked, self.own.trace_id);
+    }
+
+    /// The client's own trace, for requests that are not recorded.
+    fn sent_trace(&self) -> Option<PassedTrace> {
+        let sent = self.sent.as_ref()?;
+        Some(PassedTrace {
+            parent: Arc::clone(sent),
+            state: self.state.clone(),
+            is_own: false,
+        })
+    }
+
+    fn set(&mut self, (name, value): Attribute) {
+        match self.attributes.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = value,
+            None => self.attributes.push((name, value)),
+        }
+    }
+
+    /// Attributes with few values, for the span and for the metric of durations.
+    fn common(&self) -> Vec<Attribute> {
+        let mut common = Vec::with_capacity(6);
+        if !self.method.is_empty() {
+            common.push(("mcp.method.name", self.method.into()));
+        }
+        if let Some((key, name)) = &self.target {
+            common.push((*key, Arc::clone(name).into()));
+        }
+        if let Some(namespace) = &self.namespace {
+            common.push(("tooldock.namespace", Arc::clone(namespace).into()));
+        }
+        if let Some(error) = &self.error {
+            common.push(("error.type", error.clone()));
+        }
+        common
+    }
+
+    fn name(&self) -> Arc<str> {
+        match (&self.target, self.method) {
+            (_, "") => self.route.into(),
+            (Some((_, target)), method) => format!("{method} {target}").into(),
+            (None, method) => method.into(),
+        }
+    }
+
+    fn spans(self, clock: Clock, started: Instant) -> Vec<Span> {
+        let mut attributes = self.common();
+        let (name, own, parent) = (self.name(), self.own, self.parent);
+        attributes.retain(|(name, _)| *name != "error.type");
+        attributes.push(("http.route", self.route.into()));
+        attributes.extend(self.attributes);
+        let mut spans = Vec::with_capacity(self.parts.len() + 1);
+        for part in self.parts {
+            spans.push(Span {
+                context: TraceContext {
+                    span_id: part.span_id,
+                    ..own
+                },
+                parent: Some(own.span_id),
+                has_remote_parent: false,
+                state: self.state.clone(),
+                name: part.name.into(),
+                kind: part.kind,
+                start: clock.at(part.started),
+                end: clock.at(part.ended),
+                attributes: part.attributes,
+                error: part.error,
+            });
+        }
+        spans.push(Span {
+            context: own,
+            parent: parent.map(|it| it.span_id),
+            has_remote_parent: parent.is_some(),
+            state: self.state,
+            name,
+            kind: SpanKind::Server,
+            start: clock.at(started),
+            end: clock.wall,
+            attributes,
+            error: self.error,
+        });
+        spans
+    }
+}
+
+/// Both clocks at one moment, so that all spans of a request have times of one clock.
+#[derive(Clone, Copy)]
+struct Clock {
+    now: Instant,
+    wall: SystemTime,
+}
+
+impl Clock {
+    fn at(self, moment: Instant) -> SystemTime {
+        self.wall - self.now.saturating_duration_since(moment)
+    }
+}
+
+impl Drop for RequestTrace {
+    fn drop(&mut self) {
+        let clock = Clock {
+            now: Instant::now(),
+            wall: SystemTime::now(),
+        };
+        let time: Duration = clock.now.saturating_duration_since(self.started);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let empty = TraceState {
+            parent: None,
+            sent: None,
+            state: None,
+            own: state.own,
+            route: "",
+            method: "",
+            target: None,
+            namespace: None,
+            error: None,
+            attributes: Vec::new(),
+            parts: Vec::new(),
+        };
+        let state = std::mem::replace(state, empty);
+        self.sink.operation(&state.common(), time);
+        if state.own.is_sampled {
+            self.sink.spans(state.spans(clock, self.started));
+        }
+    }
+}
+
+/// A part of the gateway's work on a request. Dropping it ends the part.
+pub struct Interval {
+    trace: Arc<RequestTrace>,
+    name: &'static str,
+    started: Instant,
+}
+
+impl Drop for Interval {
+    fn drop(&mut self) {
+        let (name, started) = (self.name, self.started);
+        self.trace
+            .end(name, SpanKind::Internal, None, started, None, Vec::new());
+    }
+}
+
+/// The call of an upstream. Dropping it ends the span.
+pub struct UpstreamSpan {
+    trace: Arc<RequestTrace>,
+    started: Instant,
+    span_id: u64,
+    passed: Option<Arc<PassedTrace>>,
+    attributes: Vec<Attribute>,
+    error: Option<AttributeValue>,
+}
+
+impl UpstreamSpan {
+    /// The trace for the request to the upstream; `None` if there is none.
+    pub fn passed(&self) -> Option<&Arc<PassedTrace>> {
+        self.passed.as_ref()
+    }
+
+    /// Ends the call. `error`: the `error.type` of a call that failed.
+    pub fn ended(mut self, error: Option<&'static str>) {
+        self.error = error.map(AttributeValue::Static);
+    }
+}
+
+impl Drop for UpstreamSpan {
+    fn drop(&mut self) {
+        let attributes = std::mem::take(&mut self.attributes);
+        let error = self.error.take();
+        let id = Some(self.span_id);
+        self.trace.end(
+            "upstream",
+            SpanKind::Client,
+            id,
+            self.started,
+            error,
+            attributes,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[derive(Default)]
+    struct Sink {
+        unsampled: bool,
+        ids: AtomicU64,
+        spans: Mutex<Vec<Span>>,
+        operations: Mutex<Vec<Vec<Attribute>>>,
+    }
+
+    impl TraceSink for Sink {
+        fn is_sampled(&self, parent: Option<&TraceContext>, _: u128) -> bool {
+            !self.unsampled && parent.is_none_or(|it| it.is_sampled)
+        }
+
+        fn spans(&self, spans: Vec<Span>) {
+            self.spans.lock().expect("spans").extend(spans);
+        }
+
+        fn operation(&self, attributes: &[Attribute], _: Duration) {
+            let mut operations = self.operations.lock().expect("operations");
+            operations.push(attributes.to_vec());
+        }
+
+        fn new_id(&self) -> u64 {
+            self.ids.fetch_add(1, Ordering::Relaxed) + 1
+        }
+    }
+
+    fn begin(sink: &Arc<Sink>, parent: Option<&str>) -> Arc<RequestTrace> {
+        let sink = Arc::clone(sink) as Arc<dyn TraceSink>;
+        let origin = Origin {
+            started: Instant::now(),
+            parent,
+            state: Some("v=1"),
+            route: "/mcp",
+            is_refused: false,
+        };
+        RequestTrace::begin(&sink, origin)
+    }
+
+    fn call(trace: &RequestTrace) {
+        let name: Arc<str> = "add".into();
+        let end = CallEnd {
+            method: "tools/call",
+            target: Some(("gen_ai.tool.name", &name)),
+            error: Some("tool_error"),
+            attributes: vec![("mcp.session.id", "digest".into())],
+        };
+        trace.call(&"calc".into(), end);
+    }
+
+    #[test]
+    fn spans_of_a_request_follow_the_client_and_are_parents_of_the_upstream() {
+        let sink = Arc::new(Sink::default());
+        let trace = begin(&sink, Some(PARENT));
+        trace.admitted(None);
+        drop(trace.part("queue"));
+        let upstream = trace.upstream("calc", "tools/call");
+        let passed = upstream.passed().expect("a trace").clone();
+        upstream.ended(None);
+        call(&trace);
+        assert!(sink.spans.lock().expect("spans").is_empty());
+        drop(trace);
+        let spans = sink.spans.lock().expect("spans").clone();
+        let names: Vec<_> = spans.iter().map(|it| &*it.name).collect();
+        assert_eq!(names, ["admission", "queue", "upstream", "tools/call add"]);
+        let client = TraceContext::parse(PARENT).expect("valid");
+        let root = &spans[3];
+        assert_eq!(root.parent, Some(client.span_id));
+        assert_eq!(root.error, Some("tool_error".into()));
+        assert!(
+            spans
+                .iter()
+                .all(|it| it.context.trace_id == client.trace_id)
+        );
+        assert!(
+            spans[..3]
+                .iter()
+                .all(|it| it.parent == Some(root.context.span_id))
+        );
+        assert_eq!(*passed.parent, spans[2].context.to_string());
+        assert_eq!(passed.state.as_deref(), Some("v=1"));
+        assert!(passed.is_own);
+        assert!(spans.iter().all(|it| it.start <= it.end));
+        let operations = sink.operations.lock().expect("operations").clone();
+        let expected: [Attribute; 4] = [
+            ("mcp.method.name", "tools/call".into()),
+            ("gen_ai.tool.name", Arc::<str>::from("add").into()),
+            ("tooldock.namespace", Arc::<str>::from("calc").into()),
+            ("error.type", "tool_error".into()),
+        ];
+        let texts = |all: &[Attribute]| -> Vec<_> {
+            let text = |(name, value): &Attribute| (*name, value.as_str().to_owned());
+            all.iter().map(text).collect()
+        };
+        assert_eq!(texts(&operations[0]), texts(&expected));
+    }
+
+    #[test]
+    fn a_trace_in_the_metadata_counts_before_the_one_of_headers() {
+        let sink = Arc::new(Sink::default());
+        let other = PARENT.replace("0af7", "1af7");
+        let trace = begin(&sink, Some(PARENT));
+        trace.message("tools/call", Some("\"a\""), Some((&other, None)));
+        trace.message("tools/call", None, Some(("no trace", None)));
+        drop(trace);
+        let spans = sink.spans.lock().expect("spans").clone();
+        let expected = TraceContext::parse(&other).expect("valid");
+        assert_eq!(spans[0].context.trace_id, expected.trace_id);
+        assert_eq!(spans[0].state, None);
+        assert_eq!(
+            spans[0].attributes[2],
+            ("jsonrpc.request.id", Arc::<str>::from("a").into())
+        );
+    }
+
+    #[test]
+    fn a_request_that_is_not_recorded_passes_the_clients_trace_and_is_counted() {
+        for (unsampled, sent) in [
+            (true, PARENT.to_owned()),
+            (false, PARENT.replace("-01", "-00")),
+        ] {
+            let sink = Arc::new(Sink {
+                unsampled,
+                ..Sink::default()
+            });
+            let trace = begin(&sink, Some(&sent));
+            let upstream = trace.upstream("calc", "tools/call");
+            let passed = upstream.passed().expect("the client's").clone();
+            assert_eq!((&*passed.parent, passed.is_own), (&*sent, false));
+            drop((upstream, trace));
+            assert!(sink.spans.lock().expect("spans").is_empty());
+            assert_eq!(sink.operations.lock().expect("operations").len(), 1);
+        }
+        let sink = Arc::new(Sink {
+            unsampled: true,
+            ..Sink::default()
+        });
+        assert!(
+            begin(&sink, None)
+                .upstream("calc", "ping")
+                .passed()
+                .is_none()
+        );
+    }
+}
