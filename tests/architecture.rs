@@ -35,6 +35,7 @@ fn crates_depend_in_one_direction() {
                 "tooldock-filters",
                 "tooldock-import-clients",
                 "tooldock-import-nginx",
+                "tooldock-otlp",
                 "tooldock-process",
                 "tooldock-upstream",
                 "tooldock-workers",
@@ -65,6 +66,7 @@ fn crates_depend_in_one_direction() {
                 "tooldock-workers",
             ],
         ),
+        ("tooldock-otlp", &["tooldock-base"]),
         ("tooldock-process", &["tooldock-base"]),
         ("tooldock-protocol", &["tooldock-base", "tooldock-process"]),
         (

@@ -50,6 +50,7 @@ mod observability;
 mod older_surfaces;
 mod openapi;
 mod operator_cli;
+mod otlp;
 mod packaging;
 mod pass_through;
 mod precedence;

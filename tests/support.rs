@@ -16,6 +16,7 @@ pub mod link;
 pub mod manager;
 pub mod nginx;
 pub mod oidc;
+pub mod otlp;
 pub mod pages;
 pub mod ports;
 pub mod programs;
