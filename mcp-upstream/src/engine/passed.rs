@@ -94,7 +94,15 @@ impl PassedCall {
 
     /// Records that the call is refused after all, and gives back its facts with the error.
     pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
-        let Self { record, facts, .. } = *self;
+        let Self {
+            record,
+            facts,
+            span,
+            ..
+        } = *self;
+        if let Some(span) = span {
+            span.ended(Some(error.code.as_str()));
+        }
         record.finish(Err(error.code), Some(CallCause::of(&error)));
         (facts, error)
     }
