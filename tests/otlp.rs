@@ -356,26 +356,31 @@ async fn a_receiver_is_trusted_by_its_authority_alone() {
     let folder = tempfile::TempDir::new().unwrap();
     authority.write_for_both_sides(folder.path(), "localhost");
     fs::write(folder.path().join("other.pem"), &other.pem).unwrap();
-    let receiver = Receiver::https(folder.path()).await;
-    let endpoint = format!("https://localhost:{}", receiver.address.port());
-    let start = async |ca: &str| {
-        let tls = json!({"ca": folder.path().join(ca)});
-        let more = json!({"signals": ["traces"], "endpoint": endpoint, "tls": tls});
-        Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
-            .config(otlp(receiver.address, more))
-            .start()
-            .await
-    };
-    let gateway = start("other.pem").await;
-    gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
-    eventually("a warning", || async {
-        gateway.log().contains("OTLP export fails").then_some(())
-    })
-    .await;
-    assert!(receiver.spans().is_empty());
-    let gateway = start("ca.pem").await;
-    gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
-    receiver.request("tools/call add").await;
+    for protocol in ["http", "grpc"] {
+        let receiver = match protocol {
+            "http" => Receiver::https(folder.path()).await,
+            _ => Receiver::grpcs(folder.path()).await,
+        };
+        let endpoint = format!("https://localhost:{}", receiver.address.port());
+        let start = async |ca: &str| {
+            let more = json!({"signals": ["traces"], "endpoint": endpoint, "protocol": protocol,
+                "tls": {"ca": folder.path().join(ca)}});
+            Gateway::with_tools([("calc", "math_tools.py", tools::MATH)])
+                .config(otlp(receiver.address, more))
+                .start()
+                .await
+        };
+        let gateway = start("other.pem").await;
+        gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
+        eventually("a warning", || async {
+            gateway.log().contains("OTLP export fails").then_some(())
+        })
+        .await;
+        assert!(receiver.spans().is_empty());
+        let gateway = start("ca.pem").await;
+        gateway.call("calc", "add", json!({"a": 1, "b": 2})).await;
+        receiver.request("tools/call add").await;
+    }
 }
 
 #[tokio::test]
@@ -398,7 +403,7 @@ async fn a_receiver_that_is_down_costs_no_call_and_losses_are_counted() {
         }
         let counted = |name: &'static str| {
             let gateway = &gateway;
-            eventually(name, || async move {
+            eventually(name, move || async move {
                 let text = gateway.metrics_text().await;
                 let begin = format!("{name}{{signal=\"traces\"}} ");
                 let line = text.lines().find_map(|it| it.strip_prefix(&begin));

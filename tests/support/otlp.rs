@@ -35,6 +35,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tonic::transport::{Identity, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
 use super::backend::{answered, header};
@@ -73,6 +74,8 @@ impl Receiver {
 
     /// A receiver over HTTPS, with `cert.pem` and `key.pem` of a folder.
     pub async fn https(folder: &Path) -> Self {
+        // A second call changes nothing.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let chain = CertificateDer::pem_file_iter(folder.join("cert.pem")).expect("a file");
         let chain = chain.map(|it| it.expect("a certificate")).collect();
         let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).expect("a key");
@@ -112,12 +115,25 @@ impl Receiver {
 
     /// A receiver over gRPC.
     pub async fn grpc() -> Self {
+        Self::start_grpc(tonic::transport::Server::builder()).await
+    }
+
+    /// A receiver over gRPC with TLS, with `cert.pem` and `key.pem` of a folder.
+    pub async fn grpcs(folder: &Path) -> Self {
+        let read = |name| std::fs::read(folder.join(name)).expect("a file");
+        let identity = Identity::from_pem(read("cert.pem"), read("key.pem"));
+        let tls = ServerTlsConfig::new().identity(identity);
+        let server = tonic::transport::Server::builder().tls_config(tls);
+        Self::start_grpc(server.expect("a configuration")).await
+    }
+
+    async fn start_grpc(mut server: tonic::transport::Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let received = Arc::new(Received::default());
         let taken = Grpc(Arc::clone(&received));
         let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        let served = tonic::transport::Server::builder()
+        let served = server
             .add_service(TraceServiceServer::new(taken.clone()))
             .add_service(MetricsServiceServer::new(taken.clone()))
             .add_service(LogsServiceServer::new(taken))
@@ -283,7 +299,7 @@ impl TraceService for Grpc {
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let request = self.note(request);
         self.0.traces(request);
-        Ok(Response::default())
+        Ok(Response::new(Default::default()))
     }
 }
 
@@ -295,7 +311,7 @@ impl MetricsService for Grpc {
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
         let request = self.note(request);
         self.0.metrics(request);
-        Ok(Response::default())
+        Ok(Response::new(Default::default()))
     }
 }
 
@@ -307,6 +323,6 @@ impl LogsService for Grpc {
     ) -> Result<Response<ExportLogsServiceResponse>, Status> {
         let request = self.note(request);
         self.0.logs(request);
-        Ok(Response::default())
+        Ok(Response::new(Default::default()))
     }
 }
