@@ -145,6 +145,7 @@ fn string(buffer: &mut BytesMut, text: &str) {
 mod tests {
     use bytes::Bytes;
     use tooldock_base::error::CallErrorCode;
+    use tooldock_base::trace::PassedTrace;
 
     use super::*;
 
@@ -201,11 +202,19 @@ mod tests {
             let mut named = asked(tool("t", "{}"), Some("{}"));
             named.request = "r\"1".into();
             call(buffer, 1, &named);
+            let trace = PassedTrace {
+                parent: "00-a".into(),
+                state: Some("v=\"1\"".into()),
+                is_own: true,
+            };
+            named.trace = Some(trace.into());
+            call(buffer, 2, &named);
         });
         assert_eq!(
             written,
             [
-                r#"{"id":1,"op":"tools.call","tool":"t","arguments":{},"request":"r\"1","caller":{}}"#
+                r#"{"id":1,"op":"tools.call","tool":"t","arguments":{},"request":"r\"1","caller":{}}"#,
+                r#"{"id":2,"op":"tools.call","tool":"t","arguments":{},"request":"r\"1","traceparent":"00-a","tracestate":"v=\"1\"","caller":{}}"#,
             ]
         );
     }
