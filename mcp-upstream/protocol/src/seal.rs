@@ -182,12 +182,12 @@ impl SessionKey {
     /// # Errors
     ///
     /// [`NoRandomness`], if the operating system's source fails.
-    pub(crate) fn seal_probe(&self, nonce: &[u8]) -> Result<String, NoRandomness> {
+    pub fn seal_probe(&self, nonce: &[u8]) -> Result<String, NoRandomness> {
         self.seal(PROBE, nonce)
     }
 
     /// Opens a nonce from [`SessionKey::seal_probe`]; `None` for any other text.
-    pub(crate) fn open_probe(&self, sealed: &str) -> Option<Vec<u8>> {
+    pub fn open_probe(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(PROBE, sealed)
     }
 
