@@ -125,10 +125,11 @@ fn every_relative_link_of_the_documentation_leads_to_a_file_and_heading() {
 }
 
 /// The crates, whose sources are written without `src/`: `proxy/edge.rs` is `proxy/src/edge.rs`.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "proxy",
     "proxy/import-clients",
     "proxy/import-nginx",
+    "proxy/otlp",
     "filters",
     "mcp-upstream",
     "mcp-upstream/protocol",

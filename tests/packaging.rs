@@ -13,11 +13,12 @@ use crate::support::ports::free_address;
 use crate::support::programs::root;
 
 /// Crates whose sources declare metrics.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "filters",
     "mcp-upstream",
     "mcp-upstream/protocol",
     "proxy",
+    "proxy/otlp",
     "workers",
     "workers/base",
     "workers/builder",

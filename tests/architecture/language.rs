@@ -111,6 +111,7 @@ fn comments_and_types_name_the_thing_they_are_about() {
         "proxy/bin",
         "proxy/import-clients/src",
         "proxy/import-nginx/src",
+        "proxy/otlp/src",
         "proxy/oubliette-client/src",
         "proxy/src",
         "workers/base/src",

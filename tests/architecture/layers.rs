@@ -15,6 +15,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("filters/src/lib.rs", FILTERS),
     ("mcp-upstream/protocol/src/lib.rs", PROTOCOL),
     ("mcp-upstream/src/lib.rs", MCP_UPSTREAM),
+    ("proxy/otlp/src/lib.rs", OTLP),
     ("proxy/src/main.rs", PROXY),
     ("workers/base/src/lib.rs", BASE),
     ("workers/builder/src/lib.rs", BUILDER),
@@ -109,6 +110,18 @@ const MCP_UPSTREAM: &[&str] = &[
     "web",
     "surface",
     "service",
+];
+
+const OTLP: &[&str] = &[
+    "tls",
+    "client",
+    "encode",
+    "queue",
+    "families",
+    "logs",
+    "operations",
+    "sink",
+    "export",
 ];
 
 const PROXY: &[&str] = &[

@@ -46,7 +46,7 @@ pub(crate) enum Transport {
 /// Failure of a request. Holds no text of the receiver, which may repeat a header.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What went wrong.
+    /// Reason, for the log.
     pub(crate) reason: String,
     /// True if the same request may succeed later.
     pub(crate) is_passing: bool,

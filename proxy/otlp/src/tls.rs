@@ -15,7 +15,7 @@ use crate::Tls;
 pub struct TlsFault {
     /// `ca`, `cert` or `key`.
     pub key: &'static str,
-    /// What is wrong with it.
+    /// The fault, for the error message.
     pub reason: String,
 }
 
