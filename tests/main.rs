@@ -89,6 +89,7 @@ mod tls_names;
 mod toolman;
 mod toolman_stdio;
 mod torture;
+mod tutorial;
 mod unix_sockets;
 mod unread_answers;
 mod upgrade;
