@@ -42,7 +42,7 @@ const END: &str = "<<end of the block>>";
 /// Seconds for all blocks of the second terminal together. Loops that wait on the page have no end of their own.
 const SHELL_SECONDS: &str = "240";
 
-/// Ends what is left of a process group whose first process has not been waited for.
+/// Kills a process group whose leader still runs.
 fn end_group(leader: &mut Child) {
     if matches!(leader.try_wait(), Ok(None)) {
         if let Some(group) = Pid::from_raw(leader.id() as i32) {
@@ -139,7 +139,7 @@ impl Terminal {
     }
 
     fn output(&self) -> String {
-        fs::read_to_string(&self.output).unwrap()
+        fs::read_to_string(&self.output).unwrap_or_default()
     }
 
     /// The exit status, if the command has ended.
@@ -162,6 +162,9 @@ impl Drop for Terminal {
         match self.process.get_mut() {
             Ok(process) => end_group(process),
             Err(poisoned) => end_group(poisoned.into_inner()),
+        }
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.output.display(), self.output());
         }
     }
 }
