@@ -169,11 +169,17 @@ async fn failures_are_errors_of_their_kind_and_unknown_names_make_no_names_of_sp
     let refused = gateway
         .client
         .post(gateway.url("/mcp"))
+        .header("traceparent", traceparent("01"))
         .json(&json!({}))
         .send();
     assert_eq!(refused.await.expect("answered").status(), 401);
     let (root, parts) = receiver.request("/mcp").await;
     assert_eq!(texts(&root.attributes)["error.type"], "unauthorized");
+    assert_ne!(
+        hex(&root.trace_id),
+        TRACE,
+        "chosen by somebody without a credential"
+    );
     assert_eq!(parts.keys().collect::<Vec<_>>(), ["admission"]);
 }
 

@@ -382,6 +382,9 @@ pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
             }
         }
     }
+    if let Some(Value::Sequence(listeners)) = tree.get_mut("listeners") {
+        listeners.iter_mut().for_each(mask_headers);
+    }
     let servers = tree
         .get_mut("upstreams")
         .and_then(|upstreams| upstreams.get_mut("stdio"));
@@ -404,6 +407,21 @@ pub(crate) fn masked_tree(config: &Config) -> Result<Value, yaml::Error> {
         }
     }
     Ok(tree)
+}
+
+/// Masks the values of headers that a listener sets, any of which may be a secret.
+fn mask_headers(listener: &mut Value) {
+    for side in ["request", "response"] {
+        let set = listener
+            .get_mut("headers")
+            .and_then(|headers| headers.get_mut(side))
+            .and_then(|edits| edits.get_mut("set"));
+        if let Some(Value::Mapping(set)) = set {
+            for (_, value) in set.iter_mut() {
+                *value = MASK.into();
+            }
+        }
+    }
 }
 
 /// Masks credentials, values of headers and queries of URLs, any of which may be a secret.
@@ -488,6 +506,17 @@ mod tests {
         };
         assert!(says("admission: { public_url: 'https://gw.example:8443' }"));
         assert!(!says("{}"));
+    }
+
+    #[test]
+    fn values_of_headers_that_a_listener_sets_are_masked() {
+        let yaml = "listeners: [{ name: core, address: '127.0.0.1:1', profile: core, headers: { request: { set: { X-Api-Key: hush } } } }]";
+        let config: Config = yaml::from_str(yaml).expect("valid");
+        let shown = masked(&config).expect("yaml");
+        assert!(
+            !shown.contains("hush") && shown.contains("X-Api-Key"),
+            "{shown}"
+        );
     }
 
     #[test]

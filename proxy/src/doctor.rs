@@ -17,6 +17,7 @@ mod ports;
 mod redis;
 mod toolchain;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,16 @@ const LIMIT: Duration = Duration::from_secs(5);
 const FRONT_LIMIT: Duration = Duration::from_secs(30);
 /// Number of nonces that the probes of the front use at most.
 const NONCES: &str = "32";
+
+/// Quotes a word for a shell, if a shell would take any part of it for more than text: names of programs and paths may come from
+/// files that tools can write.
+fn for_shell(word: &str) -> Cow<'_, str> {
+    let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"/.:_-+,@%".contains(&it);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
+    }
+}
 
 /// Weight of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -416,6 +427,13 @@ fn as_text(findings: &[Finding], problems: usize, warnings: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_from_files_of_tools_are_text_to_a_shell() {
+        assert_eq!(for_shell("/usr/bin/npx"), "/usr/bin/npx");
+        assert_eq!(for_shell("x$(id)"), "'x$(id)'");
+        assert_eq!(for_shell("it's"), r"'it'\''s'");
+    }
 
     #[test]
     fn findings_are_rows_with_the_remedy_below() {

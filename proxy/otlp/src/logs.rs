@@ -24,7 +24,6 @@ pub struct LogQueue(pub(crate) Queue<LogRecord>);
 
 impl LogQueue {
     /// An empty queue. It fills until the export starts, and then drops no more than a slow receiver makes it.
-    #[expect(clippy::new_ret_no_self, reason = "a queue is shared from its begin")]
     pub fn new() -> Arc<Self> {
         Arc::new(Self(Queue::new(LOGS_MAX, BYTES_MAX)))
     }

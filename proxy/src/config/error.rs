@@ -193,12 +193,19 @@ fn plain_reason(key: &str, message: &str) -> String {
         )
 }
 
-/// Leaves out the text that the YAML reader quotes, where it may be the login of a URL, a header or a token: below `upstreams`.
+/// Leaves out the text that the YAML reader quotes, where it may be the login of a URL, a header or a token.
 fn without_value<'a>(key: &str, message: &'a str) -> Cow<'a, str> {
     const QUOTED: &str = ": string \"";
+    const PLACES: [&str; 4] = [
+        "upstreams",
+        "observability.otlp",
+        "admission.oauth",
+        "admission.tokens",
+    ];
+    let may_be_secret = PLACES.iter().any(|place| key.starts_with(place));
     let ends = (message.find(QUOTED), message.rfind("\", expected"));
     match ends {
-        (Some(begin), Some(end)) if begin < end && key.starts_with("upstreams") => {
+        (Some(begin), Some(end)) if begin < end && may_be_secret => {
             let kind = &message[..begin + QUOTED.len() - 2];
             format!("{kind}{}", &message[end + 1..]).into()
         }

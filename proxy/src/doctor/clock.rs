@@ -40,7 +40,11 @@ pub(super) async fn check(
             urls.extend(url_of(&backend));
         }
     }
-    let backends = servers.iter().flat_map(|server| &server.backends);
+    // A name may resolve to an address that the gateway itself refuses to ask.
+    let backends = servers.iter().flat_map(|server| {
+        let may_ask = |it: &&Backend| server.allow_private || !matches!(it.host, Host::Name(..));
+        server.backends.iter().filter(may_ask)
+    });
     urls.extend(backends.filter_map(url_of));
     // Nothing secret is sent, and the answer decides nothing: servers with certificates of their own are asked, too.
     let client = CoreTrust::Any.client().ok().and_then(|tls| {

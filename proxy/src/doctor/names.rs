@@ -10,7 +10,7 @@ use tooldock_base::address::is_public;
 use tooldock_workers::remote::{Backend, Host};
 use tooldock_workers::servers::CheckedServer;
 
-use super::Finding;
+use super::{Finding, for_shell};
 use crate::config::Effective;
 
 const CHECK: &str = "names";
@@ -107,8 +107,8 @@ async fn examined(host: &NamedHost) -> Finding {
 
 fn unreachable(place: &str, at: &str, why: &str) -> Finding {
     let remedy = match at.starts_with('/') {
-        true => format!("ls -l {at}"),
-        false => format!("curl -v http://{at}/"),
+        true => format!("ls -l {}", for_shell(at)),
+        false => format!("curl -v {}", for_shell(&format!("http://{at}/"))),
     };
     let said = format!("{place}: no connection to {at}: {why}");
     Finding::problem(CHECK, said, remedy)

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tooldock_process::environment::find_program;
 use tooldock_workers::servers::CheckedServer;
 
-use super::Finding;
+use super::{Finding, for_shell};
 use crate::config::Effective;
 
 const CHECK: &str = "toolchain";
@@ -66,7 +66,7 @@ pub(super) async fn check(effective: &Effective, servers: &[CheckedServer]) -> V
         let remedy = match server.command.as_str() {
             "npx" => "sudo apt install npm".to_owned(),
             "uvx" => "pipx install uv".to_owned(),
-            program => format!("command -v {program}"),
+            program => format!("command -v {}", for_shell(program)),
         };
         Some(Finding::problem(
             CHECK,

@@ -68,6 +68,7 @@ impl Request {
     }
 
     /// The length of the message in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a message is never empty")]
     pub fn len(&self) -> usize {
         self.message.len()
     }

@@ -106,6 +106,7 @@ impl Response {
     }
 
     /// The approximate length of the response, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a message is never empty")]
     pub fn len(&self) -> usize {
         self.message.len() + self.replacement.as_ref().map_or(0, Bytes::len)
     }

@@ -240,7 +240,8 @@ impl RequestTrace {
 }
 
 impl TraceState {
-    /// Makes the request a part of the client's trace, and decides if it is recorded.
+    /// Makes the request a part of the client's trace, and decides if it is recorded. A refused request keeps a trace of its own:
+    /// anybody may send it, and the ids that it names would decide if it is recorded.
     fn follow(
         &mut self,
         sink: &dyn TraceSink,
@@ -249,14 +250,14 @@ impl TraceState {
         state: Option<&str>,
         is_refused: bool,
     ) {
+        let parent = parent.filter(|_| !is_refused);
         self.parent = parent;
         self.sent = parent.and(sent).map(Into::into);
         self.state = parent.and(state).and_then(passable);
         if let Some(parent) = parent {
             self.own.trace_id = parent.trace_id;
         }
-        let asked = parent.as_ref().filter(|_| !is_refused);
-        self.own.is_sampled = sink.is_sampled(asked, self.own.trace_id);
+        self.own.is_sampled = sink.is_sampled(parent.as_ref(), self.own.trace_id);
     }
 
     /// The client's own trace, for requests that are not recorded.
