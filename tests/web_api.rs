@@ -818,15 +818,17 @@ async fn lists_page_and_sessions_can_be_ended() {
     }
     let open = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tester", "version": "9"}}});
-    let opened = gateway
-        .request("POST", "/mcp/shared")
-        .header("Accept", "application/json, text/event-stream")
-        .json(&open);
-    let opened = sent(opened).await;
-    let session = opened.headers()["mcp-session-id"]
-        .to_str()
-        .expect("text")
-        .to_owned();
+    // The namespace that the gateway places starts beside it: until then it answers 503.
+    let session = eventually("a session", || async {
+        let opened = gateway
+            .request("POST", "/mcp/shared")
+            .header("Accept", "application/json, text/event-stream")
+            .json(&open);
+        let opened = sent(opened).await;
+        let id = opened.headers().get("mcp-session-id")?;
+        Some(id.to_str().expect("text").to_owned())
+    })
+    .await;
     let listed = web.get("/api/sessions").await.1;
     assert_eq!(
         (&listed["total"], &listed["sessions"][0]["client"]),
