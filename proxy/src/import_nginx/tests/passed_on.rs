@@ -155,7 +155,7 @@ fn no_header_that_nginx_sets_is_advised_to_be_taken_from_clients() {
             outcome.lines
         );
         assert!(
-            outcome.says(&[&[place], words].concat()),
+            outcome.says(&[words, &[place]].concat()),
             "{value}: {:#?}",
             outcome.lines
         );
