@@ -222,7 +222,7 @@ fn a_path_of_messages_is_no_namespace_and_a_stream_keeps_its_url() {
         "{:#?}",
         outcome.differences
     );
-    // Nothing at another server leads there.
+    // A stream of another server is no stream for these messages.
     let outcome = import(
         "server { listen 80; server_name a.example; location /sse { proxy_pass http://10.0.0.1; }
            location /messages/ { proxy_pass http://10.0.0.2; } }",
@@ -326,7 +326,7 @@ fn pages_that_one_location_lets_in_alone_are_named_with_the_location_that_does_n
         "{}",
         outcome.yaml
     );
-    // Every page, and some.
+    // A location that lets in every page.
     let outcome = two("add_header Access-Control-Allow-Origin *;", literal);
     assert_eq!(
         at(&outcome, "admission.origins"),
@@ -346,7 +346,7 @@ fn pages_that_one_location_lets_in_alone_are_named_with_the_location_that_does_n
         "{}",
         outcome.yaml
     );
-    // Where a condition refuses pages, an operator has to look.
+    // Differences beside a condition that refuses pages are about security.
     let guard = "if ($http_origin != 'https://b.example') { return 403; }";
     let outcome = two(cors, guard);
     assert_eq!(at(&outcome, "admission.origins"), "[]");
