@@ -45,7 +45,7 @@ pub(crate) fn write_limits<'a>(view: &View<'a>, limits: &mut Map, report: &mut R
 }
 
 /// Adds the limit on a body: the largest of all locations, since a smaller one would refuse requests that nginx takes, and a
-/// larger one lets nobody in. `bodies`: the limit of each location in bytes, with its directive.
+/// larger one admits no further client. `bodies`: the limit of each location in bytes, with its directive.
 fn write_body(bodies: Vec<(u64, &Directive)>, limits: &mut Map, report: &mut Report) {
     let defaults = LimitsConfig::default();
     let default = defaults.body.as_u64();
