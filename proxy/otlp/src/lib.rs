@@ -95,7 +95,7 @@ metric_table! {
         exported: IntCounterVec["signal"] = "tooldock_otlp_exported_total",
             "Spans, log records and metric points that the OTLP receiver took.";
         dropped: IntCounterVec["signal"] = "tooldock_otlp_dropped_total",
-            "Spans, log records and metric points that were not exported: the queue was full, or the OTLP receiver did not take them.";
+            "Spans, log records and metric points that were lost: the queue was full, or the OTLP receiver did not take them.";
         failures: IntCounterVec["signal"] = "tooldock_otlp_failures_total",
             "Requests to the OTLP receiver that failed, repeated ones included.";
     }

@@ -131,8 +131,8 @@ impl<'a> Up<'a> {
         self
     }
 
-    /// The context for a request that belongs to a trace of the gateway; `None` if it does not. The message keeps its bytes: the trace
-    /// stands in headers alone.
+    /// The context for a request that belongs to a trace of the gateway; `None` if it does not. The message keeps its bytes:
+    /// the trace stands in headers alone.
     pub(super) fn traced(&self, trace: Option<&PassedTrace>) -> Option<Self> {
         let trace = trace.filter(|it| it.is_own)?;
         let mut traced = self.clone();
