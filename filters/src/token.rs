@@ -24,7 +24,8 @@ pub struct InvalidDigest;
 
 impl TokenDigest {
     /// The digest of a presented token.
-    pub(crate) fn of(token: &[u8]) -> Self {
+    #[must_use]
+    pub fn of(token: &[u8]) -> Self {
         Self::of_bytes(Sha256::digest(token).into())
     }
 
@@ -39,7 +40,8 @@ impl TokenDigest {
     }
 
     /// Returns true if both are equal, in time that does not depend on the place of a difference.
-    pub(crate) fn matches(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn matches(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(&other.0).into()
     }
 }

@@ -56,7 +56,7 @@ use crate::rules::Rules;
 use crate::telemetry;
 use crate::tls::TlsConnection;
 use crate::web;
-use crate::web_session::{self, WebSessions};
+use crate::web_session::{self, LoginEnd, WebSessions};
 
 /// The error by which Pingora learns that a client left: nothing is written to it any more, and the connection is
 /// dropped.
@@ -120,6 +120,8 @@ pub(crate) struct Passage {
     leads_to: LeadsTo,
     /// The validity of the credential that admitted the request, where it has an end.
     lasting: Option<Lasting>,
+    /// The end of the login at the web UI that stands for the request's credential.
+    login: Option<Box<LoginEnd>>,
     /// The status of a long stream that has left.
     left_with: Option<u16>,
     /// True if a newline ends the body, see [`Envelope::newline`].
@@ -150,9 +152,9 @@ impl Passage {
         Ok(())
     }
 
-    /// Adds the token of a login at the web UI, if the request's cookie shows one, as the password that a browser would add. The
-    /// cookie goes no further.
-    fn show_login(&self, session: &mut Session, sessions: &WebSessions) -> Result<()> {
+    /// Adds the token of a login at the web UI, if the request shows one, as the password that a browser would add. Both halves
+    /// of the login go no further.
+    fn show_login(&mut self, session: &mut Session, sessions: &WebSessions) -> Result<()> {
         if web_session::shown_id(&session.req_header().headers).is_none() {
             return Ok(());
         }
@@ -160,11 +162,13 @@ impl Passage {
             return Ok(());
         };
         let header = session.req_header_mut();
-        if let Some(value) = sessions.authorization(&user, &header.headers) {
-            header.insert_header(AUTHORIZATION, value)?;
+        if let Some(shown) = sessions.shown(&user, header) {
+            header.insert_header(AUTHORIZATION, shown.authorization)?;
+            self.login = Some(Box::new(shown.end));
         }
         if header.uri.path() != web_session::PATH {
             header.remove_header(&COOKIE);
+            header.remove_header(&web_session::HALF);
         }
         Ok(())
     }
@@ -267,6 +271,7 @@ impl ProxyHttp for Gateway {
             route: "unknown",
             leads_to: LeadsTo::default(),
             lasting: None,
+            login: None,
             left_with: None,
             newline: false,
             shape: ErrorShape::Rest,

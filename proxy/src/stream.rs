@@ -38,9 +38,9 @@ pub(crate) struct LongStream {
     pub(crate) head: Head,
     pub(crate) events: Subscription,
     pub(crate) guards: Guards,
-    /// Time limit of the stream, if any: the end of a client certificate or API key.
+    /// Time limit of the stream, if any: the end of a client certificate, an API key or a login.
     pub(crate) lasts: Option<Duration>,
-    /// Resolves when the client's token is revoked; `None` if that is not checked.
+    /// Resolves when the client's token is revoked, or its login ends; `None` if that is not checked.
     pub(crate) revoked: Option<End>,
 }
 
@@ -50,15 +50,20 @@ pub(crate) type End = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Resolves after `lasts`, or when `revoked` does, whichever is earlier; `None` without both.
 fn earlier(lasts: Option<Duration>, revoked: Option<End>) -> Option<End> {
     let expired = lasts.map(|lasts| Box::pin(tokio::time::sleep(lasts)) as End);
-    match (expired, revoked) {
-        // The two arms: the credential has expired; it was revoked.
-        (Some(expired), Some(revoked)) => Some(Box::pin(async move {
+    sooner(expired, revoked)
+}
+
+/// Resolves when the first of two ends comes; `None` without both.
+pub(crate) fn sooner(one: Option<End>, other: Option<End>) -> Option<End> {
+    match (one, other) {
+        // The two arms: either end has come.
+        (Some(one), Some(other)) => Some(Box::pin(async move {
             tokio::select! {
-                () = expired => {}
-                () = revoked => {}
+                () = one => {}
+                () = other => {}
             }
         })),
-        (expired, revoked) => expired.or(revoked),
+        (one, other) => one.or(other),
     }
 }
 

@@ -500,12 +500,18 @@ const steps = {
     if (!cookie.httpOnly || cookie.sameSite !== "Strict" || cookie.value.includes(token)) throw new Error(`the cookie ${JSON.stringify(cookie)}`);
     const kept = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }, document.cookie, location.href]));
     if (kept.includes(token) || kept.includes(cookie.value)) throw new Error(`a script reads the login: ${kept}`);
+    const half = await page.evaluate(() => localStorage.getItem("tooldock-login"));
+    const asked = async (headers) => (await fetch(`${base}/api/me`, { headers })).status;
+    const halves = { Cookie: `${cookie.name}=${cookie.value}`, "X-ToolDock-Login": half };
+    if ((await asked({ Cookie: halves.Cookie })) !== 401) throw new Error("the cookie alone is a login");
+    if ((await asked(halves)) !== 200) throw new Error("the page keeps no half of the login");
     await page.reload();
     await page.getByRole("link", { name: "key:alice", exact: true }).waitFor();
     await button("Log out").click();
     await heading("Log in").waitFor();
-    const again = await fetch(`${base}/api/me`, { headers: { Cookie: `${cookie.name}=${cookie.value}` } });
-    if (again.status !== 401) throw new Error(`the login goes on: ${again.status}`);
+    const again = await asked(halves);
+    if (again !== 401) throw new Error(`the login goes on: ${again}`);
+    if (await page.evaluate(() => localStorage.getItem("tooldock-login"))) throw new Error("the page keeps its half of an ended login");
     page = first;
     await other.close();
   },

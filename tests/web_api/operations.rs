@@ -4,7 +4,8 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
 use super::{ADD, SUBTRACT, Web, answer, code, sent, with_web};
-use crate::support::{Gateway, eventually};
+use crate::support::sse::Answering;
+use crate::support::{DEADLINE, Gateway, eventually};
 
 /// Makes a key by the API, and returns it with its row.
 async fn made(web: &Web, wanted: Value) -> (String, Value) {
@@ -395,8 +396,23 @@ async fn a_search_finds_what_the_credential_opens_and_nothing_else() {
     assert_eq!(code(&web.get(&long).await), (400, "invalid_request"));
 }
 
+/// Header with the page's half of a login.
+const HALF: &str = "X-ToolDock-Login";
+
+/// Opens a login. Returns its cookie with the attributes, and the half that the page keeps.
+async fn login(request: RequestBuilder) -> (String, String) {
+    let opened = sent(request).await;
+    assert_eq!(opened.status(), 200);
+    let cookie = opened.headers()["set-cookie"].to_str().expect("text");
+    let cookie = cookie.to_owned();
+    let body: Value = opened.json().await.expect("JSON");
+    assert_eq!(body["seconds"], 43_200);
+    let half = body["login"].as_str().expect("a half");
+    (cookie, half.to_owned())
+}
+
 #[tokio::test]
-async fn a_login_is_a_cookie_that_ends_and_that_other_pages_cannot_use() {
+async fn a_login_has_two_halves_and_ends_and_other_pages_cannot_use_it() {
     let (builder, address) = with_web(Gateway::empty());
     let gateway = builder.start().await;
     let web = Web::at(address);
@@ -407,21 +423,34 @@ async fn a_login_is_a_cookie_that_ends_and_that_other_pages_cannot_use() {
     let wrong = web.bare("POST", "/api/login").bearer_auth("wrong");
     assert_eq!(sent(wrong).await.status(), 401);
     assert_eq!(sent(web.bare("POST", "/api/login")).await.status(), 401);
-    let opened = sent(web.request("POST", "/api/login")).await;
-    assert_eq!(opened.status(), 200);
-    let cookie = opened.headers()["set-cookie"]
-        .to_str()
-        .expect("text")
-        .to_owned();
+    let (cookie, half) = login(web.request("POST", "/api/login")).await;
     for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age="] {
         assert!(cookie.contains(attribute), "{cookie}");
     }
     assert!(!cookie.contains(crate::support::TOKEN), "{cookie}");
+    assert!(!cookie.contains("Secure") && !cookie.contains(&half));
+    // A proxy that ends TLS is seen by the origin of the page.
+    let proxied = web.request("POST", "/api/login");
+    let proxied = proxied.header("Origin", format!("https://{}", web.address));
+    assert!(login(proxied).await.0.contains("; Secure"));
     let (pair, _) = cookie.split_once(';').expect("attributes");
-    let by = |method: &str, path: &str| {
+    let by_cookie = |method: &str, path: &str| {
         let request = web.bare(method, path).header("Cookie", pair);
         request.header("Sec-Fetch-Site", "same-origin")
     };
+    let by = |method: &str, path: &str| by_cookie(method, path).header(HALF, &half);
+    // Servers at other ports of the host get the cookie. It opens the page alone, which has no secrets, and ends nothing.
+    assert_eq!(sent(by_cookie("GET", "/")).await.status(), 200);
+    for (method, path) in [
+        ("GET", "/api/me"),
+        ("POST", "/mcp"),
+        ("DELETE", "/api/login"),
+    ] {
+        let alone = by_cookie(method, path).header("X-ToolDock-Request", "1");
+        assert_eq!(sent(alone).await.status(), 401, "{method} {path}");
+    }
+    let alone = web.bare("GET", "/api/me").header(HALF, &half);
+    assert_eq!(sent(alone).await.status(), 401);
     let me = answer(by("GET", "/api/me")).await;
     assert_eq!((me.0, &me.1["principal"]), (200, &json!("bearer")));
     assert_eq!(sent(by("GET", "/")).await.status(), 200);
@@ -440,7 +469,8 @@ async fn a_login_is_a_cookie_that_ends_and_that_other_pages_cannot_use() {
     let core = web
         .client
         .get(gateway.url("/namespaces"))
-        .header("Cookie", pair);
+        .header("Cookie", pair)
+        .header(HALF, &half);
     assert_eq!(sent(core).await.status(), 401);
 
     assert_eq!(
@@ -457,7 +487,35 @@ async fn a_login_is_a_cookie_that_ends_and_that_other_pages_cannot_use() {
     );
     assert_eq!(sent(by("GET", "/api/me")).await.status(), 401);
     let (_, id) = pair.split_once('=').expect("a value");
-    assert!(!gateway.log().contains(id));
+    let log = gateway.log();
+    assert!(!log.contains(id) && !log.contains(&half));
+}
+
+#[tokio::test]
+async fn the_streams_of_a_login_end_with_it_and_those_of_others_go_on() {
+    let (builder, address) = with_web(Gateway::empty());
+    let _gateway = builder.start().await;
+    let web = Web::at(address);
+    let (cookie, half) = login(web.request("POST", "/api/login")).await;
+    let (pair, _) = cookie.split_once(';').expect("attributes");
+    let request = format!(
+        "GET /api/events HTTP/1.1\r\nHost: localhost\r\nCookie: {pair}\r\n{HALF}: {half}\r\nAccept: text/event-stream\r\n\r\n"
+    );
+    let mut own = Answering::open(address, &request).await;
+    let mut others = web.events("/api/events").await;
+    assert_eq!((own.status, others.status), (200, 200));
+    let logout = web.bare("DELETE", "/api/login").header("Cookie", pair);
+    assert_eq!(sent(logout.header(HALF, &half)).await.status(), 200);
+    let ended = tokio::time::timeout(DEADLINE, own.end()).await;
+    assert!(ended.is_ok(), "the stream goes on");
+    let folder = json!({"name": "later"});
+    assert_eq!(web.send("POST", "/api/folders", folder).await.0, 201);
+    loop {
+        let event = others.event().await.expect("the other stream goes on");
+        if event.data.contains("\"later\"") {
+            break;
+        }
+    }
 }
 
 #[tokio::test]
@@ -467,12 +525,11 @@ async fn a_login_ends_with_the_key_that_opened_it() {
     let web = Web::at(address);
     let wanted = json!({"name": "operator", "scopes": ["admin"], "namespaces": ["_system"]});
     let (key, row) = made(&web, wanted).await;
-    let opened = sent(web.bare("POST", "/api/login").bearer_auth(&key)).await;
-    let cookie = opened.headers()["set-cookie"]
-        .to_str()
-        .expect("text")
-        .to_owned();
-    let by = || web.bare("GET", "/api/me").header("Cookie", &cookie);
+    let (cookie, half) = login(web.bare("POST", "/api/login").bearer_auth(&key)).await;
+    let by = || {
+        let request = web.bare("GET", "/api/me").header("Cookie", &cookie);
+        request.header(HALF, &half)
+    };
     assert_eq!(answer(by()).await.1["principal"], "key:operator");
     let id = row["id"].as_str().expect("an id");
     assert_eq!(web.delete(&format!("/api/keys/{id}")).await.0, 200);

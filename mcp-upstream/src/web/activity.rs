@@ -23,6 +23,8 @@ use crate::mcp::Core;
 
 /// Maximum size of the log that is read for one page, in bytes.
 const LOOK_MAX: u64 = 64 * 1024 * 1024;
+/// Size of the records of one page at which it ends, in bytes.
+pub(super) const FOUND_MAX: usize = 16 * 1024 * 1024;
 /// Size of one read, and maximum size of a line, in bytes.
 const CHUNK: u64 = 256 * 1024;
 /// Interval of checks for new records.
@@ -184,7 +186,7 @@ pub(super) fn page(
     let mut days = days(folder)?;
     days.retain(|day| before.is_none_or(|before| *day <= before.day));
     let mut found = Vec::new();
-    let mut looked = 0;
+    let (mut looked, mut found_bytes) = (0, 0);
     for day in days {
         let mut file = match regular_file::open(&file_of(folder, day)) {
             Ok(file) => file,
@@ -221,9 +223,13 @@ pub(super) fn page(
                     day,
                     offset: begin + line as u64,
                 };
-                found.extend(record(&chunk[line..line_end], place).filter(|it| filter.takes(it)));
+                let fitting = record(&chunk[line..line_end], place).filter(|it| filter.takes(it));
+                if let Some(record) = fitting {
+                    found.push(record);
+                    found_bytes += line_end - line;
+                }
                 line_end = line;
-                if found.len() == limit {
+                if found.len() == limit || found_bytes >= FOUND_MAX {
                     return Ok((found, Some(place)));
                 }
             }

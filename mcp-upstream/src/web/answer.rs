@@ -107,6 +107,14 @@ impl WebFailure {
         failure
     }
 
+    /// 429 for an operation of which as many run as may.
+    pub(super) fn rate_limited(message: &str) -> Self {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut failure = Self::new(status, "rate_limited", message);
+        failure.0.header = Some((RETRY_AFTER, HeaderValue::from_static("5")));
+        failure
+    }
+
     /// 503 if this process has no management tools.
     pub(super) fn without_management() -> Self {
         Self::new(

@@ -1,15 +1,16 @@
 //! `/api/activity/export`: records of the audit log as a file, one JSON object per line or as CSV.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::{io, mem};
+use std::sync::{Arc, Weak};
 
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::activity::{Filter, LogPosition, cursor, folder, page, reading};
+use super::activity::{FOUND_MAX, Filter, LogPosition, cursor, folder, page, reading};
 use super::answer::{Answer, WebFailure};
 use super::request::ApiRequest;
 use crate::mcp::Core;
@@ -19,11 +20,13 @@ use crate::reply::{Head, Reply};
 const RECORDS: usize = 10_000;
 const RECORDS_MAX: usize = 100_000;
 /// Size of a file at which it ends, in bytes.
-const BYTES_MAX: usize = 16 * 1024 * 1024;
+const BYTES_MAX: usize = FOUND_MAX;
 /// Maximum number of reads of the log for one file, each of at most 64 MiB.
 const READS_MAX: usize = 16;
-/// Number of records of one read.
+/// Least number of records of one read, if the file takes as many.
 const AT_ONCE: usize = 1000;
+/// Files that are written at the same time. Each costs memory and a thread.
+static WRITERS: Semaphore = Semaphore::const_new(2);
 /// Header with the cursor of the next file, if there are more records.
 const NEXT: HeaderName = HeaderName::from_static("x-next-cursor");
 
@@ -127,13 +130,27 @@ fn push_cell(text: &mut String, value: &Value) {
 
 /// Answers with a file of the records that fit the query, newest first.
 pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
-    let filter = Filter::of(request)?;
     let format = ExportFormat::of(request)?;
-    let limit = limit(request)?;
+    let file = ExportFile {
+        filter: Filter::of(request)?,
+        format,
+        limit: limit(request)?,
+        reads: READS_MAX,
+    };
     let before = cursor(request)?;
     let folder = folder(core)?;
-    let written = reading(move || written(&folder, before, &filter, format, limit)).await?;
-    let (text, next) = written;
+    let permit = permit()?;
+    // Dropped with the request: a client that leaves ends the reads.
+    let client = Arc::new(());
+    let watched = Arc::downgrade(&client);
+    let written = reading(move || {
+        // Released by the reads: they may go on for a page after the client has left.
+        let _permit = permit;
+        file.written(&folder, before, &watched)
+    })
+    .await;
+    drop(client);
+    let (text, next) = written?;
     let mut head = Head::new(StatusCode::OK)
         .with(CONTENT_TYPE, format.media_type())
         .with(CONTENT_DISPOSITION, format.disposition());
@@ -142,6 +159,17 @@ pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     }
     let body = text.into();
     Ok(Reply::Full { head, body })
+}
+
+/// The permit to write a file.
+///
+/// # Errors
+///
+/// 429 while others write as many as may be written at the same time.
+fn permit() -> Result<SemaphorePermit<'static>, WebFailure> {
+    WRITERS.try_acquire().map_err(|_| {
+        WebFailure::rate_limited("Other exports are being written; try again in a few seconds.")
+    })
 }
 
 fn limit(request: &ApiRequest) -> Result<usize, WebFailure> {
@@ -156,37 +184,81 @@ fn limit(request: &ApiRequest) -> Result<usize, WebFailure> {
     })
 }
 
-/// The file, and the position of the next one if records may be left.
-fn written(
-    folder: &Path,
-    before: Option<LogPosition>,
-    filter: &Filter,
+/// A file that a client asks for.
+struct ExportFile {
+    filter: Filter,
     format: ExportFormat,
+    /// Maximum number of records.
     limit: usize,
-) -> io::Result<(String, Option<LogPosition>)> {
-    let mut text = format.head();
-    let (mut next, mut left) = (before, limit);
-    for _ in 0..READS_MAX.max(limit.div_ceil(AT_ONCE)) {
-        let (records, position) = page(folder, mem::take(&mut next), filter, left.min(AT_ONCE))?;
-        left -= records.len();
-        for record in &records {
-            format.push(&mut text, record);
+    /// Maximum number of reads of the log.
+    reads: usize,
+}
+
+impl ExportFile {
+    /// Writes the file, from the records before a position. Returns the position of the next file if records may be left. Ends
+    /// early once `client` is gone.
+    fn written(
+        &self,
+        folder: &Path,
+        before: Option<LogPosition>,
+        client: &Weak<()>,
+    ) -> io::Result<(String, Option<LogPosition>)> {
+        let mut text = self.format.head();
+        let (mut next, mut left) = (before, self.limit);
+        // The number of records that fills the limit in the permitted reads.
+        let at_once = AT_ONCE.max(self.limit.div_ceil(self.reads));
+        for _ in 0..self.reads {
+            if client.strong_count() == 0 {
+                break;
+            }
+            let (records, position) = page(folder, next, &self.filter, left.min(at_once))?;
+            left -= records.len();
+            next = position;
+            for record in &records {
+                self.format.push(&mut text, record);
+                if text.len() >= BYTES_MAX {
+                    // The next file begins before this record.
+                    let place = record["id"].as_str().and_then(LogPosition::parse);
+                    return Ok((text, place));
+                }
+            }
+            if next.is_none() || left == 0 {
+                break;
+            }
         }
-        next = position;
-        if next.is_none() || left == 0 || text.len() >= BYTES_MAX {
-            break;
-        }
+        Ok((text, next))
     }
-    Ok((text, next))
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
 
+    use http::header::RETRY_AFTER;
     use serde_json::json;
 
+    use super::super::answer::sealed;
     use super::*;
+
+    fn exported(
+        folder: &Path,
+        before: Option<LogPosition>,
+        limit: usize,
+    ) -> (String, Option<LogPosition>) {
+        let client = Arc::new(());
+        let file = lines(limit, READS_MAX);
+        let watched = Arc::downgrade(&client);
+        file.written(folder, before, &watched).expect("read")
+    }
+
+    fn lines(limit: usize, reads: usize) -> ExportFile {
+        ExportFile {
+            filter: Filter::default(),
+            format: ExportFormat::JsonLines,
+            limit,
+            reads,
+        }
+    }
 
     #[test]
     fn cells_are_quoted_and_no_text_is_a_formula() {
@@ -203,21 +275,60 @@ mod tests {
             .map(|number| format!("{{\"n\":{number}}}\n"))
             .collect();
         fs::write(folder.path().join("2026-11-23.jsonl"), lines).expect("written");
-        let export = |before, limit| {
-            let filter = Filter::default();
-            written(
-                folder.path(),
-                before,
-                &filter,
-                ExportFormat::JsonLines,
-                limit,
-            )
-            .expect("read")
-        };
-        let (first, next) = export(None, 1500);
+        let (first, next) = exported(folder.path(), None, 1500);
         assert_eq!(first.lines().count(), 1500);
         assert!(first.contains("\"n\":2499}") && !first.contains("\"n\":999}"));
-        let (rest, end) = export(next, 1500);
+        let (rest, end) = exported(folder.path(), next, 1500);
         assert_eq!((rest.lines().count(), end), (1000, None));
+    }
+
+    #[test]
+    fn a_file_ends_at_the_record_that_fills_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let padding = "x".repeat(200_000);
+        let lines: String = (0..120)
+            .map(|number| format!("{{\"n\":{number},\"padding\":\"{padding}\"}}\n"))
+            .collect();
+        fs::write(folder.path().join("2026-11-23.jsonl"), lines).expect("written");
+        let (first, next) = exported(folder.path(), None, RECORDS_MAX);
+        assert!((BYTES_MAX..BYTES_MAX + 201_000).contains(&first.len()));
+        let (rest, end) = exported(folder.path(), next, RECORDS_MAX);
+        assert_eq!(end, None);
+        let numbers: Vec<_> = (first + &rest)
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["n"].as_u64())
+            .collect();
+        assert_eq!(numbers, (0..120).rev().map(Some).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_file_takes_no_more_reads_than_permitted_and_none_for_a_client_that_left() {
+        // A read ends after 64 MiB without a record, and the hole in this file has none.
+        const READ: u64 = 64 * 1024 * 1024;
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = fs::File::create(folder.path().join("2026-11-23.jsonl")).expect("a file");
+        log.set_len(3 * READ).expect("a long file");
+        let file = lines(RECORDS_MAX, 2);
+        let client = Arc::new(());
+        let read = file.written(folder.path(), None, &Arc::downgrade(&client));
+        let (text, next) = read.expect("read");
+        assert_eq!(text, "");
+        let place = next.map(|it| it.to_string());
+        assert_eq!(place, Some(format!("2026-11-23-{READ}")));
+        let read = file.written(folder.path(), next, &Weak::new());
+        assert_eq!(read.expect("read"), (String::new(), next));
+    }
+
+    #[test]
+    fn a_third_file_at_the_same_time_is_refused_until_another_is_written() {
+        let (first, _second) = (permit().expect("free"), permit().expect("free"));
+        let refused = permit().expect_err("none is free");
+        assert_eq!(refused.code(), "rate_limited");
+        let reply = sealed(Err(refused));
+        assert_eq!(reply.head().status, StatusCode::TOO_MANY_REQUESTS);
+        let mut headers = reply.head().headers.iter();
+        assert!(headers.any(|(name, value)| *name == RETRY_AFTER && value == "5"));
+        drop(first);
+        assert!(permit().is_ok());
     }
 }

@@ -28,9 +28,10 @@ use crate::access_log::Pending as Logged;
 use crate::body::{self, Body, BodyError};
 use crate::replicas::Met;
 use crate::respond::{self, BodyRest, ClientGone, Envelope};
-use crate::stream::LongStream;
+use crate::stream::{End, LongStream, sooner};
 use crate::telemetry;
 use crate::timeout::fast_timeout;
+use crate::web_session::LoginEnd;
 
 /// Time after which a running call's client is watched for leaving. Most calls have answered by then, and watching
 /// costs more than a tenth of a call.
@@ -250,16 +251,24 @@ impl Gateway {
                 let status = head.status.as_u16();
                 let request_id = passage.request_id.clone().unwrap_or_default();
                 let lasting = passage.lasting.as_ref();
+                let login = passage.login.as_deref();
                 let fields = Fields::of(&session.req_header().headers);
                 let stream = LongStream {
                     head,
                     events,
                     guards,
-                    revoked: lasting.and_then(|it| it.taken_back(self, &fields)),
-                    lasts: shorter(
+                    revoked: sooner(
+                        lasting.and_then(|it| it.taken_back(self, &fields)),
+                        login.map(|it| Box::pin(it.come()) as End),
+                    ),
+                    lasts: [
                         passage.certificate_counts_for(session),
                         lasting.and_then(Lasting::left),
-                    ),
+                        login.map(LoginEnd::left),
+                    ]
+                    .into_iter()
+                    .flatten()
+                    .min(),
                 };
                 let logged = &mut passage.logged;
                 // Boxed, so that the future of usual answers stays small.
@@ -283,11 +292,6 @@ fn may_be_elsewhere(request: &AdmittedRequest) -> bool {
 /// The refusal of a forwarded request whose listener was removed by a reload while the request was on its way.
 fn gone() -> Rejection {
     Rejection::new(Reason::NotFound, "The listener of this request is gone.")
-}
-
-/// The shorter of two times that may have no limit.
-fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
-    [one, other].into_iter().flatten().min()
 }
 
 /// A request's headers for remote servers that receive some of them. Credentials for the gateway are removed, whatever the

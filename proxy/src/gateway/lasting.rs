@@ -8,6 +8,8 @@
 //! | JWT | at its `exp` | the keys of any issuer have lost one since it was verified |
 //! | opaque token | at its `exp` | its issuer says so: it is asked again; an issuer without an answer takes nothing back |
 //! | token of the configuration | never | by a reload, which admits all streams again |
+//!
+//! A login at the web UI bounds its streams as well, beside the credential that it stands for (`web_session`).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -19,8 +19,14 @@ export type JsonObject = { [key: string]: Json };
 const KEPT = "tooldock-token";
 
 /**
- * A login is a cookie that no script can read. Only where the browser keeps no cookie does the token live in this tab: memory,
- * and sessionStorage so that a reload does not ask again.
+ * The page's half of a login, which localStorage gives to this scheme, host and port alone. The other half is a cookie that no
+ * script can read, and that browsers send to every port of the host. A half alone is no credential.
+ */
+const HALF = "tooldock-login";
+
+/**
+ * Only where the browser keeps no cookie does the token live in this tab: memory, and sessionStorage so that a reload does not
+ * ask again.
  */
 let token = sessionStorage.getItem(KEPT);
 
@@ -32,16 +38,25 @@ export const loginWanted = signal<"no" | "first" | "expired">("no");
 let waiting: Array<{ again: () => void; never: () => void }> = [];
 let answeredOnce = false;
 
+/** The header with the page's half. Read each time: another tab may have logged in. */
+function halfOfLogin(): Record<string, string> {
+  const half = anonymous ? null : localStorage.getItem(HALF);
+  return half ? { "X-ToolDock-Login": half } : {};
+}
+
 /** Takes a token from the login form and repeats every request that waits for it. Throws if the token is refused. */
 export async function logIn(given: string): Promise<void> {
   const headers = { "X-ToolDock-Request": "1", Authorization: `Bearer ${given}` };
   const opened = await fetch("/api/login", { method: "POST", headers, redirect: "error" });
   if (!opened.ok) throw await refusal(opened);
   anonymous = false;
-  const known = await fetch("/api/me", { headers: { "X-ToolDock-Request": "1" }, redirect: "error" });
+  localStorage.setItem(HALF, (await opened.json()).login);
+  const known = await fetch("/api/me", { headers: { "X-ToolDock-Request": "1", ...halfOfLogin() }, redirect: "error" });
   token = known.ok ? null : given;
-  if (token) sessionStorage.setItem(KEPT, token);
-  else sessionStorage.removeItem(KEPT);
+  if (token) {
+    sessionStorage.setItem(KEPT, token);
+    localStorage.removeItem(HALF);
+  } else sessionStorage.removeItem(KEPT);
   if (location.pathname.endsWith("/login") && !token) history.replaceState(null, "", `/${location.hash}`);
   loginWanted.value = "no";
   const all = waiting;
@@ -54,6 +69,7 @@ export async function logOut(): Promise<void> {
   await send("/api/login", { method: "DELETE" });
   token = null;
   sessionStorage.removeItem(KEPT);
+  localStorage.removeItem(HALF);
   location.assign("/login");
 }
 
@@ -80,7 +96,7 @@ export interface Asked {
 /** One request; a 401 asks for a login and then repeats the request. */
 export async function send(path: string, asked: Asked = {}): Promise<Response> {
   for (;;) {
-    const headers: Record<string, string> = { "X-ToolDock-Request": "1", ...asked.headers };
+    const headers: Record<string, string> = { "X-ToolDock-Request": "1", ...halfOfLogin(), ...asked.headers };
     if (token) headers.Authorization = `Bearer ${token}`;
     let body: BodyInit | undefined;
     if (asked.body instanceof FormData) body = asked.body;

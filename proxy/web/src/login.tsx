@@ -33,7 +33,7 @@ function LoginForm({ expired }: { expired: boolean }) {
             ? "The gateway no longer accepts the token of this tab. What you typed is kept; after logging in, the action goes on."
             : "Nobody is logged in here, or the token was not accepted."}
         </p>
-        <Field label="Token" hint="BEARER_TOKEN of the gateway, or a token that opens the management tools. It becomes a login of 12 hours that no script can read.">
+        <Field label="Token" hint="BEARER_TOKEN of the gateway, or a token that opens the management tools. It becomes a login of 12 hours; the token itself is not kept.">
           {(control) => (
             <input {...control} ref={input} type="password" autocomplete="off" value={token} onInput={(event) => setToken(event.currentTarget.value)} />
           )}
