@@ -134,7 +134,7 @@ impl Finding {
 
 /// The gateway's answer to an operator who wants to probe the front.
 #[derive(Debug, Deserialize)]
-struct Issued {
+struct IssuedNonces {
     nonces: Vec<String>,
     replicas: Option<KnownReplicas>,
 }
@@ -307,7 +307,10 @@ fn too_slow(check: &'static str) -> Finding {
 }
 
 /// Asks the gateway for nonces.
-async fn asked(gateway: &RunningGateway, effective: &Effective) -> (Vec<Finding>, Option<Issued>) {
+async fn asked(
+    gateway: &RunningGateway,
+    effective: &Effective,
+) -> (Vec<Finding>, Option<IssuedNonces>) {
     let asked = async {
         let client = GatewayClient::new(RunningGateway::clone(gateway))?;
         let path = ["operator", "doctor"];
@@ -363,7 +366,7 @@ fn not_asked(reason: &str) -> Finding {
 async fn probe(
     arguments: &DoctorArgs,
     public: Option<&PublicAddress>,
-    issued: Option<Issued>,
+    issued: Option<IssuedNonces>,
 ) -> Vec<Finding> {
     let skipped = |said: &str| vec![Finding::skipped("front", said)];
     let Some(public) = public else {

@@ -61,7 +61,7 @@ const FILTERS: &[&str] = &[
     "admission",
 ];
 
-const PROTOCOL: &[&str] = &["version", "jsonrpc", "format", "seal", "bridge"];
+const PROTOCOL: &[&str] = &["version", "jsonrpc", "format", "seal", "bridge", "testing"];
 
 /// Implementations of upstreams are listed apart from the trait.
 const MCP_UPSTREAM: &[&str] = &[

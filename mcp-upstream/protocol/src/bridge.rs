@@ -9,7 +9,7 @@
 //! | opening | `server/discover` from the `initialize` result of a shared process ([`server_info::discover`]) | `initialize` from the `server/discover` result ([`server_info::initialize`]) | the server's own, with the versions the listener serves |
 //! | `_meta` of requests | the protocol's own keys are taken out ([`params::to_legacy`]) | version, capabilities, client, log level are put in ([`params::to_modern`]) | untouched |
 //! | results | `resultType`, `ttlMs`, `cacheScope`, `serverInfo` are added ([`reply::to_modern`]) | the first three are taken out ([`reply::to_legacy`]) | untouched |
-//! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out ([`schemas`]) | untouched |
+//! | tool schemas that are not of an object, such `structuredContent` | untouched | wrapped as the member `result`, or the schema is left out (`schemas`) | untouched |
 //! | optional members that are `null`, in results of calls, prompts and resources, and in a server's description of itself | left out ([`nulls`]) | the same | the same |
 //! | results of calls whose content is no list of whole blocks, or whose `isError` is no boolean; resources, prompts and completions without their list | mended ([`shapes`]) | the same | the same |
 //! | a resource that is not there | −32002 becomes −32602 | −32602 with a `uri` becomes −32002 | untouched |

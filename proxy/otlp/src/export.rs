@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::client::{Signal, Transport};
 use crate::encode::{self, Times, nanos};
 use crate::queue::{Queue, Weight};
-use crate::{FLUSH, Gather, LogQueue, Shared, families};
+use crate::{ExportState, FLUSH, Gather, LogQueue, families};
 
 /// Maximum time that an entry waits for its batch to fill.
 const BATCH_EVERY: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Exports until `stop` is true, and then what is queued.
 pub(crate) async fn run(
-    shared: &Shared,
+    shared: &ExportState,
     logs: Option<Arc<LogQueue>>,
     transport: Transport,
     gather: &Gather,
@@ -81,7 +81,7 @@ struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     fn new(
-        shared: &'a Shared,
+        shared: &'a ExportState,
         transport: &'a Transport,
         signal: &'static str,
         stop: watch::Receiver<bool>,
@@ -127,7 +127,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Sends metrics at intervals, and at the end.
-    async fn reports(mut self, shared: &Shared, gather: &Gather) {
+    async fn reports(mut self, shared: &ExportState, gather: &Gather) {
         loop {
             let is_last = *self.stop.borrow();
             if !is_last {

@@ -103,13 +103,13 @@ metric_table! {
 
 /// An export that is set up and not started yet.
 pub struct Otlp {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     transport: TransportSettings,
     logs: Option<Arc<LogQueue>>,
 }
 
 /// State that the sink and the exporting thread share.
-pub(crate) struct Shared {
+pub(crate) struct ExportState {
     pub(crate) spans: Queue<tooldock_base::trace::Span>,
     pub(crate) operations: Operations,
     pub(crate) metrics: ExportMetrics,
@@ -138,7 +138,7 @@ impl Otlp {
         let resource = encode::resource(&settings.resource);
         Ok(Self {
             transport: TransportSettings { tls },
-            shared: Arc::new(Shared {
+            shared: Arc::new(ExportState {
                 spans: Queue::new(queue::SPANS_MAX, queue::BYTES_MAX),
                 operations: Operations::default(),
                 metrics: ExportMetrics::new(registry)?,

@@ -23,14 +23,14 @@ pub(crate) trait Weight {
 
 /// Entries that wait for the exporting thread.
 pub(crate) struct Queue<T> {
-    held: Mutex<Held<T>>,
+    held: Mutex<QueueContent<T>>,
     count_max: usize,
     bytes_max: usize,
     batch: Notify,
     dropped: AtomicU64,
 }
 
-struct Held<T> {
+struct QueueContent<T> {
     entries: VecDeque<T>,
     bytes: usize,
 }
@@ -39,7 +39,7 @@ impl<T: Weight> Queue<T> {
     /// A queue of at most this many entries and bytes.
     pub(crate) fn new(count_max: usize, bytes_max: usize) -> Self {
         Self {
-            held: Mutex::new(Held {
+            held: Mutex::new(QueueContent {
                 entries: VecDeque::new(),
                 bytes: 0,
             }),
@@ -95,7 +95,7 @@ impl<T: Weight> Queue<T> {
         self.dropped.swap(0, Ordering::Relaxed)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held<T>> {
+    fn held(&self) -> MutexGuard<'_, QueueContent<T>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tooldock_base::trace::{Attribute, AttributeValue, Span, TraceContext, TraceSink};
 
-use crate::Shared;
+use crate::ExportState;
 use crate::queue::Weight;
 
 /// Size of a span without its texts, in bytes, about.
@@ -14,7 +14,7 @@ const SPAN_BYTES: usize = 256;
 const ATTRIBUTE_BYTES: usize = 48;
 
 /// Hands finished requests to the exporting thread.
-pub(crate) struct ExportSink(pub(crate) Arc<Shared>);
+pub(crate) struct ExportSink(pub(crate) Arc<ExportState>);
 
 impl TraceSink for ExportSink {
     fn is_sampled(&self, parent: Option<&TraceContext>, trace_id: u128) -> bool {

@@ -25,7 +25,7 @@ use tokio_rustls::TlsConnector;
 use tooldock_upstream::probe_events::PAUSE;
 
 use super::certificates::ending;
-use super::{Finding, Issued, KnownReplicas};
+use super::{Finding, IssuedNonces, KnownReplicas};
 use crate::operator::client::cause;
 use crate::serve::CoreTrust;
 use crate::tls::CertificateEnd;
@@ -196,7 +196,7 @@ impl<'a> Front<'a> {
     /// A line that names the file.
     pub(super) fn new(
         public: &'a PublicAddress,
-        issued: Issued,
+        issued: IssuedNonces,
         ca: Option<&Path>,
     ) -> Result<Self, String> {
         let trust = match ca {

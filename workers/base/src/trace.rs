@@ -75,8 +75,8 @@ pub struct PassedTrace {
     pub parent: Arc<str>,
     /// The value of `tracestate`, which the client sent.
     pub state: Option<Arc<str>>,
-    /// True if the parent is a span of the gateway, which takes the place of the client's; false for the client's own trace, which
-    /// is passed on unchanged.
+    /// True if the parent is a span of the gateway, which takes the place of the client's; false for the client's own trace,
+    /// which is passed on unchanged.
     pub is_own: bool,
 }
 

@@ -139,7 +139,7 @@ impl Request {
     }
 
     /// Appends the request with another id, which also replaces its progress token if it has one. `origin` is the gateway's id of
-    /// the request, which is added to its metadata as [`ORIGIN`].
+    /// the request, which is added to its metadata as `tooldock/request_id`.
     pub fn write_as(&self, out: &mut BytesMut, id: &str, origin: Option<&str>) {
         let Some(origin) = origin else {
             return self.write_with(out, id, None);
