@@ -224,6 +224,7 @@ fn every_metric_is_documented() {
             "base",
             "credentials",
             "filters",
+            "otlp",
             "process",
             "upstream",
             "workers",
