@@ -369,7 +369,7 @@ async fn an_operator_finds_after_the_import_what_nginx_had() {
         "{said}"
     );
     assert!(
-        said.contains("access_log off: every request has a line in the access log"),
+        said.contains("access_log: every request has a line in the access log"),
         "{said}"
     );
     let mut config: Value = yaml::from_str(&text(&output.stdout)).unwrap();

@@ -41,13 +41,13 @@ pub(crate) struct Unfinished {
 #[derive(Debug, Clone)]
 struct Sender {
     /// `None` without a manager.
-    queue: Option<mpsc::SyncSender<Message>>,
+    queue: Option<mpsc::SyncSender<ManagerMessage>>,
     /// A repeated message is in the queue. The next one is left out, so that a manager that does not read costs no memory.
     repeated_waits: Arc<AtomicBool>,
 }
 
 /// A message in the queue.
-struct Message {
+struct ManagerMessage {
     states: Vec<NotifyState<'static>>,
     /// A message that is sent at intervals.
     repeated: bool,
@@ -171,7 +171,7 @@ impl Sender {
         delivered: Option<mpsc::SyncSender<()>>,
     ) {
         if let Some(queue) = &self.queue {
-            let message = Message {
+            let message = ManagerMessage {
                 states,
                 repeated,
                 delivered,
@@ -186,7 +186,7 @@ impl Sender {
     }
 }
 
-fn run(messages: &mpsc::Receiver<Message>, repeated_waits: &AtomicBool) {
+fn run(messages: &mpsc::Receiver<ManagerMessage>, repeated_waits: &AtomicBool) {
     for message in messages {
         if message.repeated {
             repeated_waits.store(false, Ordering::Release);
