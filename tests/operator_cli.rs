@@ -444,16 +444,27 @@ async fn a_refused_configuration_stays_a_problem_through_reloads_of_namespaces()
     let gateway = Gateway::with_tools([("calc", "math.py", tools::MATH)])
         .start()
         .await;
+    // By the address: a command does not read a configuration that is refused.
+    let url = gateway.url("");
+    let asked = |command: &str| {
+        let mut asks = Command::new(env!("CARGO_BIN_EXE_tooldock"));
+        asks.args([command, "--url", &url])
+            .current_dir(gateway.data.path())
+            .env_clear()
+            .env("TOOLDOCK_TOKEN", TOKEN)
+            .stdin(Stdio::null());
+        ran(asks)
+    };
     gateway.replace_configuration(|config| config["listenerz"] = json!([]));
     gateway.signal(Signal::HUP);
     eventually("status tells the problem", || async {
-        let (_, text, _) = tooldock(&gateway, &["status"]);
+        let (_, text, _) = asked("status");
         text.contains("Problem: the configuration on disk is invalid")
             .then_some(())
     })
     .await;
     for command in ["reload", "status"] {
-        let (code, text, err) = tooldock(&gateway, &[command]);
+        let (code, text, err) = asked(command);
         assert_eq!(code, 0, "{err}");
         assert!(
             text.contains("Problem: the configuration on disk is invalid"),
@@ -463,7 +474,7 @@ async fn a_refused_configuration_stays_a_problem_through_reloads_of_namespaces()
     gateway.replace_configuration(|_| {});
     gateway.signal(Signal::HUP);
     eventually("status tells of no problem", || async {
-        let (_, text, _) = tooldock(&gateway, &["status"]);
+        let (_, text, _) = asked("status");
         (!text.contains("Problem")).then_some(())
     })
     .await;
