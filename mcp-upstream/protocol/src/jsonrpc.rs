@@ -263,6 +263,7 @@ pub fn fields<'a, T: Deserialize<'a>>(
 }
 
 /// Checks that a value, if present, is an object.
+#[inline]
 pub fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), RequestError> {
     match raw {
         Some(raw) if !raw.get().starts_with('{') => Err(RequestError::InvalidParams(
@@ -273,11 +274,13 @@ pub fn object(raw: Option<&RawValue>, what: &'static str) -> Result<(), RequestE
 }
 
 /// The text of a JSON string, borrowed if it has no escapes. `None` for any other value.
+#[inline]
 pub fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     decoded(raw.get())
 }
 
 /// The text of a JSON string in raw JSON; `None` for any other value.
+#[inline]
 fn decoded(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inner.as_bytes()).is_none() {

@@ -172,6 +172,7 @@ impl Index {
     }
 
     /// The value of a member. Of a repeated key, the first.
+    #[inline]
     pub fn get(&self, key: Key) -> Option<Span> {
         let found = self.members.iter().find(|member| member.key == key);
         found.map(|member| member.value)

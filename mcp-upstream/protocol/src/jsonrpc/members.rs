@@ -34,6 +34,7 @@ impl<'a> Members<'a> {
     }
 
     /// A member's value; `None` without the member, or if the value cannot be read.
+    #[inline]
     pub fn get(&self, key: Key) -> Option<&'a RawValue> {
         self.raw(key).and_then(json::raw)
     }

@@ -60,6 +60,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads the key of a member and the colon after it; returns its begin and end.
+    #[inline]
     pub(super) fn key(&mut self) -> Result<(usize, usize), Unread> {
         self.expect(b'"')?;
         let begin = self.at - 1;
@@ -70,6 +71,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads a value inside `below` open brackets.
+    #[inline]
     pub(super) fn value(&mut self, below: usize) -> Result<(), Unread> {
         self.value_with(below, &mut |_| {})
     }
@@ -141,6 +143,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads a string after its first quote.
+    #[inline]
     fn string(&mut self) -> Result<(), Unread> {
         let mut at = self.at;
         for _ in 0..SHORT {
@@ -213,6 +216,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads a number after its first digit.
+    #[inline]
     fn number(&mut self, first: u8) -> Result<(), Unread> {
         match first {
             // A digit after the zero is refused, as any other byte after a value would be.
