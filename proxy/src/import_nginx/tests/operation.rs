@@ -38,10 +38,7 @@ fn a_location_that_only_answers_is_listed() {
             "location = /healthz { return 200 ok; }",
             &["return", "/healthz", "/health", "/ready"][..],
         ),
-        (
-            "location /healthz { access_log off; return 204; }",
-            &["/healthz", "/ready"],
-        ),
+        ("location /healthz { return 204; }", &["/healthz", "/ready"]),
         (
             "location = /ping { default_type text/plain; return 200 'pong'; }",
             &["/ping", "/ready"],
@@ -71,6 +68,16 @@ fn a_location_that_only_answers_is_listed() {
             outcome.lines
         );
     }
+    let outcome = front(
+        "",
+        "location = /healthz { access_log off; return 200; }",
+        "",
+    );
+    assert!(
+        outcome.lines.len() == 2 && outcome.says(&["access_log", "every request"]),
+        "{:#?}",
+        outcome.lines
+    );
     // The gateway answers unknown paths the same way.
     let outcome = front("", "location / { return 404; }", "");
     assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
