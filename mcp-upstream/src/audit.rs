@@ -77,8 +77,8 @@ pub struct AuditRecord {
     pub transport: Transport,
     /// The namespace that the call was made in.
     pub namespace: NamespaceName,
-    /// The namespace at the other end, for calls that go through an aggregate: on the aggregate's line its member, on the
-    /// member's line the aggregate.
+    /// The other namespace of a call through an aggregate: the aggregate's audit line names the member, and the member's
+    /// line names the aggregate.
     pub via: Option<Arc<str>>,
     /// The MCP method of the call, also for calls over REST.
     pub method: &'static str,

@@ -14,7 +14,7 @@ use crate::jsonrpc::spans;
 /// The most different faults of one server that are logged.
 const FAULTS_MAX: usize = 1_000;
 
-/// State of the checks of one server's results.
+/// Facts about one server that are kept while results of its tools are checked against their output schemas.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     /// True when some tool has an `outputSchema`.

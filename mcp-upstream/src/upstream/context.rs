@@ -99,7 +99,7 @@ impl Client {
         }
     }
 
-    /// The version of a legacy client.
+    /// The protocol version of a legacy client; `None` for other clients.
     pub(crate) fn version(&self) -> Option<ProtocolVersion> {
         match self {
             Self::Session(session) => Some(session.version()),

@@ -66,8 +66,8 @@ pub(crate) fn namespaces<'a>(
     let mut made: Vec<NamespaceDraft<'_>> = Vec::new();
     let mut old_paths = OldPaths::default();
     let mut guessed: Vec<NamespaceName> = Vec::new();
-    // Exposures with Streamable HTTP make namespaces; streams of HTTP+SSE to the same server are added to them afterwards, and
-    // last the paths to which clients of these streams send messages.
+    // The order in which locations are read: those of Streamable HTTP make namespaces, then streams of HTTP+SSE are added to
+    // the namespaces of their servers, then the paths to which clients of these streams send messages.
     let kind = |index: &usize| {
         let target = targets[*index].as_ref();
         target.map(|it| (it.is_of_sse(), it.is_of_messages()))

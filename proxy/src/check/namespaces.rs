@@ -24,8 +24,8 @@ pub(super) fn findings(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<
     rules.chain(opened).collect()
 }
 
-/// Finds members of aggregates that are namespaces by a name that is none of `known`. The aggregate is served without
-/// them. Files that cannot be read are reported by another check.
+/// Finds members of aggregates that name a namespace which is not in `known`. The aggregate is served without
+/// such members. Files that cannot be read are reported by another check.
 pub(super) fn members(config: &Config, known: &BTreeSet<NamespaceName>) -> Vec<Finding> {
     let aggregates = config.toolman.iter();
     let members = aggregates.flat_map(|(aggregate, config)| {

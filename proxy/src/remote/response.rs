@@ -28,8 +28,9 @@ const HEAD_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 128;
 /// Maximum length of a line that announces a chunk, and of all trailers together, in bytes.
 const LINES_MAX: usize = 16 * 1024;
-/// Buffer size of a read, in bytes: while few bytes arrive, and while many do.
+/// Size of the read buffer while little data arrives, in bytes.
 const LITTLE: usize = 4 * 1024;
+/// As `LITTLE`, while much data arrives.
 const MUCH: usize = 64 * 1024;
 
 /// The reason why a response cannot be read further.

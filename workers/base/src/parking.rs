@@ -66,7 +66,7 @@ impl Parking {
         })
     }
 
-    /// Number of calls that hold a place now.
+    /// Number of calls that wait for their client now.
     pub fn parked(&self) -> usize {
         lock(&self.places).taken
     }

@@ -260,7 +260,7 @@ fn with_details(mut error: CallError, details: &serde_json::Value) -> CallError 
     error
 }
 
-/// Checks the key `personal` of a server whose settings refer to `used`.
+/// Checks the configuration key `personal` of a server. `used`: the settings of the server that may refer to its names.
 pub fn check<'a>(
     personal: &[String],
     used: impl IntoIterator<Item = &'a Template>,

@@ -251,8 +251,8 @@ impl DesiredNamespace {
         secrets.chain(&self.variables.hidden).cloned().collect()
     }
 
-    /// Time that an old namespace's limits allow its last calls. A call that waits for its client goes on only where it
-    /// began, so it may have that time as well.
+    /// Time for the running calls of a namespace that was replaced or removed, by its own limits. The time for a client's
+    /// answer to a question is added: such a call can only go on in the process that began it.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
         let asking = match namespace.has_context() {
             true => namespace.limits.ask_timeout,

@@ -76,7 +76,7 @@ struct Signals {
     leaving: AtomicBool,
     /// True once the time to show a key is over: frames that were sent are read, and no more are awaited.
     last_look: AtomicBool,
-    /// Notified when the connection is chosen to end for another one.
+    /// Notified when the connection is chosen to end, to make room for another one.
     leave: Notify,
     /// Notified when all frames that the client has sent were checked.
     judged: Notify,

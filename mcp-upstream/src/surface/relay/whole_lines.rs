@@ -97,7 +97,7 @@ impl<R> WholeLines<R> {
         }
     }
 
-    /// Handle for the memory of complete lines.
+    /// Handle by which the memory of the last complete line is taken over.
     pub(super) fn complete(&self) -> Complete {
         self.complete.clone()
     }

@@ -207,8 +207,8 @@ impl ServerCall {
         self.coerced.get().unwrap_or(&self.request)
     }
 
-    /// Checks arguments against the tool's schema that no MCP client has checked. Done after the engine has admitted the call,
-    /// so that refused calls count for limits and audit as they do for a worker.
+    /// Checks the arguments of a call over REST against the tool's schema; MCP clients check theirs. Done after the engine has
+    /// admitted the call, so that a call with wrong arguments counts for limits and audit, as at a worker.
     async fn check_arguments(&self) -> Result<(), CallError> {
         // A server that does not list its tools reports wrong arguments itself.
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);

@@ -215,7 +215,7 @@ impl InboundHandler {
         session.is_some_and(|it| it.binding().namespace != self.namespace)
     }
 
-    /// The call that gets a message which is linked to no call.
+    /// The running call whose client gets a message of the server that names no call; `None` if no client can hear it.
     fn listener(&self) -> Option<(Peer, Option<TaskNames>)> {
         let calls = self.calls();
         let heard = |running: &&PeerCall| running.peer.is_heard();

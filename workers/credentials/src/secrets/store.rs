@@ -157,7 +157,7 @@ impl SecretStore {
         }
         self.write_values(transaction.values(), owners, &protection, None)?;
         self.set_protection(protection);
-        // The file is encrypted under the old key, and the values' file has the owners now.
+        // The owners stand in the file of the values now; their own file is encrypted under the old key.
         self.remove_owners_file();
         transaction.commit()
     }
