@@ -78,7 +78,7 @@ def context_of_one_call(seen: Seen) -> Any:
     )
     own = (
         "client_capabilities client_info critical list_roots notice sample send_prompt_list_changed "
-        "send_resource_list_changed send_resource_updated send_tool_list_changed"
+        "send_resource_list_changed send_resource_updated send_tool_list_changed traceparent tracestate"
     )
     return sorted((set(seen.theirs) - set(missing.split())) | set(own.split()))
 
