@@ -5,13 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tokio::time::sleep;
 use tooldock_process::child::output::{RecentLine, RecentLines};
 
 use super::answer::{Answer, WebFailure, json_of};
 use super::request::ApiRequest;
-use super::server_process::{GATHERING, number};
-use super::streams;
+use super::server_process::follow;
 use crate::caller::Caller;
 use crate::mcp::Core;
 
@@ -82,26 +80,8 @@ pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
 /// Answers with a stream of lines as they are written. With `after`, the kept lines behind that number come first.
 pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let filter = LineFilter::of(request)?;
-    let lines = log(core)?;
-    let mut newest = lines.newest();
-    let after = number(request, "after")?.unwrap_or_else(|| *newest.borrow());
-    streams::open(core, caller, move |stream| async move {
-        let mut told = after;
-        loop {
-            newest.mark_unchanged();
-            for kept in lines.after(told) {
-                told = kept.number;
-                if let Some(line) = filter.shown(&kept)
-                    && !stream.event("line", &line)
-                {
-                    return;
-                }
-            }
-            if newest.changed().await.is_err() {
-                return;
-            }
-            sleep(GATHERING).await;
-        }
+    follow(core, caller, request, log(core)?, move |kept| {
+        filter.shown(kept)
     })
 }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
-use tooldock_process::child::output::RecentLines;
+use tooldock_process::child::output::{RecentLine, RecentLines};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
 use super::answer::{Answer, WebFailure, capitalised, json_of};
@@ -22,7 +22,7 @@ use crate::rest::output::line;
 /// Default number of lines in an answer.
 const LINES: usize = 100;
 /// Time for which a stream gathers lines before it sends them, so that a server that prints much causes few wake-ups.
-pub(super) const GATHERING: Duration = Duration::from_millis(100);
+const GATHERING: Duration = Duration::from_millis(100);
 
 /// The served server with this name.
 async fn served(core: &Core, id: &str) -> Result<Arc<Namespace>, WebFailure> {
@@ -76,7 +76,7 @@ fn output_in(core: &Core, caller: &Caller, name: &str) -> Result<Arc<RecentLines
 }
 
 /// A number in the query; `None` if the parameter is absent.
-pub(super) fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
+fn number(request: &ApiRequest, name: &str) -> Result<Option<u64>, WebFailure> {
     let Some(text) = request.parameter(name) else {
         return Ok(None);
     };
@@ -121,7 +121,8 @@ pub(super) async fn events(
     request: &ApiRequest,
     id: &str,
 ) -> Answer {
-    follow(core, caller, request, output(core, id).await?)
+    let lines = output(core, id).await?;
+    follow(core, caller, request, lines, |kept| Some(line(kept)))
 }
 
 /// Answers with a stream of a namespace's lines as they arrive.
@@ -131,15 +132,18 @@ pub(super) fn output_events(
     request: &ApiRequest,
     name: &str,
 ) -> Answer {
-    follow(core, caller, request, output_in(core, caller, name)?)
+    let lines = output_in(core, caller, name)?;
+    follow(core, caller, request, lines, |kept| Some(line(kept)))
 }
 
-/// Opens a stream of lines as they arrive. With `after`, the kept lines behind that number come first.
-fn follow(
+/// Opens a stream of lines as they arrive. With `after`, the kept lines behind that number come first. `shown`: a line as the API
+/// shows it; `None` leaves it out.
+pub(super) fn follow(
     core: &Arc<Core>,
     caller: &Caller,
     request: &ApiRequest,
     lines: Arc<RecentLines>,
+    shown: impl Fn(&RecentLine) -> Option<Value> + Send + 'static,
 ) -> Answer {
     let mut newest = lines.newest();
     let after = number(request, "after")?.unwrap_or_else(|| *newest.borrow());
@@ -149,7 +153,9 @@ fn follow(
             newest.mark_unchanged();
             for kept in lines.after(told) {
                 told = kept.number;
-                if !stream.event("line", &line(&kept)) {
+                if let Some(line) = shown(&kept)
+                    && !stream.event("line", &line)
+                {
                     return;
                 }
             }
