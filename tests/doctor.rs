@@ -269,7 +269,7 @@ async fn a_front_that_names_no_clients_or_that_is_not_trusted_is_found() {
         "all clients of the front have the address 127.0.0.1",
         "X-Forwarded-For $proxy_add_x_forwarded_for;",
     );
-    // Without a front there is nothing to lose.
+    // The same requests sent to the gateway itself arrive whole: no problem is found.
     let direct = format!("http://{}", gateway.address);
     let run = Diagnosis::of(&mut doctor(&gateway, &["--public-url", &direct]));
     run.is_fine();

@@ -1,4 +1,5 @@
-//! Probes of the servers in front of the gateway, by which `tooldock doctor` finds what they do to requests and streams.
+//! Probes of the servers in front of the gateway, by which `tooldock doctor` finds changed requests and
+//! streams that are held back.
 //!
 //! An operator gets nonces from the gateway (`/operator/doctor`) and sends a request with each through the public URL. A nonce
 //! is sealed by the session key, so that each replica of the key takes it; it counts for a minute and, in each process, once.

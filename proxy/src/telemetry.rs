@@ -13,14 +13,14 @@ use crate::config::{
     ConfigError, Effective, OtlpProtocol, OtlpSettings, OtlpSignal, OtlpTls, otlp_key as at,
 };
 
-/// Labels of the routes whose refused requests are recorded.
+/// Routes whose requests get a span even if admission refuses them, by their labels in metrics.
 const TRACED: [&str; 4] = ["/mcp", "/messages", "/tools/{name}", "/tools/call"];
 
 /// A running export.
 pub(crate) struct Telemetry {
     /// The receiver of finished requests; `None` if neither traces nor metrics are exported.
     pub(crate) sink: Option<Arc<dyn TraceSink>>,
-    /// Sends what is queued when it is dropped.
+    /// Exporting thread. Dropping it sends the rest of the queues.
     pub(crate) guard: OtlpGuard,
 }
 

@@ -110,8 +110,8 @@ impl WebSessions {
     }
 
     /// The login of a request that shows both halves of one, and no credentials of its own. The cookie alone opens the page,
-    /// which a browser asks for before any script can add a header, and which is the same for all. `user`: the name that
-    /// the listener asks browsers for.
+    /// which a browser requests before any script can add a header; the page has the same bytes for every user. `user`:
+    /// the name that the listener asks browsers for.
     pub(crate) fn shown(&self, user: &str, request: &Parts) -> Option<ShownLogin> {
         let headers = &request.headers;
         if headers.contains_key(AUTHORIZATION) {

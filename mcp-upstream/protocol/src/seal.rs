@@ -186,7 +186,7 @@ impl SessionKey {
         self.seal(PROBE, nonce)
     }
 
-    /// Opens a nonce from [`SessionKey::seal_probe`]; `None` for any other text.
+    /// Decrypts a nonce that [`SessionKey::seal_probe`] has sealed; `None` for any other text.
     pub fn open_probe(&self, sealed: &str) -> Option<Vec<u8>> {
         self.unseal(PROBE, sealed)
     }

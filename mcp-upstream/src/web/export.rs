@@ -25,7 +25,7 @@ const BYTES_MAX: usize = FOUND_MAX;
 const READS_MAX: usize = 16;
 /// Least number of records of one read, if the file takes as many.
 const AT_ONCE: usize = 1000;
-/// Files that are written at the same time. Each costs memory and a thread.
+/// Maximum number of exports at the same time. Each costs memory and a thread.
 static WRITERS: Semaphore = Semaphore::const_new(2);
 /// Header with the cursor of the next file, if there are more records.
 const NEXT: HeaderName = HeaderName::from_static("x-next-cursor");
@@ -165,7 +165,7 @@ pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
 ///
 /// # Errors
 ///
-/// 429 while others write as many as may be written at the same time.
+/// 429 while as many exports run as may run at the same time.
 fn permit() -> Result<SemaphorePermit<'static>, WebFailure> {
     WRITERS.try_acquire().map_err(|_| {
         WebFailure::rate_limited("Other exports are being written; try again in a few seconds.")

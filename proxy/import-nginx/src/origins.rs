@@ -144,7 +144,7 @@ fn comment(
             .any(|it| origins.contains(it) && (place.is_guarded || !own.contains(it))),
     };
     let named = places.iter().find(names);
-    // Without a refused page, a directive whose pages are unknown or the servers' own is the one that names the list.
+    // Without a refused page, the list cites a directive whose pages are unknown, or that lets in the servers' own pages.
     let named = named.or_else(|| places.iter().find(|it| it.is_named && !has_refused));
     match named {
         Some(place) => place.at.place.to_string(),

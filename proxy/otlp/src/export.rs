@@ -1,4 +1,5 @@
-//! The exporting thread: takes batches, sends them, repeats what may succeed later, and drops the rest.
+//! The exporting thread: takes batches and sends them. A batch that fails for a passing reason is sent again; any
+//! other is dropped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,7 +24,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time between two warnings about one signal.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Exports until `stop` is true, and then what is queued.
+/// Exports until `stop` is true. Then sends the rest of the queues, within [`FLUSH`].
 pub(crate) async fn run(
     shared: &ExportState,
     logs: Option<Arc<LogQueue>>,
@@ -99,7 +100,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Sends what is queued, in batches.
+    /// Sends the entries of a queue in batches, until the stop and an empty queue.
     async fn batches<T: Weight, S: Signal>(
         mut self,
         queue: &Queue<T>,

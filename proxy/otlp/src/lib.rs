@@ -210,7 +210,7 @@ pub enum SetupError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Owner of the exporting thread. Dropping it sends what is queued, within [`FLUSH`].
+/// Owner of the exporting thread. Dropping the owner sends the rest of the queues, within [`FLUSH`], and waits for that.
 pub struct OtlpGuard {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,4 @@
-//! Queue with a bound, between requests and the exporting thread. Adding never waits; a full queue drops what is added.
+//! Queue with a bound, between requests and the exporting thread. Adding never waits: a full queue drops new entries.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Maximum number of spans that wait.
+/// Maximum number of spans in their queue.
 pub(crate) const SPANS_MAX: usize = 16_384;
-/// Maximum number of log records that wait.
+/// Maximum number of log records in their queue.
 pub(crate) const LOGS_MAX: usize = 16_384;
-/// Maximum size of the entries that wait, in bytes.
+/// Maximum size of all entries of a queue together, in bytes.
 pub(crate) const BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum number of entries in a request to the receiver.
 pub(crate) const BATCH_MAX: usize = 512;

@@ -38,7 +38,7 @@ pub(crate) enum OtlpConfig {
     On(Box<OtlpSettings>),
 }
 
-/// The receiver, and what it gets.
+/// The receiver (an OpenTelemetry Collector), the signals that it gets, and the connection to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OtlpSettings {

@@ -1,4 +1,5 @@
-//! Open files that the running gateway may have, or one that is started here, and the connections that these leave room for.
+//! Limit on open files, of the running gateway or of a gateway that is started from this shell, and the number of connections
+//! that it leaves room for.
 
 use std::fs;
 
@@ -34,7 +35,7 @@ fn open_files(limits: &str) -> Option<u64> {
 
 fn said(connections: &Connections, configured: usize) -> Finding {
     let limit = connections.limit();
-    // The reserve is a thirty-second part, and a worker needs some more.
+    // A limit below this leaves the configured connections no room: a 32nd of it is kept in reserve, and workers need files, too.
     let needed = (configured + configured / 16 + 1024).next_multiple_of(1024);
     let remedy = format!(
         "LimitNOFILE={needed}   # in a unit: sudo systemctl edit tooldock; in a shell: ulimit -n {needed}"

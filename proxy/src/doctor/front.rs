@@ -264,7 +264,8 @@ impl<'a> Front<'a> {
         findings
     }
 
-    /// Connects once, and looks at the certificate. Returns the trust for the probes; `None` where nothing can be reached.
+    /// Connects to the public address once, and reports its certificate. Returns the authorities that the probes trust; `None` if
+    /// the address cannot be reached.
     async fn connected(&self, findings: &mut Vec<Finding>) -> Option<CoreTrust> {
         let PublicAddress {
             host, port, tls, ..

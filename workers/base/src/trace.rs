@@ -1,4 +1,4 @@
-//! Traces of requests: identities as W3C Trace Context writes them, and finished spans.
+//! Traces of requests: trace and span ids in the form of W3C Trace Context (`traceparent`), and finished spans.
 //!
 //! A request has a [`RequestTrace`] only if an exporter is configured. Nothing is measured or allocated otherwise.
 

@@ -198,7 +198,7 @@ async fn a_standing_stream_may_say_nothing_for_longer_than_the_stream_of_a_call(
     };
     let response = within(backend.send(standing)).await.expect("a head");
     let standing = tokio::spawn(read(response));
-    // Read from the start: what is spawned has been polled when the answer below arrives.
+    // The task above reads before the response of the call arrives, so its time began earlier.
     let of_call = send(&backend).await.expect("a head");
     assert_eq!(
         read(of_call).await,

@@ -31,7 +31,7 @@ pub struct Origin<'a> {
 pub struct CallEnd<'a> {
     /// The method, one of those that the protocol has.
     pub method: &'static str,
-    /// Name of the tool or prompt, if it is one that exists.
+    /// Name of the tool or prompt, if it exists.
     pub target: Option<(&'static str, &'a Arc<str>)>,
     /// `error.type` of a call that failed.
     pub error: Option<&'static str>,
@@ -141,7 +141,7 @@ impl RequestTrace {
         self.state().error = Some(error.into());
     }
 
-    /// Ends the admission of the request, which began with the request.
+    /// Ends the span `admission`, which began with the request's head.
     pub fn admitted(&self, error: Option<AttributeValue>) {
         self.end(
             "admission",
@@ -241,7 +241,7 @@ impl RequestTrace {
 
 impl TraceState {
     /// Makes the request a part of the client's trace, and decides if it is recorded. A refused request keeps a trace of its own:
-    /// anybody may send it, and the ids that it names would decide if it is recorded.
+    /// a client without credentials could choose ids that are always recorded.
     fn follow(
         &mut self,
         sink: &dyn TraceSink,
