@@ -252,6 +252,8 @@ const steps = {
     await looksWell("login");
     await page.getByLabel("Token", { exact: true }).fill(token);
     await button("Log in").click();
+    // The page may say "In service." of the save before: the login is over when its form is gone.
+    await heading("Your login has expired").waitFor({ state: "hidden" });
     await page.getByText("In service.").waitFor();
     if ((await editor.inputValue()) !== kept) throw new Error("what was typed is gone");
     // A request of the page may be on its way through the handler.
