@@ -294,6 +294,47 @@ async fn a_client_with_a_stream_and_a_running_call_is_answered_throughout_an_upg
 }
 
 #[tokio::test]
+async fn a_plain_start_serves_while_the_gateway_before_answers_its_last_call() {
+    let mut gateway = Gateway::with_tools([("wait", "wait.py", WAITING)])
+        .start()
+        .await;
+    let file = gateway.data_dir().join("released");
+    let waits = gateway
+        .request("POST", "/tools/until")
+        .header("X-Namespace", "wait")
+        .json(&json!({"file": file}));
+    let call = tokio::spawn(waits.send());
+    eventually("the call runs", || async {
+        gateway
+            .data_dir()
+            .join("released.begun")
+            .exists()
+            .then_some(())
+    })
+    .await;
+    gateway.signal(Signal::TERM);
+    let next = gateway.another();
+    for address in [gateway.address, gateway.metrics] {
+        let ready = format!("http://{address}/ready");
+        eventually("the next gateway serves", || async {
+            let answer = gateway.client.get(&ready).send().await.ok()?;
+            (answer.status() == 200).then_some(())
+        })
+        .await;
+    }
+    assert!(gateway.exited().is_none(), "its call is not answered yet");
+    fs::write(&file, "").unwrap();
+    let answer = call.await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.json::<Value>().await.unwrap(), json!("done"));
+    assert!(gateway.replaced_by(next).await.success());
+    assert!(
+        gateway.another().wait().unwrap().code() == Some(1),
+        "a gateway runs"
+    );
+}
+
+#[tokio::test]
 async fn unix_sockets_and_the_relay_go_over_to_the_successor_and_other_addresses_are_bound_anew() {
     let folder = tempfile::TempDir::new().unwrap();
     let [core, metrics, moved] = [(); 3].map(|()| free_address());

@@ -17,8 +17,8 @@ use crate::timeout::fast_timeout;
 ///
 /// Closing with unread bytes in the socket resets it, and the reset can overtake our answer: most clients write their
 /// whole body before they read. A client that asked with `Expect: 100-continue` has sent nothing, so nothing is awaited.
-const LINGER: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 16 * 1024 * 1024;
+const LINGER: Duration = Duration::from_secs(5);
+const LINGER_BYTES: usize = 256 * 1024 * 1024;
 
 /// The reason why a body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

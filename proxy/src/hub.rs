@@ -85,6 +85,18 @@ pub(crate) struct Succession {
     pub(crate) successors: mpsc::Receiver<Successor>,
 }
 
+impl Succession {
+    /// Waits while this gateway stops for a gateway that was started meanwhile, and leaves the last sockets to it.
+    async fn replaced(mut self, signals: Signals) {
+        if let Some(successor) = self.successors.recv().await {
+            tracing::info!("stopping: another gateway accepts connections now");
+            signals.hand_over();
+            self.offer.close();
+            successor.go();
+        }
+    }
+}
+
 impl Hub {
     /// Runs until the gateway has been drained. The caller then ends the process.
     ///
@@ -174,6 +186,10 @@ impl Hub {
     async fn drain(self, successor: Option<Successor>) {
         tracing::info!(grace = ?self.grace, "stopping: no new connections, waiting for requests in flight");
         self.health.set_draining();
+        let stops = successor.is_none();
+        if stops {
+            self.succession.offer.stop();
+        }
         self.service_manager.stopping(self.grace);
         // A reload that installs packages must not delay the stop.
         self.reloader.close();
@@ -184,7 +200,10 @@ impl Hub {
         if let Some(successor) = successor {
             successor.go();
         }
-        self.succession.offer.close();
+        match stops {
+            true => drop(tokio::spawn(self.succession.replaced(self.signals))),
+            false => self.succession.offer.close(),
+        }
         if let Some(relay) = &self.relay {
             relay.stop();
         }

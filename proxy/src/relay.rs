@@ -27,7 +27,7 @@ use tooldock_upstream::caller::RelayPeer;
 use tooldock_upstream::{Guest, Relay, Service};
 
 use crate::config::{ListenAddress, RelayConfig};
-use crate::sockets::{self, BoundSocket, PassedSockets};
+use crate::sockets::{BoundSocket, PassedSockets};
 
 /// Pause after a connection could not be accepted: the usual cause, too many open files, passes by itself.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -58,11 +58,13 @@ impl RelaySocket {
         let Some(path) = config.socket() else {
             return Ok(None);
         };
-        let bound = match passed.take(&ListenAddress::Unix(path.to_owned())) {
-            Some(BoundSocket::Unix(listener)) => Ok(listener),
-            _ => sockets::bind_unix(path, config.mode),
+        let address = ListenAddress::Unix(path.to_owned());
+        let bound = match passed.take_or_bind(&address, config.mode) {
+            Ok(BoundSocket::Unix(listener)) => Ok(listener),
+            Ok(BoundSocket::Tcp(_)) => Err(io::ErrorKind::InvalidInput.into()),
+            Err(error) => Err(error),
         };
-        let listener = bound.map_err(|error| {
+        let listener = bound.map_err(|error: io::Error| {
             let hint = hint(&error);
             anyhow!(
                 "relay.socket: cannot bind {}: {error}{hint}",
@@ -354,8 +356,8 @@ mod tests {
     }
 
     fn refused(socket: PathBuf) -> String {
-        let refused =
-            RelaySocket::bind(&config(socket), &mut PassedSockets::default()).expect_err("refused");
+        let refused = RelaySocket::bind(&config(socket), &mut PassedSockets::of_process(None))
+            .expect_err("refused");
         refused.to_string()
     }
 
@@ -363,21 +365,24 @@ mod tests {
     fn the_socket_has_its_mode_and_a_stale_one_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("relay.sock");
-        let bound =
-            RelaySocket::bind(&config(path.clone()), &mut PassedSockets::default()).expect("bound");
+        let bound = RelaySocket::bind(&config(path.clone()), &mut PassedSockets::of_process(None))
+            .expect("bound");
         let mode = fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o660);
         assert!(refused(path.clone()).contains("another process listens there"));
         drop(bound);
         assert!(
-            RelaySocket::bind(&config(path), &mut PassedSockets::default())
+            RelaySocket::bind(&config(path), &mut PassedSockets::of_process(None))
                 .expect("replaced")
                 .is_some()
         );
         assert!(
-            RelaySocket::bind(&RelayConfig::default(), &mut PassedSockets::default())
-                .expect("off")
-                .is_none()
+            RelaySocket::bind(
+                &RelayConfig::default(),
+                &mut PassedSockets::of_process(None)
+            )
+            .expect("off")
+            .is_none()
         );
     }
 

@@ -127,11 +127,11 @@ pub(crate) fn run(
     let replica_certificate = open_replica_certificate(&effective)?;
     let predecessor = match upgrade {
         true => Some(Predecessor::connect(&effective)?),
-        false => None,
+        false => Predecessor::that_stops(&effective),
     };
     let (predecessor, handed) = predecessor.unzip();
     let succeeded = predecessor.as_ref().map(|it| it.replica.as_str());
-    let mut passed = PassedSockets::of_process(handed.unwrap_or_default());
+    let mut passed = PassedSockets::of_process(handed);
     let sockets = Sockets::bind(&effective, &mut passed)?;
     let relay_socket = relay::bind(&effective, &mut passed)?;
     passed.close_rest();
@@ -141,7 +141,7 @@ pub(crate) fn run(
             let replica = shared_as.map(|name| session_store::beside(name, succeeded));
             let occupancy = Occupancy {
                 replica: replica.as_deref(),
-                successor: upgrade,
+                successor: predecessor.is_some(),
             };
             let starter = effective.config.namespaces.starter;
             DataDir::open_with(&effective.data_dir, occupancy, starter)?

@@ -55,15 +55,7 @@ impl Sockets {
     pub(crate) fn bind(effective: &Effective, passed: &mut PassedSockets) -> anyhow::Result<Self> {
         let listeners = effective.served_listeners();
         let bound = listeners.map(|(index, listener)| {
-            if let Some(socket) = passed.take(&listener.address) {
-                return Ok((listener.address.clone(), socket));
-            }
-            let bound = match &listener.address {
-                ListenAddress::Tcp(address) => bind_tcp(*address),
-                ListenAddress::Unix(path) => {
-                    bind_unix(path, listener.mode.unwrap_or_default()).map(BoundSocket::Unix)
-                }
-            };
+            let bound = passed.take_or_bind(&listener.address, listener.mode.unwrap_or_default());
             let socket = bound.map_err(|error| {
                 let why = cannot_bind(effective, (index, listener), &error);
                 anyhow!("listener {}: {why}", listener.name)
@@ -73,7 +65,7 @@ impl Sockets {
         let mut sockets: Vec<_> = bound.collect::<anyhow::Result<_>>()?;
         if let Some((_, address)) = effective.replica_address() {
             let listed = ListenAddress::Tcp(address);
-            let bound = passed.take(&listed).map_or_else(|| bind_tcp(address), Ok);
+            let bound = passed.take_or_bind(&listed, SocketMode::default());
             let socket = bound
                 .map_err(|error| anyhow!("replicas.address: cannot bind {address}: {error}"))?;
             sockets.push((listed, socket));
@@ -106,6 +98,14 @@ impl Sockets {
 }
 
 impl BoundSocket {
+    /// Binds a socket. `mode`: permissions of the file of a Unix socket.
+    fn bind(address: &ListenAddress, mode: SocketMode) -> io::Result<Self> {
+        match address {
+            ListenAddress::Tcp(address) => bind_tcp(*address),
+            ListenAddress::Unix(path) => bind_unix(path, mode).map(Self::Unix),
+        }
+    }
+
     /// Takes over a Unix socket that was bound elsewhere.
     ///
     /// # Errors

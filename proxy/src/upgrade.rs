@@ -13,6 +13,10 @@
 //!
 //! A successor that fails before it is ready changes nothing. The operator sends no signal; SIGQUIT, which starts an upgrade
 //! in other programs, is only noted in the log.
+//!
+//! A gateway that was told to stop (SIGTERM) frees the addresses of its clients at once, and answers its last requests for up to
+//! `replicas.grace`. A plain `serve` on the same data directory succeeds it meanwhile by the same channel: the socket of a
+//! stopping gateway has another name, and only the sockets that it still serves are handed over.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,16 +24,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use tokio::sync::mpsc;
 use tooldock_base::data_dir::replica_file_name;
 use tooldock_base::gateway_process::GatewayProcess;
+use tooldock_base::listening;
 use tooldock_process::child::left_behind;
 
 use self::channel::{Channel, ChannelListener};
-use crate::config::{Effective, ListenAddress, Role};
+use crate::config::{Effective, ListenAddress, ProfileName, Role};
 use crate::sockets::BoundSocket;
 
 mod channel;
@@ -40,7 +45,7 @@ const READY: &[u8] = b"ready";
 /// Packet by which a gateway reports that it accepts no more connections. It also ends the list of sockets.
 const GO: &[u8] = b"go";
 
-/// First packet to a successor while another successor starts, or while this gateway stops.
+/// First packet to a successor while another successor starts.
 const BUSY: &[u8] = b"busy";
 
 /// Beginning of the first packet to a successor; the name of the gateway's replica follows.
@@ -53,25 +58,41 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for `go`: the predecessor needs a fraction of it to tell its replicas that it leaves.
 const GO_TIME: Duration = Duration::from_secs(10);
 
+/// Longest wait of a plain start for the gateway that runs on the data directory to react to a signal that it was sent.
+const SIGNAL_TIME: Duration = Duration::from_secs(1);
+
+/// Pause between two looks for a gateway that stops.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Beginning of the name of a running gateway's socket.
+const RUNNING: &str = "upgrade";
+
+/// Beginning of the name of a stopping gateway's socket.
+const STOPPING: &str = "stopping";
+
 /// Path of the socket at which a gateway with this configuration waits for successors.
-fn socket_path(effective: &Effective) -> PathBuf {
+fn socket_path(effective: &Effective, beginning: &str) -> PathBuf {
     let name = match (effective.role, effective.shared_as()) {
-        (Role::Manager, _) => "upgrade-manager.sock".into(),
-        (Role::All | Role::Core, None) => "upgrade.sock".into(),
+        (Role::Manager, _) => format!("{beginning}-manager.sock"),
+        (Role::All | Role::Core, None) => format!("{beginning}.sock"),
         (Role::All | Role::Core, Some(replica)) => {
-            format!("upgrade.{}.sock", replica_file_name(replica))
+            format!("{beginning}.{}.sock", replica_file_name(replica))
         }
     };
     effective.data_dir.join(name)
 }
 
-/// Connects to the predecessor: the gateway of the same name, or the only one that runs on the data directory.
+/// Connects to the predecessor: the gateway of the same name, running or stopping, or the only one that runs on the data
+/// directory.
 fn connect(effective: &Effective) -> anyhow::Result<Channel> {
-    let own = socket_path(effective);
+    let own = socket_path(effective, RUNNING);
     let refused = match Channel::connect(&own) {
         Ok(channel) => return Ok(channel),
         Err(error) => error,
     };
+    if let Ok(channel) = Channel::connect(&socket_path(effective, STOPPING)) {
+        return Ok(channel);
+    }
     let others = match effective.role {
         Role::All | Role::Core => others(&effective.data_dir, &own),
         Role::Manager => Vec::new(),
@@ -97,7 +118,7 @@ fn others(data_dir: &Path, own: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data_dir).into_iter().flatten().flatten();
     let is_of_a_core = |name: &str| {
         let middle = name
-            .strip_prefix("upgrade")
+            .strip_prefix(RUNNING)
             .and_then(|it| it.strip_suffix("sock"));
         middle.is_some_and(|it| it.starts_with('.'))
     };
@@ -125,14 +146,50 @@ impl Predecessor {
     ///
     /// When no gateway runs there, several gateways run there, or another successor is being started.
     pub(crate) fn connect(effective: &Effective) -> anyhow::Result<(Self, Vec<Handed>)> {
-        let channel = connect(effective)?;
+        let (predecessor, handed) = Self::greet(connect(effective)?)?;
+        tracing::info!(
+            sockets = handed.len(),
+            "upgrade: the listening sockets of the running gateway are here; it serves until this one is ready"
+        );
+        Ok((predecessor, handed))
+    }
+
+    /// Connects to a gateway of the same name that was told to stop and still answers requests, and takes the sockets that
+    /// it still serves. `None` if no gateway stops on the data directory.
+    pub(crate) fn that_stops(effective: &Effective) -> Option<(Self, Vec<Handed>)> {
+        let stopping = socket_path(effective, STOPPING);
+        let running = socket_path(effective, RUNNING);
+        let deadline = Instant::now() + SIGNAL_TIME;
+        let channel = loop {
+            if let Ok(channel) = Channel::connect(&stopping) {
+                break channel;
+            }
+            // Its socket gets the other name as soon as the signal has reached it.
+            let may_stop = running.exists() && listening::process(&effective.data_dir).is_some();
+            if !may_stop || Instant::now() >= deadline {
+                return None;
+            }
+            thread::sleep(LOOK_EVERY);
+        };
+        let greeted = Self::greet(channel).inspect_err(|error| {
+            tracing::warn!("the gateway that stops is not succeeded: {error}")
+        });
+        let (predecessor, handed) = greeted.ok()?;
+        tracing::info!(
+            "the gateway before stops and still answers requests; this one accepts connections as soon as it is ready"
+        );
+        Some((predecessor, handed))
+    }
+
+    /// Receives the name and the sockets of a gateway.
+    fn greet(channel: Channel) -> anyhow::Result<(Self, Vec<Handed>)> {
         let failed = |error| {
             anyhow!("--upgrade: the running gateway did not hand over its sockets: {error}")
         };
         let (first, _) = channel.receive().map_err(failed)?;
         if first == BUSY {
             return Err(anyhow!(
-                "--upgrade: the running gateway stops, or another process that was started with --upgrade is not ready yet: try again when it is"
+                "--upgrade: another process that takes over from the running gateway is not ready yet: try again when it is"
             ));
         }
         let first = String::from_utf8_lossy(&first).into_owned();
@@ -148,10 +205,6 @@ impl Predecessor {
                 (_, None) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
             }
         }
-        tracing::info!(
-            sockets = handed.len(),
-            "upgrade: the listening sockets of the running gateway are here; it serves until this one is ready"
-        );
         Ok((Self { channel, replica }, handed))
     }
 
@@ -192,9 +245,14 @@ pub(crate) struct Offer(Arc<OfferState>);
 
 struct OfferState {
     path: PathBuf,
+    /// Path of the channel's socket once this gateway stops.
+    stopping: PathBuf,
     replica: String,
-    /// Emptied when this gateway accepts no more connections, since no socket may stay open then.
+    /// Without those at which this gateway accepts no more connections: an open handle would take connections that no process
+    /// accepts.
     sockets: Mutex<Vec<Handed>>,
+    /// Addresses that are served until this gateway ends or its successor is ready.
+    served_to_the_end: Vec<ListenAddress>,
     /// True while a successor starts.
     busy: AtomicBool,
     ready: mpsc::Sender<Successor>,
@@ -221,10 +279,18 @@ impl Offer {
     ) -> (Self, mpsc::Receiver<Successor>) {
         // A second successor has to wait until the first one was told to accept connections.
         let (ready, successors) = mpsc::channel(1);
+        let monitored = effective
+            .served_listeners()
+            .filter(|(_, listener)| listener.profile == ProfileName::Metrics)
+            .map(|(_, listener)| listener.address.clone());
+        let replicas = effective.replica_address();
+        let replicas = replicas.map(|(_, address)| ListenAddress::Tcp(address));
         let offered = OfferState {
-            path: socket_path(effective),
+            path: socket_path(effective, RUNNING),
+            stopping: socket_path(effective, STOPPING),
             replica: replica.to_owned(),
             sockets: Mutex::new(sockets),
+            served_to_the_end: monitored.chain(replicas).collect(),
             busy: AtomicBool::new(false),
             ready,
         };
@@ -247,6 +313,17 @@ impl Offer {
     /// Closes the sockets that are held for a successor.
     pub(crate) fn close(&self) {
         self.0.sockets().clear();
+    }
+
+    /// Offers from now on the sockets alone that a stopping gateway serves, to plain starts as well.
+    pub(crate) fn stop(&self) {
+        let offered = &self.0;
+        offered
+            .sockets()
+            .retain(|(address, _)| offered.served_to_the_end.contains(address));
+        if let Err(error) = std::fs::rename(&offered.path, &offered.stopping) {
+            tracing::debug!(%error, "a start must wait until this gateway has ended");
+        }
     }
 }
 
@@ -297,9 +374,6 @@ impl OfferState {
                 .map(|(address, socket)| Ok((address.to_string(), socket.try_clone()?)))
                 .collect::<io::Result<_>>()?
         };
-        if sockets.is_empty() {
-            return channel.send(BUSY, None);
-        }
         channel.send(format!("{NAME}{}", self.replica).as_bytes(), None)?;
         for (address, socket) in &sockets {
             channel.send(address.as_bytes(), Some(socket.as_fd()))?;

@@ -263,6 +263,11 @@ impl Gateway {
         started.expect("the successor starts")
     }
 
+    /// Starts a process over the same data directory without waiting. The process of this gateway stays the previous one.
+    pub fn another(&self) -> Child {
+        (self.command)(&[]).spawn().expect("the process starts")
+    }
+
     /// Replaces the process by a successor, and waits until the previous process has ended. Returns its exit status.
     pub async fn upgraded(&mut self) -> ExitStatus {
         let successor = self.successor();

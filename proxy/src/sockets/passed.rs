@@ -3,16 +3,24 @@
 //!
 //! The process that bound the sockets keeps them open meanwhile: clients that connect wait, and none is refused.
 
-use std::io;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use listenfd::ListenFd;
 
 use super::BoundSocket;
-use crate::config::ListenAddress;
+use crate::config::{ListenAddress, SocketMode};
+
+/// Time in which a gateway that was told to stop closes the sockets of its clients.
+const PREDECESSOR_CLOSES: Duration = Duration::from_secs(5);
+
+/// Pause before an address that was in use is bound again.
+const BIND_AGAIN: Duration = Duration::from_millis(20);
 
 /// The passed sockets that no listener has taken yet.
-#[derive(Default)]
 pub(crate) struct PassedSockets {
+    /// End of the wait for addresses in use.
+    free_by: Instant,
     of_predecessor: Vec<(ListenAddress, BoundSocket)>,
     of_manager: Vec<(ListenAddress, BoundSocket)>,
 }
@@ -20,7 +28,10 @@ pub(crate) struct PassedSockets {
 impl PassedSockets {
     /// Takes the sockets of the predecessor, if there is one, and of `LISTEN_FDS`, if `LISTEN_PID` is this process.
     /// Must be called once, before there are threads, as the variables are removed.
-    pub(crate) fn of_process(of_predecessor: Vec<(ListenAddress, BoundSocket)>) -> Self {
+    pub(crate) fn of_process(of_predecessor: Option<Vec<(ListenAddress, BoundSocket)>>) -> Self {
+        let patience = of_predecessor
+            .as_ref()
+            .map_or(Duration::ZERO, |_| PREDECESSOR_CLOSES);
         let mut passed = ListenFd::from_env();
         let taken = (0..passed.len()).filter_map(|index| {
             let socket = take(&mut passed, index);
@@ -31,13 +42,40 @@ impl PassedSockets {
                 .ok()
         });
         Self {
-            of_predecessor,
+            free_by: Instant::now() + patience,
+            of_predecessor: of_predecessor.unwrap_or_default(),
             of_manager: taken.collect(),
         }
     }
 
-    /// Takes the socket that is bound to this address, if one was passed.
-    pub(crate) fn take(&mut self, address: &ListenAddress) -> Option<BoundSocket> {
+    /// Takes the socket that is bound to this address, or binds it. `mode`: permissions of the file of a Unix socket. Waits
+    /// for an address that the predecessor is about to close.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the operating system.
+    pub(crate) fn take_or_bind(
+        &mut self,
+        address: &ListenAddress,
+        mode: SocketMode,
+    ) -> io::Result<BoundSocket> {
+        if let Some(socket) = self.take(address) {
+            return Ok(socket);
+        }
+        loop {
+            match BoundSocket::bind(address, mode) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && Instant::now() < self.free_by =>
+                {
+                    thread::sleep(BIND_AGAIN);
+                }
+                bound => return bound,
+            }
+        }
+    }
+
+    fn take(&mut self, address: &ListenAddress) -> Option<BoundSocket> {
         [&mut self.of_predecessor, &mut self.of_manager]
             .into_iter()
             .find_map(|sockets| {
