@@ -55,6 +55,29 @@ async fn hang_up(gateway: &Gateway) {
     .await;
 }
 
+/// The text of `problem` in `/ready` on the metrics listener; null without a problem.
+async fn problem(gateway: &Gateway) -> Value {
+    let url = format!("http://{}/ready", gateway.metrics);
+    let ready = gateway.client.get(url).send().await.unwrap();
+    let ready: Value = ready.json().await.unwrap();
+    ready["problem"]["message"].clone()
+}
+
+#[tokio::test]
+async fn keys_that_wait_for_the_next_start_are_a_problem_until_they_are_taken_back() {
+    let gateway = Gateway::empty().start().await;
+    gateway.reconfigure(json!({"threads": 7}));
+    hang_up(&gateway).await;
+    let told = problem(&gateway).await;
+    assert_eq!(
+        told,
+        "threads: changed, but takes effect only at the next start"
+    );
+    gateway.replace_configuration(|it| drop(it.as_object_mut().unwrap().remove("threads")));
+    hang_up(&gateway).await;
+    assert_eq!(problem(&gateway).await, Value::Null);
+}
+
 #[tokio::test]
 async fn a_certificate_clients_would_refuse_does_not_replace_a_good_one() {
     let Secure {
@@ -83,6 +106,12 @@ async fn a_certificate_clients_would_refuse_does_not_replace_a_good_one() {
         write(folder.path(), &names, years);
         hang_up(&gateway).await;
         assert!(gateway.log().contains(told), "{told}");
+        let problem = problem(&gateway).await;
+        let problem = problem.as_str().expect("the certificate is not in force");
+        assert!(
+            problem.contains(told) && problem.contains("secure"),
+            "{problem}"
+        );
         assert_eq!(reloads(&gateway).await, [1, number as u64 + 1, 0]);
         assert_eq!(shown(port, &trusted).await, Some(certificate.clone()));
     }
@@ -107,6 +136,7 @@ async fn a_certificate_clients_would_refuse_does_not_replace_a_good_one() {
         (2020, 4000),
     );
     hang_up(&gateway).await;
+    assert_eq!(problem(&gateway).await, Value::Null);
     assert_eq!(reloads(&gateway).await, [2, 4, 0]);
     let text = gateway.metrics_text().await;
     assert_eq!(

@@ -110,6 +110,7 @@ async fn status_shows_states_with_their_reasons_and_the_last_reload() {
         (&named("calc")["state"], &named("calc")["tool_count"]),
         (&json!("ready"), &json!(2))
     );
+    assert_eq!(named("odd")["state"], "degraded", "its file is not loaded");
     let (code, text, err) = eventually("the server is known to fail", async || {
         let told = tooldock(&gateway, &["status"]);
         told.1.contains("/no/such/program").then_some(told)

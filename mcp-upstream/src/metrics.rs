@@ -57,6 +57,7 @@ metric_table! {
             "Sessions ended by their client";
         namespaces_by_state: IntGaugeVec["state"] = "tooldock_namespaces",
             "Namespaces by state, as /ready has it: ready, idle, starting, installing, degraded, failed, empty, or that of a worker";
+        pub(crate) tools: IntGauge = "tooldock_tools", "Tools of all namespaces, as far as the lists of their servers are known";
         member_state: IntGaugeVec["namespace", "member", "state"] = "tooldock_member_state",
             "The state of each member of an aggregate, as /ready has it: 1 for the state that it is in";
         remote_requests: IntCounterVec["namespace", "mode"] = "tooldock_remote_requests_total",

@@ -285,6 +285,8 @@ pub(crate) struct Effective {
     pub(crate) data_dir: PathBuf,
     /// Warnings for the operator, a sentence each.
     pub(crate) warnings: Vec<String>,
+    /// Keys that have changed since the start of this process and take effect only at the next start.
+    pub(crate) waiting: Vec<&'static str>,
     data_file: DataFile,
     said_by: SaidBy,
     options: LoadOptions,
@@ -306,19 +308,16 @@ impl Effective {
     /// A `$DATA/config.yaml` that cannot be used refuses nothing: its content that was used last counts.
     pub(crate) fn reload(&self) -> Result<Self, ConfigError> {
         let mut next = self.read_again()?;
-        for key in live::keep_unreloadable(&self.config, &mut next.config) {
-            tracing::warn!(
-                key,
-                "{key} has changed, but takes effect only at the next start"
-            );
-        }
+        next.waiting = live::keep_unreloadable(&self.config, &mut next.config);
         if next.session_key != self.session_key {
-            let key = "SESSION_KEY";
+            next.waiting.push("SESSION_KEY");
+            next.session_key.clone_from(&self.session_key);
+        }
+        for key in &next.waiting {
             tracing::warn!(
                 key,
                 "{key} has changed, but takes effect only at the next start"
             );
-            next.session_key.clone_from(&self.session_key);
         }
         next.options = self.options.clone();
         Ok(next)
@@ -610,6 +609,7 @@ fn load_after(options: &LoadOptions, before: Option<&Effective>) -> Result<Effec
         generated: tokens.generated,
         data_dir,
         warnings,
+        waiting: Vec::new(),
         data_file,
         said_by: settings.said_by,
         options: options.clone(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use tooldock_base::answers::AnswerBudget;
+use tooldock_base::precedence::DATA_FILE;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{SecretSource as _, SecretStore};
 use tooldock_filters::Admission;
@@ -31,6 +32,10 @@ use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
 use crate::rules::Rules;
 use crate::tls::{PreparedTls, TlsListener, mutual};
+
+/// Problem of a configuration that cannot be used.
+const REFUSED: &str = "the configuration on disk is invalid, and the one before it stays in force: the log and `tooldock check` \
+                       say what is wrong";
 
 /// The objects that a reload of the configuration may change.
 pub(crate) struct Reconfigure {
@@ -91,15 +96,16 @@ impl Reconfigure {
             Ok((next, admission)) => self.put_into_force(next, admission),
             Err(error) => {
                 tracing::error!(%error, "the new configuration is invalid; the old one stays in force");
-                self.reloader.set_configuration_refused();
             }
         }
-        let replicas_usable = self.read_replica_certificate();
+        let replica_certificate = self.read_replica_certificate();
         let stores_readable = self.are_stores_readable();
         let usable = certificates.unusable.is_empty()
-            && replicas_usable
+            && replica_certificate.is_ok()
             && stores_readable
             && (whole || !configured);
+        let problems = self.problems(configured, &certificates.unusable, replica_certificate);
+        self.reloader.set_configuration_problems(problems);
         self.put_certificates_into_force(certificates, other_authorities);
         self.metrics.reloaded(configured && usable);
         match (configured, usable) {
@@ -107,6 +113,40 @@ impl Reconfigure {
             (true, false) => ReloadOutcome::Partial,
             (true, true) => ReloadOutcome::Complete,
         }
+    }
+
+    /// Parts of the configuration on disk that are not in force, each with its file or key.
+    fn problems(
+        &self,
+        configured: bool,
+        certificates: &[(String, String)],
+        replica_certificate: Result<(), String>,
+    ) -> Vec<(&'static str, String)> {
+        let mut problems = Vec::new();
+        if !configured {
+            problems.push(("configuration", REFUSED.to_owned()));
+        }
+        if let Some(problem) = self.current.data_file_problem() {
+            problems.push((DATA_FILE, problem.to_owned()));
+        }
+        for (listener, error) in certificates {
+            let message = format!(
+                "{listener}: the new certificate cannot be used; the one in force stays: {error}"
+            );
+            problems.push(("listeners", message));
+        }
+        if let Err(error) = replica_certificate {
+            let message = format!("the files cannot be used; those read before stay: {error}");
+            problems.push(("replicas.tls", message));
+        }
+        if configured && !self.current.waiting.is_empty() {
+            let keys = self.current.waiting.join(", ");
+            problems.push((
+                "configuration",
+                format!("{keys}: changed, but takes effect only at the next start"),
+            ));
+        }
+        problems
     }
 
     /// Loads the configuration from its present files.
@@ -153,13 +193,17 @@ impl Reconfigure {
         failed.iter().all(Option::is_none) && servers.is_ok()
     }
 
-    /// Reads the files of `replicas.tls` again, and uses them for new connections from and to other replicas. Returns
-    /// false if they cannot be used. The paths of the files are those of the start.
-    fn read_replica_certificate(&self) -> bool {
+    /// Reads the files of `replicas.tls` again, and uses them for new connections from and to other replicas. The paths of the
+    /// files are those of the start.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the files cannot be used.
+    fn read_replica_certificate(&self) -> Result<(), String> {
         let config = &self.current;
         let (Some(listener), Some(files)) = (&self.replica_certificate, config.replica_tls())
         else {
-            return true;
+            return Ok(());
         };
         let read = || -> Result<_, String> {
             let prepared = listener.prepare(&files, &[])?;
@@ -177,11 +221,11 @@ impl Reconfigure {
                 }
                 self.metrics
                     .certificate(listener.name(), listener.not_after());
-                true
+                Ok(())
             }
             Err(error) => {
                 tracing::error!(%error, "the files of replicas.tls cannot be used; those read before stay");
-                false
+                Err(error)
             }
         }
     }
@@ -242,8 +286,6 @@ impl Reconfigure {
             tracing::error!("{problem}");
         }
         check::log_unknown_namespaces(&next);
-        self.reloader
-            .set_data_file_problem(next.data_file_problem());
         let admission = admission.after(&self.rules.load().admission);
         self.rules.store(Arc::new(rules::rules(&next, admission)));
         let limits = rules::connection_limits(&next);

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tooldock_base::answers::{AnswerBudget, AnswerMetrics};
 use tooldock_base::data_dir::{DataDir, Occupancy};
 use tooldock_base::listening;
+use tooldock_base::precedence::DATA_FILE;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::KeyStore;
@@ -412,7 +413,8 @@ impl Parts {
         );
         reloader.set_servers(config.upstreams.clone());
         reloader.set_aggregates(config.toolman.clone());
-        reloader.set_data_file_problem(effective.data_file_problem());
+        let problem = effective.data_file_problem();
+        reloader.set_configuration_problems(problem.map(|it| (DATA_FILE, it.to_owned())));
         let mut pages = None;
         if effective.serves_vault() {
             let folder = config.vault.folder(&data.tools_dir())?;

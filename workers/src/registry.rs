@@ -295,8 +295,8 @@ pub struct Registry {
     passed_headers: ArcSwap<BTreeSet<String>>,
     /// Reason why the secrets cannot be read.
     secrets_problem: ArcSwapOption<Issue>,
-    /// Reason why a part of the configuration is not in force.
-    configuration_problem: ArcSwapOption<Issue>,
+    /// Parts of the configuration that are not in force, each with the reason.
+    configuration_problems: ArcSwap<Vec<Issue>>,
     /// Reason why the file of external servers cannot be used.
     servers_problem: ArcSwapOption<Issue>,
     /// The last reload of all namespaces, from its end on.
@@ -397,18 +397,17 @@ impl Registry {
     /// The problem of all namespaces at once: secrets that cannot be read, a part of the configuration that is not in force.
     /// Several problems are merged, under the code of the first.
     pub fn problem(&self) -> Option<Arc<Issue>> {
-        let problems = [
-            &self.secrets_problem,
-            &self.configuration_problem,
-            &self.servers_problem,
-        ];
-        let problems = problems.into_iter().filter_map(ArcSwapOption::load_full);
-        problems.reduce(|first, next| {
-            Arc::new(Issue {
-                message: format!("{}. {}: {}", first.message, next.subject, next.message),
-                ..(*first).clone()
-            })
-        })
+        let one = |problem: &ArcSwapOption<Issue>| problem.load().as_deref().cloned();
+        let configuration = self.configuration_problems.load();
+        let problems = one(&self.secrets_problem)
+            .into_iter()
+            .chain(configuration.iter().cloned())
+            .chain(one(&self.servers_problem));
+        let merged = problems.reduce(|first, next| Issue {
+            message: format!("{}. {}: {}", first.message, next.subject, next.message),
+            ..first
+        });
+        merged.map(Arc::new)
     }
 
     /// Sets the reason why the secrets cannot be read; `None` when they can be read.
@@ -416,9 +415,9 @@ impl Registry {
         self.secrets_problem.store(problem.map(Arc::new));
     }
 
-    /// Sets the reason why a part of the configuration is not in force; `None` when all of it is.
-    pub fn set_configuration_problem(&self, problem: Option<Issue>) {
-        self.configuration_problem.store(problem.map(Arc::new));
+    /// Sets the parts of the configuration that are not in force, each with the reason; empty when all of it is.
+    pub fn set_configuration_problems(&self, problems: Vec<Issue>) {
+        self.configuration_problems.store(Arc::new(problems));
     }
 
     /// Sets the reason why the file of external servers cannot be used; `None` when it can.
@@ -489,15 +488,13 @@ mod tests {
     #[test]
     fn a_problem_of_the_configuration_and_one_of_the_secrets_are_told_and_end_each_by_itself() {
         let registry = Registry::default();
-        let issue = |code, subject: &str| {
-            Some(Issue {
-                code,
-                subject: subject.to_owned(),
-                message: format!("{subject} is damaged"),
-            })
+        let issue = |code, subject: &str| Issue {
+            code,
+            subject: subject.to_owned(),
+            message: format!("{subject} is damaged"),
         };
-        registry.set_configuration_problem(issue("invalid_config", "config"));
-        registry.set_secrets_problem(issue("secrets_unavailable", "secrets"));
+        registry.set_configuration_problems(vec![issue("invalid_config", "config")]);
+        registry.set_secrets_problem(Some(issue("secrets_unavailable", "secrets")));
         let both = registry.problem().unwrap();
         assert_eq!(both.code, "secrets_unavailable");
         assert_eq!(
@@ -506,7 +503,7 @@ mod tests {
         );
         registry.set_secrets_problem(None);
         assert_eq!(registry.problem().unwrap().code, "invalid_config");
-        registry.set_configuration_problem(None);
+        registry.set_configuration_problems(Vec::new());
         assert_eq!(registry.problem(), None);
     }
 

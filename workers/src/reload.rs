@@ -42,7 +42,7 @@ use tooldock_base::config::{NamespacesConfig, WorkersConfig};
 use tooldock_base::data_dir::DataDir;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
-use tooldock_base::precedence::{DATA_FILE, Names};
+use tooldock_base::precedence::Names;
 use tooldock_credentials::secrets::{RecordedOwners, SecretSource, Secrets};
 use tooldock_process::environment::Environments;
 use tooldock_process::worker::{Worker, WorkerHost, WorkerSpec};
@@ -281,19 +281,18 @@ impl Reloader {
         *lock(&self.aggregates) = Arc::new(aggregates);
     }
 
-    /// Reports in `/ready` that the current `$DATA/config.yaml` is not in force, and why; `None` when the file is in force.
-    pub fn set_data_file_problem(&self, message: Option<&str>) {
-        let problem = message.map(|message| invalid_config(DATA_FILE, message));
-        self.registry.set_configuration_problem(problem);
-    }
-
-    /// Reports in `/ready` that the configuration on disk was refused, until a configuration is put into force.
-    pub fn set_configuration_refused(&self) {
-        self.registry.set_configuration_problem(Some(invalid_config(
-            "configuration",
-            "the configuration on disk is invalid, and the one before it stays in force: the log and `tooldock check` say \
-             what is wrong",
-        )));
+    /// Reports in `/ready` the parts of the configuration that are not in force: each the file or key, and the reason. They
+    /// replace the parts reported before.
+    pub fn set_configuration_problems<'a>(
+        &self,
+        problems: impl IntoIterator<Item = (&'a str, String)>,
+    ) {
+        let issues = problems.into_iter().map(|(subject, message)| Issue {
+            code: "invalid_config",
+            subject: subject.to_owned(),
+            message,
+        });
+        self.registry.set_configuration_problems(issues.collect());
     }
 
     /// Sets the namespace of Tool Vault from the next reload on; there is none before.
@@ -512,14 +511,6 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
 /// Locks even a poisoned mutex: every critical section here is a few assignments, so the data is whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn invalid_config(subject: &str, message: &str) -> Issue {
-    Issue {
-        code: "invalid_config",
-        subject: subject.to_owned(),
-        message: message.to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! | namespace of | `degraded` | `failed` |
 //! |---|---|---|
-//! | Python tools | its worker is degraded | it could not be started |
+//! | Python tools | its worker is degraded, or a file was not loaded | it could not be started |
 //! | a stdio server | | it does not start, or has ended for good |
 //! | a remote server | one of its backends does not answer | none does, or the server cannot be used |
 //! | an aggregate | one of its members is down | all are |
@@ -46,6 +46,8 @@ pub(crate) struct Condition {
     pub(crate) backends: Vec<BackendState>,
     /// The members of an aggregate, in the order of its file.
     pub(crate) members: Vec<MemberCondition>,
+    /// The Python files that were not loaded, each with the code of the reason.
+    unloaded: Vec<(String, &'static str)>,
 }
 
 /// The condition of a member of an aggregate.
@@ -76,6 +78,7 @@ impl Condition {
             server: None,
             backends: Vec::new(),
             members: Vec::new(),
+            unloaded: Vec::new(),
         };
         match &namespace.upstream {
             UpstreamKind::Empty | UpstreamKind::System => {}
@@ -87,13 +90,25 @@ impl Condition {
                 };
                 condition.failing = Some((error.code.as_str(), error.message.clone()));
             }
-            UpstreamKind::Worker(worker) => condition.state = worker.state().as_str(),
+            UpstreamKind::Worker(worker) => condition.of_worker(worker.state(), namespace),
             UpstreamKind::External(_) | UpstreamKind::Remote(_) => {
                 condition.of_server(core, namespace);
             }
             UpstreamKind::Aggregate(_) => condition.of_members(core, namespace, depth),
         }
         condition
+    }
+
+    fn of_worker(&mut self, worker: WorkerState, namespace: &Namespace) {
+        let issues = namespace.issues.iter();
+        let unloaded = issues.filter(|issue| issue.is_about_unloaded_file());
+        self.unloaded = unloaded
+            .map(|issue| (issue.subject.clone(), issue.code))
+            .collect();
+        self.state = match worker {
+            WorkerState::Ready if !self.unloaded.is_empty() => "degraded",
+            state => state.as_str(),
+        };
     }
 
     fn of_server(&mut self, core: &Core, namespace: &Namespace) {
@@ -196,17 +211,22 @@ impl Condition {
             Some(problem) => format!("backend {} does not answer: {problem}", it.id),
             None => format!("backend {} does not answer", it.id),
         });
-        let all: Vec<_> = members.chain(backends).collect();
+        let unloaded = self.unloaded.iter();
+        let unloaded = unloaded.map(|(file, code)| format!("{file} was not loaded ({code})"));
+        let all: Vec<_> = members.chain(backends).chain(unloaded).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
-/// Updates the gauges of namespaces by state, and of aggregates' members by state.
+/// Updates the gauges of namespaces by state, of aggregates' members by state, and of tools.
 pub(crate) fn show(core: &Core) {
     let awaited = core.registry.awaited();
     let snapshot = core.registry.snapshot();
     let (mut states, mut members) = (BTreeMap::new(), BTreeSet::new());
+    let mut tools = 0;
     for namespace in snapshot.namespaces.values() {
+        let known = core.upstreams.of(namespace).tools_known(namespace);
+        tools += known.map_or(0, |list| list.entries().len());
         let condition = Condition::of(core, namespace);
         *states.entry(condition.state).or_insert(0) += 1;
         members.extend(condition.members.into_iter().map(|member| MemberState {
@@ -219,4 +239,7 @@ pub(crate) fn show(core: &Core) {
     let awaited = awaited.filter(|&it| !snapshot.namespaces.contains_key(it));
     *states.entry("starting").or_insert(0) += i64::try_from(awaited.count()).unwrap_or(i64::MAX);
     core.metrics.show_conditions(&states, members);
+    core.metrics
+        .tools
+        .set(i64::try_from(tools).unwrap_or(i64::MAX));
 }

@@ -52,6 +52,9 @@ struct Failing<'a> {
 struct Detail<'a> {
     name: &'a str,
     state: &'static str,
+    /// The code of the error that keeps the namespace from serving.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     /// The health of an external server.
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<ServerHealth>,
@@ -301,6 +304,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace, told: HealthDetail<'_>) -> 
     Detail {
         name: namespace.name.as_str(),
         state: condition.state,
+        code: condition.failing.map(|(code, _)| code),
         server: condition.server,
         backends: backends.map(BackendDetail::from).collect(),
         members: members.filter(|it| told.has_member(it)).collect(),
@@ -322,6 +326,7 @@ fn starting(name: &NamespaceName) -> Detail<'_> {
     Detail {
         name: name.as_str(),
         state: "starting",
+        code: None,
         server: None,
         backends: Vec::new(),
         members: Vec::new(),

@@ -131,7 +131,7 @@ pub(super) fn hint(code: &str) -> &'static str {
             "Open the file in Sources. If a package is missing, add it under Requirements; else mend the import."
         }
         "dependency_error" => {
-            "Look at Requirements: correct the package that could not be installed, and install again."
+            "Look at Requirements: add the package that is missing, or correct the one that could not be installed, and install again."
         }
         "duplicate_tool" => "Two files declare the same tool: rename one of them or delete it.",
         "missing_variable" | "missing_secret" => {

@@ -31,10 +31,22 @@ impl Issue {
                 let told = self.message.strip_prefix(tool);
                 module == tool || told.is_some_and(|rest| rest.starts_with(": "))
             }
-            "dependency_error" | "exit_at_import" | "import_error" | "import_timeout"
-            | "not_a_file" | "symlink_outside" | "unreadable" => true,
-            _ => false,
+            _ => self.is_about_unloaded_file(),
         }
+    }
+
+    /// Returns true if the issue says that a Python file was not loaded.
+    pub fn is_about_unloaded_file(&self) -> bool {
+        let codes = [
+            "dependency_error",
+            "exit_at_import",
+            "import_error",
+            "import_timeout",
+            "not_a_file",
+            "symlink_outside",
+            "unreadable",
+        ];
+        codes.contains(&self.code) && self.subject.ends_with(".py")
     }
 
     /// Returns true if the issue concerns the last update of the namespace, and not a file or key.

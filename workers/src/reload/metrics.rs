@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use tooldock_base::metric_table;
 
-use crate::registry::Snapshot;
-
 /// Buckets of a reload's duration, in seconds: from a reload that changes nothing to one that installs many environments.
 const RELOAD_SECONDS: [f64; 11] = [
     0.01, 0.05, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0,
@@ -19,7 +17,6 @@ metric_table! {
             "Reloads by result: complete, partial (a namespace or a certificate stays as it was), rejected (the configuration does).";
         seconds: Histogram = "tooldock_reload_duration_seconds",
             "Time from scan to the last swap of a reload.", RELOAD_SECONDS;
-        tools: IntGauge = "tooldock_tools", "Tools of all namespaces.";
     }
 }
 
@@ -50,11 +47,5 @@ impl ReloadMetrics {
     pub(super) fn reloaded(&self, outcome: ReloadOutcome, after: Duration) {
         self.reloads.with_label_values(&[outcome.as_str()]).inc();
         self.seconds.observe(after.as_secs_f64());
-    }
-
-    pub(super) fn published(&self, snapshot: &Snapshot) {
-        let namespaces = snapshot.namespaces.values();
-        let tools: usize = namespaces.map(|namespace| namespace.tools.len()).sum();
-        self.tools.set(i64::try_from(tools).unwrap_or(i64::MAX));
     }
 }

@@ -68,7 +68,6 @@ impl Reloader {
             generation: before.generation + 1,
             namespaces,
         };
-        self.metrics.published(&next);
         let servers = self.host.metrics.servers();
         servers.serve(external::served(&next));
         self.registry.swap(next);
