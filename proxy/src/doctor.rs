@@ -303,7 +303,12 @@ fn too_slow(check: &'static str) -> Finding {
         "the check took longer than {} s and was left",
         LIMIT.as_secs()
     );
-    Finding::new(check, Severity::Warning, said)
+    let remedy = match check {
+        "redis" => "redis-cli -h HOST -p PORT ping   # the address in sessions.store",
+        "names" => "getent hosts HOST   # for each host of the configuration",
+        _ => "tooldock doctor   # again, on a machine with less load",
+    };
+    Finding::new(check, Severity::Warning, said).with(remedy)
 }
 
 /// Asks the gateway for nonces.
@@ -345,11 +350,12 @@ async fn asked(
         }
         Err(failure) => {
             let reason = failure.into_reason();
-            let remedy = match reason.contains("admission.internal_cidrs") {
-                true => "admission: { internal_cidrs: [\"ADDRESS OF THIS MACHINE/32\"] }",
-                false => {
-                    "export TOOLDOCK_TOKEN=…   # a token that opens _system, or --token-file FILE"
-                }
+            let remedy = if reason.contains("admission.internal_cidrs") {
+                "admission: { internal_cidrs: [\"ADDRESS OF THIS MACHINE/32\"] }"
+            } else if reason.contains("429") {
+                "tooldock doctor   # again in a minute: too many requests came from this address"
+            } else {
+                "export TOOLDOCK_TOKEN=…   # a token that opens _system, or --token-file FILE"
             };
             (vec![Finding::problem("gateway", reason, remedy)], None)
         }

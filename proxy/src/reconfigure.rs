@@ -99,12 +99,16 @@ impl Reconfigure {
             }
         }
         let replica_certificate = self.read_replica_certificate();
-        let stores_readable = self.are_stores_readable();
+        let (stores_readable, keys_problem) = self.read_stores();
         let usable = certificates.unusable.is_empty()
             && replica_certificate.is_ok()
             && stores_readable
             && (whole || !configured);
-        let problems = self.problems(configured, &certificates.unusable, replica_certificate);
+        let mut problems = self.problems(configured, &certificates.unusable, replica_certificate);
+        problems.extend(keys_problem.map(|error| {
+            let message = format!("{error}; keys read before stay, and a restart would fail");
+            ("API keys", message)
+        }));
         self.reloader.set_configuration_problems(problems);
         self.put_certificates_into_force(certificates, other_authorities);
         self.metrics.reloaded(configured && usable);
@@ -176,21 +180,21 @@ impl Reconfigure {
         certificates
     }
 
-    /// Returns true if the stores of secrets and of API keys, and the file of external servers, can be read. If they cannot, the gateway goes on with the
-    /// values read before, but would not start again.
-    fn are_stores_readable(&self) -> bool {
+    /// Reads the stores of secrets and of API keys, and the file of external servers. If they cannot be read, the gateway goes
+    /// on with the values read before, but would not start again. Returns whether all can be read, and the problem of the API
+    /// keys; the registry has those of the others.
+    fn read_stores(&self) -> (bool, Option<String>) {
         let secrets = self.secrets.read().map(drop);
         let keys = self.keys.list().map(drop);
-        let failed = [
-            secrets.err().map(|error| error.to_string()),
-            keys.err().map(|error| error.to_string()),
-        ];
-        for error in failed.iter().flatten() {
+        let secrets = secrets.err().map(|error| error.to_string());
+        let keys = keys.err().map(|error| error.to_string());
+        for error in [&secrets, &keys].into_iter().flatten() {
             tracing::error!("{error}; values read before stay, and a restart would fail");
         }
         // The reload of namespaces logs the fault of this file.
         let servers = check_servers_file(&self.current.data_dir);
-        failed.iter().all(Option::is_none) && servers.is_ok()
+        let readable = secrets.is_none() && keys.is_none() && servers.is_ok();
+        (readable, keys)
     }
 
     /// Reads the files of `replicas.tls` again, and uses them for new connections from and to other replicas. The paths of the

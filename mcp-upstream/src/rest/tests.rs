@@ -200,7 +200,7 @@ async fn health_names_what_fails_and_ready_follows_the_process() {
     );
     assert_eq!(
         ready["namespaces"][0],
-        json!({ "name": "broken", "state": "failed" })
+        json!({ "name": "broken", "state": "failed", "code": "dependency_error" })
     );
     harness.health.set_draining();
     let (status, ready) = get(&harness, "/ready").await;

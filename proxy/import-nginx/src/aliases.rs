@@ -18,12 +18,13 @@ impl<'a> OldPaths<'a> {
     /// Notes the path of an endpoint, unless the gateway serves it by default. Paths to which clients of HTTP+SSE send
     /// messages are no aliases, since the stream names the gateway's own path.
     pub(crate) fn note(&mut self, target: &Target<'_>, at: &'a Directive, name: &NamespaceName) {
-        let path = target.endpoint.as_str();
-        let is_own = matches!(path, "" | "/mcp" | "/sse")
-            || path.strip_prefix("/mcp/") == Some(name.as_str());
-        if !is_own && !target.is_of_messages() {
-            let places = self.0.entry(path.to_owned()).or_default();
-            places.push((at, name.clone()));
+        for path in std::iter::once(&target.endpoint).chain(&target.also) {
+            let is_own = matches!(path.as_str(), "" | "/mcp" | "/sse")
+                || path.strip_prefix("/mcp/") == Some(name.as_str());
+            if !is_own && !target.is_of_messages() {
+                let places = self.0.entry(path.to_owned()).or_default();
+                places.push((at, name.clone()));
+            }
         }
     }
 

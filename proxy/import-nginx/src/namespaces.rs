@@ -25,6 +25,9 @@ const OWN_SESSIONS: &str = "each client has a session of its own at the server, 
 /// Report line for a path of messages alone.
 const NO_STREAM: &str = "is taken for the path to which clients of HTTP+SSE send messages, and no location leads to a stream of this server: it is no namespace. Write the server into upstreams.remote, if its endpoint has this path";
 
+/// Words of paths at which WebSockets are usual. Locations of MCP often have the headers of WebSockets without a use.
+const WEBSOCKET_WORDS: [&str; 6] = ["ws", "wss", "websocket", "websockets", "socket.io", "cable"];
+
 /// Time of a whole call whose silences `proxy_read_timeout` bounds, unless these may be longer.
 const CALL: Duration = Duration::from_secs(3600);
 
@@ -193,6 +196,14 @@ fn reached<'a>(
         Ok(target) => {
             if let Some((at, why)) = target.unsure {
                 report.plain(at, why);
+            }
+            let mut words = target.endpoint.split(['/', '-', '_']);
+            let is_upgrade = |it: &&&Directive| it.first().eq_ignore_ascii_case("upgrade");
+            let mut set = exposure.scope.all("proxy_set_header").iter();
+            if words.any(|word| WEBSOCKET_WORDS.contains(&word))
+                && let Some(upgrade) = set.find(is_upgrade)
+            {
+                report.plain(upgrade, "WebSockets are not carried over: if this server speaks them and not MCP, leave its location with nginx, and take it out of upstreams.remote");
             }
             let own = exposure.scope.own("rewrite");
             for rewrite in exposure.scope.rewrites_before().into_iter().chain(own) {

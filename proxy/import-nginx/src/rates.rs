@@ -112,6 +112,9 @@ fn limits_of<'a>(zone: &'a Directive, view: &View<'a>, report: &mut Report) -> V
         report.security(zone, "what this zone counts by is none of principal, address and namespace: choose one of them in admission.rate_limits");
         return Vec::new();
     };
+    if Key::exempts(zone.first(), view) {
+        report.differs(zone, "nginx does not count requests whose value is empty; here they are counted, too, and get 429 beyond the rate: raise it for all, or take the limit out");
+    }
     let second = match zone.option("rate").and_then(rate) {
         Some(Rate::PerSecond(second)) => second,
         Some(Rate::PerMinute(minute)) => match NonZeroU32::new(minute.get() / 60) {

@@ -1,5 +1,7 @@
 //! The target of an exposure: the servers that requests are passed on to, and the path of the MCP endpoint there.
 
+use regex_syntax::hir::literal::Extractor;
+
 use crate::refusals::regex;
 use crate::scope::Paths;
 use crate::sites::{Exposure, Sites};
@@ -8,12 +10,17 @@ use crate::values::{Piece, pieces};
 use crate::variables::Variables;
 use crate::view::pool_named;
 
+/// Maximum number of paths of a location that become aliases.
+const PATHS_MAX: usize = 16;
+
 /// The servers to which an exposure passes requests, and the paths of the endpoint.
 pub(crate) struct Target<'a> {
     pub(crate) encrypted: bool,
     pub(crate) servers: Servers<'a>,
     /// The path that clients use in nginx, as far as it is known.
     pub(crate) endpoint: String,
+    /// Further paths of the endpoint, of a location with a regular expression.
+    pub(crate) also: Vec<String>,
     /// The path that clients use, with a slash at its end if it is the location's path and the location has one.
     pub(crate) asked: String,
     /// The endpoint's path at the servers.
@@ -122,12 +129,27 @@ pub(crate) fn target<'a>(
         None => Servers::One(authority),
     };
     let paths = exposure.paths.unwrap_or(Paths::Below("/"));
-    let literal = match paths {
-        Paths::Matching(pattern) => literal_beginning(pattern),
-        Paths::Exactly(path) | Paths::Below(path) => path.to_owned(),
-        Paths::Named => "/".to_owned(),
+    let mut also = Vec::new();
+    let mut unsure = None;
+    let (literal, is_whole) = match paths {
+        Paths::Matching(pattern) => match all_paths(pattern) {
+            Some((first, others)) => {
+                also = others;
+                (first, true)
+            }
+            None => {
+                unsure = Some((
+                    exposure.at,
+                    "paths are no regular expressions: clients get 404 at the paths that it matches, and use /mcp/NAME; or write the paths into aliases",
+                ));
+                (literal_beginning(pattern), false)
+            }
+        },
+        Paths::Exactly(path) => (path.to_owned(), true),
+        Paths::Below(path) => (path.to_owned(), false),
+        Paths::Named => ("/".to_owned(), false),
     };
-    let endpoint = endpoint(&paths, &literal, uri);
+    let endpoint = endpoint(is_whole, &literal, uri);
     let is_guessed = endpoint != literal.trim_end_matches('/');
     let asked = match paths {
         Paths::Exactly(path) | Paths::Below(path) if path.trim_end_matches('/') == endpoint => path,
@@ -139,13 +161,6 @@ pub(crate) fn target<'a>(
         Rewritten::To(path, _) => path.clone(),
         Rewritten::No | Rewritten::Elsewhere(_) => path_at_server(&endpoint, &literal, uri),
     };
-    let mut unsure = None;
-    if matches!(paths, Paths::Matching(_)) {
-        unsure = Some((
-            exposure.at,
-            "paths are no regular expressions: it is taken for the paths that begin as it does",
-        ));
-    }
     if has_query {
         unsure = Some((
             pass,
@@ -156,6 +171,7 @@ pub(crate) fn target<'a>(
         encrypted,
         servers,
         endpoint,
+        also,
         asked,
         path,
         unsure,
@@ -179,6 +195,25 @@ fn resolved<'a>(text: &str, exposure: &Exposure<'a>, variables: &Variables<'a>) 
 }
 
 /// The prefix that all texts matched by a regular expression have.
+/// All paths that a regular expression matches, the first apart; `None` if there are many, or their ends are open.
+fn all_paths(pattern: &str) -> Option<(String, Vec<String>)> {
+    let is_whole = pattern.starts_with('^') && pattern.ends_with('$');
+    let parsed = regex_syntax::parse(pattern).ok().filter(|_| is_whole)?;
+    let found = Extractor::new().extract(&parsed);
+    let literals = found.literals()?;
+    if !found.is_exact() || literals.len() > PATHS_MAX {
+        return None;
+    }
+    let mut paths: Vec<_> = literals
+        .iter()
+        .map(|it| std::str::from_utf8(it.as_bytes()).ok())
+        .map(|path| Some(path?.trim_end_matches('/').to_owned()))
+        .collect::<Option<_>>()?;
+    paths.dedup();
+    let mut paths = paths.into_iter();
+    Some((paths.next()?, paths.collect()))
+}
+
 fn literal_beginning(pattern: &str) -> String {
     let Some(rest) = pattern.strip_prefix('^') else {
         return "/".to_owned();
@@ -198,9 +233,9 @@ fn literal_beginning(pattern: &str) -> String {
 
 /// The likely path of the endpoint for clients: the location itself if it is a single path or is named after MCP,
 /// otherwise `/mcp` below it.
-fn endpoint(paths: &Paths<'_>, literal: &str, uri: Option<&str>) -> String {
+fn endpoint(is_whole: bool, literal: &str, uri: Option<&str>) -> String {
     let path = literal.trim_end_matches('/');
-    if matches!(paths, Paths::Exactly(_)) {
+    if is_whole {
         return path.to_owned();
     }
     let last = path.rsplit('/').next().unwrap_or_default();
@@ -309,7 +344,7 @@ mod tests {
                 Paths::Exactly(path) | Paths::Below(path) => path,
                 _ => "",
             };
-            let endpoint = endpoint(&paths, literal, uri);
+            let endpoint = endpoint(matches!(paths, Paths::Exactly(_)), literal, uri);
             assert_eq!(
                 (
                     endpoint.as_str(),

@@ -63,6 +63,24 @@ impl Key {
         Some(keys)
     }
 
+    /// Returns true if nginx exempts requests of admitted clients from a zone with this key: their value is empty.
+    pub(crate) fn exempts(text: &str, view: &View<'_>) -> bool {
+        pieces(text).into_iter().any(|piece| {
+            let Piece::Variable(name) = piece else {
+                return false;
+            };
+            let Some(map) = view.variables.map(name) else {
+                return false;
+            };
+            let source = only_variable(map.source).and_then(Self::of_variable);
+            // Clients without a token, or with another one, are not admitted.
+            let of_strangers = source == Some(Self::Principal);
+            let mut exempted = map.entries.iter().filter(|it| it.value.is_empty());
+            exempted.any(|it| !(of_strangers && it.key == MapKey::Text("")))
+                || map.default.is_empty() && !of_strangers
+        })
+    }
+
     /// The key that a `map` makes from requests. nginx exempts requests with an empty value; the gateway counts them,
     /// too.
     fn of_map(name: &str, view: &View<'_>) -> Option<Self> {

@@ -59,6 +59,10 @@ pub(super) fn lines(yaml: &Value) -> Vec<String> {
             ),
         },
         NewLimit {
+            path: &["sessions", "initialized_wait"],
+            words: "a client that sends no notifications/initialized after initialize waits 1s with each request and gets not_initialized; behind nginx its server decided (REQUIRE_INITIALIZED=off serves it)".to_owned(),
+        },
+        NewLimit {
             path: &["sessions", "store"],
             words: "sessions end with a restart of the gateway, and clients initialize again; behind nginx they lived as long as their server (store: disk keeps them)".to_owned(),
         },

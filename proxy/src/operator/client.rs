@@ -215,11 +215,12 @@ impl GatewayClient {
     /// The failure of a command whose gateway cannot be reached, or has gone away.
     pub(super) fn gone(&self, why: &str) -> CommandFailure {
         let gateway = &self.gateway;
-        let remedy = match why.contains("invalid peer certificate") {
-            true => {
-                "name the certificates that vouch for it with --ca, or, on this machine, take any with --insecure"
-            }
-            false => "start one with `tooldock serve`, or name the address of one with --url",
+        let remedy = if why.contains("not valid for name") {
+            "name it as its certificate does, with --url https://NAME:PORT, or, on this machine, take any with --insecure"
+        } else if why.contains("invalid peer certificate") {
+            "name the certificates that vouch for it with --ca, or, on this machine, take any with --insecure"
+        } else {
+            "start one with `tooldock serve`, or name the address of one with --url"
         };
         CommandFailure::Unreachable(format!(
             "no gateway is reached at {gateway}: {why}; {remedy}"

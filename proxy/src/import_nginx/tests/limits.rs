@@ -33,6 +33,14 @@ fn a_rate_that_is_counted_by_a_map_is_carried_over_or_told() {
         let outcome = rate(map);
         assert!(!outcome.security, "{map}: {:#?}", outcome.lines);
         assert_eq!(at(&outcome, "admission.flood"), "{rate:5,burst:1}", "{map}");
+        assert!(
+            outcome.differs(&[
+                "limit_req_zone: ",
+                "does not count requests whose value is empty"
+            ]),
+            "{map}: {:#?}",
+            outcome.differences
+        );
     }
     for map in [
         // Several clients are counted together.

@@ -372,3 +372,40 @@ fn a_stop_waits_for_a_day_at_most_and_the_report_says_so() {
     assert_eq!(at(&outcome, "replicas.grace"), "24h");
     assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
 }
+
+#[test]
+fn all_paths_of_a_regular_expression_are_aliases_where_they_can_be_counted() {
+    let outcome = import(
+        "server { listen 80; server_name a.example;
+           location ~ ^/(one|two)/mcp/?$ { proxy_pass http://10.0.0.1; } }",
+    );
+    assert_eq!(
+        at(&outcome, "namespaces.overrides"),
+        "{one:{aliases:[/one/mcp,/two/mcp]}}",
+        "{}",
+        outcome.yaml
+    );
+    assert!(outcome.lines.is_empty(), "{:#?}", outcome.lines);
+    let outcome = import(
+        "server { listen 80; server_name a.example;
+           location ~ ^/v\\d+/mcp$ { proxy_pass http://10.0.0.1; } }",
+    );
+    assert!(
+        outcome.says(&["nginx.conf:2: location: ", "clients get 404 at the paths"]),
+        "{:#?}",
+        outcome.lines
+    );
+}
+
+#[test]
+fn a_location_of_websockets_is_told_and_one_of_mcp_with_such_headers_is_not() {
+    let upgrade = "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;";
+    let told = |path: &str| {
+        let outcome = import(&format!(
+            "server {{ listen 80; server_name a.example; location {path} {{ proxy_pass http://10.0.0.1; {upgrade} }} }}"
+        ));
+        outcome.says(&["proxy_set_header: ", "WebSockets are not carried over"])
+    };
+    assert!(told("/ws/"));
+    assert!(!told("/search/mcp"));
+}
