@@ -340,3 +340,27 @@ async fn a_start_without_the_example_namespace_serves_what_is_configured_alone()
     let unknown = surfaces(&gateway, "shared").remove(0).1.send().await;
     assert_eq!(unknown.unwrap().status(), 404);
 }
+
+#[tokio::test]
+async fn the_gateway_is_ready_while_an_index_that_does_not_answer_keeps_one_namespace() {
+    let index = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = index.local_addr().unwrap();
+    let requirements = format!("--index-url http://{address}/simple\nsomething\n");
+    // Waits until the gateway is ready.
+    let gateway = Gateway::with_tools([
+        ("plain", "plain.py", crate::support::tools::MATH),
+        ("slow", "slow.py", crate::support::tools::MATH),
+    ])
+    .start_with(|data| fs::write(data.join("tools/slow/requirements.txt"), requirements).unwrap())
+    .await;
+    let (status, answer) = gateway.call("plain", "add", json!({"a": 1, "b": 2})).await;
+    assert_eq!((status, answer), (200, json!(3.0)));
+    let told = crate::conditions::ready(&gateway, "slow").await;
+    assert_eq!(told["state"], "starting", "{told}");
+    assert!(!gateway.log().contains("namespaces loaded"), "it installs");
+    fs::remove_dir_all(gateway.tools_dir().join("slow")).unwrap();
+    let report = gateway.reload().await;
+    assert_eq!(report["failed"], json!([]), "{report}");
+    let (status, _) = gateway.call("slow", "add", json!({"a": 1, "b": 2})).await;
+    assert_eq!(status, 404);
+}

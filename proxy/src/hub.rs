@@ -313,7 +313,14 @@ async fn first_scan(
     start: Unfinished,
 ) {
     if let Some(reloader) = reloader {
-        report(reloader.reload().await);
+        let registry = Arc::clone(reloader.registry());
+        let scan = tokio::spawn(async move { report(reloader.reload().await) });
+        // The first scan may end before the reload does, while packages are being installed.
+        tokio::select! {
+            // An error is a panic, which is logged.
+            _ = scan => {}
+            () = registry.wait_until_scanned() => {}
+        }
     }
     health.set_ready();
     arrival.complete(&replicas).await;

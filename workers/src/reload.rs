@@ -17,6 +17,7 @@
 
 mod aggregate;
 mod external;
+mod installs;
 mod itself;
 mod metrics;
 mod names;
@@ -55,6 +56,7 @@ use crate::servers::{ServersConfig, configured};
 
 pub use aggregate::{Surroundings, namespace as aggregate_namespace};
 use external::{is_same as same_namespace, namespace as of_external};
+use installs::Installs;
 use itself::{Itself, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
@@ -90,6 +92,9 @@ pub struct Reloader {
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<RunQueue>,
+    /// True while a caller waits for the run after the current one.
+    queued: watch::Sender<bool>,
+    installs: Installs,
     itself: Mutex<Itself>,
     fleet: Mutex<Fleet>,
     /// Lock held while a snapshot is read and the next one swapped in, so that no publisher loses another's change.
@@ -174,6 +179,14 @@ pub enum ReloadError {
 type Answer = Result<Arc<ReloadReport>, ReloadError>;
 type Ticket = watch::Sender<Option<Answer>>;
 
+/// End of a run.
+enum RunEnd {
+    Over(Answer),
+    /// Another run waits, and the namespaces that are not up are being installed: the other run goes on with their installers.
+    /// The report covers the namespaces that were brought up.
+    LeftInstalling(ReloadReport),
+}
+
 /// State of the runs: the current one, and the next.
 #[derive(Debug, Default)]
 struct RunQueue {
@@ -236,6 +249,8 @@ impl Reloader {
             noted: Mutex::default(),
             control: OnceLock::new(),
             queue: Mutex::default(),
+            queued: watch::Sender::new(false),
+            installs: Installs::default(),
             itself: Mutex::default(),
             fleet: Mutex::default(),
             publishing: Mutex::default(),
@@ -295,6 +310,11 @@ impl Reloader {
         self.registry.set_configuration_problems(issues.collect());
     }
 
+    /// The registry that this reloader publishes into.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
     /// Sets the namespace of Tool Vault from the next reload on; there is none before.
     pub fn set_vault(&self, vault: VaultFolder) {
         *lock(&self.vault) = Some(vault);
@@ -334,6 +354,7 @@ impl Reloader {
                     .next
                     .get_or_insert_with(|| (scope.clone(), watch::Sender::new(None)));
                 waiting.extend(scope);
+                self.queued.send_replace(true);
                 ticket.subscribe()
             } else {
                 queue.running = true;
@@ -357,30 +378,45 @@ impl Reloader {
     }
 
     /// Runs the queued reloads until no caller waits.
-    async fn run_queue(self: Arc<Self>, mut scope: ReloadScope, mut ticket: Ticket) {
+    async fn run_queue(self: Arc<Self>, mut scope: ReloadScope, ticket: Ticket) {
         let mut before: Option<Answer> = None;
+        let mut tickets = vec![ticket];
         loop {
             // In a separate task, so that a panic ends one run and not the queue.
-            let own = tokio::spawn(run::run(Arc::clone(&self), scope))
-                .await
-                .unwrap_or(Err(ReloadError::Interrupted));
-            let answer = match (&before, &own) {
-                (Some(before), Ok(own)) => Ok(Arc::new(coalesced(before.as_deref().ok(), own))),
-                (_, own) => own.clone(),
-            };
+            let ended = tokio::spawn(run::run(Arc::clone(&self), scope)).await;
+            let ended = ended.unwrap_or(RunEnd::Over(Err(ReloadError::Interrupted)));
             let next = {
                 let mut queue = lock(&self.queue);
                 let next = queue.next.take();
                 queue.running = next.is_some();
+                self.queued.send_replace(false);
                 next
             };
+            let (own, is_over) = match ended {
+                RunEnd::Over(own) => (own, true),
+                // Without a next run, no run goes on with the installers.
+                RunEnd::LeftInstalling(report) => (Ok(Arc::new(report)), next.is_none()),
+            };
+            let answer = match (&before, own) {
+                (Some(before), Ok(own)) => Ok(Arc::new(coalesced(before.as_deref().ok(), &own))),
+                (_, own) => own,
+            };
             // Answered only now: a caller that has this answer and asks again would get the answer of this run once more.
-            ticket.send_replace(Some(answer));
-            before = Some(own);
-            match next {
-                Some(next) => (scope, ticket) = next,
-                None => return,
+            if is_over {
+                for ticket in tickets.drain(..) {
+                    ticket.send_replace(Some(answer.clone()));
+                }
             }
+            before = Some(answer);
+            let Some((wanted, ticket)) = next else {
+                return;
+            };
+            tickets.push(ticket);
+            scope = match is_over {
+                true => wanted,
+                // The run that left its installers was one over all namespaces.
+                false => ReloadScope::All,
+            };
         }
     }
 

@@ -511,6 +511,55 @@ async fn the_operators_word_does_not_wait_for_an_install() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_does_not_answer_holds_no_later_reload_up_and_its_install_ends_with_the_folder()
+ {
+    let house = House::new();
+    house.write("quick/t.py", &tool("say", "return 'old'"));
+    house.reload().await;
+    let index = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = index.local_addr().unwrap();
+    house.write("slow/t.py", &tool("say", "return ''"));
+    house.write(
+        "slow/requirements.txt",
+        &format!("--index-url http://{address}/simple\nsomething\n"),
+    );
+    let reload = || {
+        let reloader = Arc::clone(&house.reloader);
+        tokio::spawn(async move { reloader.reload().await })
+    };
+    let first = reload();
+    let accepted = tokio::time::timeout(DEADLINE, index.accept()).await;
+    let (mut installer, _) = accepted.unwrap().unwrap();
+
+    house.write("quick/t.py", &tool("say", "return 'new'"));
+    let second = reload();
+    let before = house.worker("quick");
+    eventually("the edit is served", || {
+        !Arc::ptr_eq(&before, &house.worker("quick"))
+    })
+    .await;
+    assert_eq!(house.call("quick", "say").await.unwrap(), "new");
+    let slow = "slow".parse().unwrap();
+    assert!(house.registry.awaits(&slow), "it is starting");
+    assert!(!first.is_finished() && !second.is_finished());
+
+    fs::remove_dir_all(house.path("tools/slow")).unwrap();
+    let third = tokio::time::timeout(DEADLINE, house.reload())
+        .await
+        .unwrap();
+    assert_eq!(third.failed, []);
+    for earlier in [first, second] {
+        let report = earlier.await.unwrap().unwrap();
+        assert!(report.coalesced);
+    }
+    assert!(!house.registry.awaits(&slow));
+    let mut request = Vec::new();
+    let ended = tokio::time::timeout(DEADLINE, installer.read_to_end(&mut request)).await;
+    assert!(ended.is_ok(), "the installer goes on");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_operators_word_counts_without_a_toolchain() {
     let house = House::new();
     house.write(

@@ -135,6 +135,8 @@ impl Condition {
             let reason = reason.or_else(|| {
                 let down = down.iter().filter(|_| !left);
                 let down = down.map(|it| match &it.problem {
+                    // Some reasons name the backend already.
+                    Some(problem) if problem.starts_with(&it.id.to_string()) => problem.clone(),
                     Some(problem) => format!("{}: {problem}", it.id),
                     None => it.id.to_string(),
                 });

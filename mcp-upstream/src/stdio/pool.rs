@@ -482,16 +482,17 @@ impl PoolShared {
         self.apply(PoolEvent::Restart);
     }
 
-    /// Starts the shared process again if it ended and is not restarted otherwise.
+    /// Starts the shared process again if it ended and is not restarted otherwise, or only after a pause.
     fn revive(self: &Arc<Self>) {
-        if self.lock().state.presence() != Presence::Dead {
+        if !self.lock().state.is_down(Instant::now()) {
             return;
         }
         tracing::info!(
             namespace = %self.name(),
-            "the server of namespace {} had ended; the reload starts it",
+            "the server of namespace {} is down; the reload starts it",
             self.name()
         );
+        self.installation.forget();
         self.apply(PoolEvent::Revive);
     }
 

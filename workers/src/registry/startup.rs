@@ -93,6 +93,20 @@ impl Startup {
         self.enter(StartupPhase::Over, expected);
     }
 
+    /// Adds namespaces that are not served yet and come up beside the served ones. Does nothing before the first scan is over:
+    /// all namespaces are expected then.
+    pub(crate) fn expect_late<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
+        self.stage.send_if_modified(|stage| {
+            let over = stage.phase == StartupPhase::Over;
+            if over {
+                stage.expected.names.extend(names.cloned());
+                let runs = !stage.expected.names.is_empty();
+                self.runs.store(runs, Ordering::Release);
+            }
+            over
+        });
+    }
+
     /// Notes that the first scan failed as a whole.
     pub(crate) fn failed(&self) {
         self.stage.send_if_modified(|stage| {
@@ -281,6 +295,14 @@ impl Registry {
         }
         self.wait_for(name).await;
         self.awaits(name).then(|| starting(name))
+    }
+
+    /// Waits until the first scan is over, apart from namespaces whose packages are still being installed.
+    pub async fn wait_until_scanned(&self) {
+        let mut steps = self.startup_steps();
+        while !self.startup().is_scanned() {
+            steps.next().await;
+        }
     }
 
     /// Waits for the first scan and for namespaces that come up beside it, for requests that concern all namespaces: until

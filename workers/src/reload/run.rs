@@ -28,12 +28,18 @@ use super::metrics::ReloadOutcome;
 use super::starter;
 use super::vault;
 use super::wanted::{DesiredNamespace, UPDATE, build_of};
-use super::{Answer, ReloadError, ReloadFailure, ReloadReport, Reloader, Surroundings, lock};
+use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, RunEnd, Surroundings, lock};
 use crate::registry::{LastReload, Namespace, Registry, Snapshot, UpstreamKind};
 use crate::scan::{NamespaceSource, ignored};
 
 /// Time that ready namespaces wait for the others before they are published without them.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
+
+/// Time of a run after which installers that still run are left to another run, if a caller waits for it.
+const INSTALLS_WAITED: Duration = Duration::from_secs(5);
+
+/// Time of the first scan after which the gateway is ready without namespaces whose packages are still being installed.
+const START_WAITED: Duration = Duration::from_secs(30);
 
 /// The changed namespaces, each with its change.
 pub(super) type Changes = BTreeMap<NamespaceName, Change>;
@@ -43,14 +49,23 @@ pub(super) enum Change {
     Remove,
 }
 
-pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> Answer {
+pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> RunEnd {
     let started = Instant::now();
     let noted = match scope {
         ReloadScope::All => std::mem::take(&mut *lock(&reloader.noted)),
         ReloadScope::Only(_) => ReloadOutcome::default(),
     };
     let is_of_all = scope == ReloadScope::All;
-    let answer = Run::new(reloader.clone(), scope).go().await;
+    let answer = match Run::new(reloader.clone(), scope).go().await {
+        Ok(Finished { report, is_whole }) => match is_whole {
+            true => Ok(Arc::new(report)),
+            false => {
+                reloader.note(noted);
+                return RunEnd::LeftInstalling(report);
+            }
+        },
+        Err(error) => Err(error),
+    };
     if answer.is_err() && is_of_all {
         reloader.registry.startup().failed();
     }
@@ -83,7 +98,14 @@ pub(super) async fn run(reloader: Arc<Reloader>, scope: ReloadScope) -> Answer {
             tracing::error!(%error, "the reload failed; the old namespaces are still served")
         }
     }
-    answer
+    RunEnd::Over(answer)
+}
+
+/// The report of a run.
+struct Finished {
+    report: ReloadReport,
+    /// False if installers were left to the next run.
+    is_whole: bool,
 }
 
 /// Publishes the issues of entries of the tools directory that are not namespaces, and logs those that are new.
@@ -125,7 +147,7 @@ impl Run {
         }
     }
 
-    async fn go(mut self) -> Answer {
+    async fn go(mut self) -> Result<Finished, ReloadError> {
         // Checked before recovering workers are ended: while the gateway stops, this run would not replace them.
         if self.reloader.closing.is_cancelled() {
             return Err(ReloadError::ShuttingDown);
@@ -169,6 +191,14 @@ impl Run {
         for name in self.before.namespaces.keys() {
             if self.report.namespaces.binary_search(name).is_err() {
                 self.changes.insert(name.clone(), Change::Remove);
+            }
+        }
+        if all {
+            let there = self.report.namespaces.iter().cloned().collect();
+            reloader.installs.keep(&there);
+            let startup = reloader.registry.startup();
+            for gone in startup.late().iter().filter(|name| !there.contains(*name)) {
+                startup.came_up(gone);
             }
         }
 
@@ -219,8 +249,12 @@ impl Run {
                 None => {}
             }
         }
-        self.collect(bringing_up, names).await?;
+        let is_whole = self.collect(bringing_up, names).await?;
         self.publish();
+        if !is_whole {
+            let report = self.report;
+            return Ok(Finished { report, is_whole });
+        }
         if self.scope == ReloadScope::All {
             self.over(starter);
         }
@@ -230,7 +264,8 @@ impl Run {
         self.report
             .failed
             .sort_by(|a, b| a.namespace.cmp(&b.namespace));
-        Ok(Arc::new(self.report))
+        let report = self.report;
+        Ok(Finished { report, is_whole })
     }
 
     /// Tells that a run over all namespaces has published its findings. The namespace `starter`, which was taken out of the run,
@@ -340,22 +375,34 @@ impl Run {
             .insert(name.clone(), Change::Publish(namespace));
     }
 
-    /// Collects the namespaces that are brought up, and publishes them now and then.
+    /// Collects the namespaces that are brought up, and publishes them now and then. Returns false if installers are left to the
+    /// next run.
     async fn collect(
         &mut self,
         mut bringing_up: JoinSet<BroughtUp>,
         mut names: HashMap<Id, NamespaceName>,
-    ) -> Result<(), ReloadError> {
-        let mut held_up = HeldUp::new(&self.reloader.registry);
+    ) -> Result<bool, ReloadError> {
+        let reloader = Arc::clone(&self.reloader);
+        let startup = reloader.registry.startup();
+        let mut held_up = HeldUp::new(&reloader.registry);
+        let mut queued = reloader.queued.subscribe();
         let mut publish_at = (!self.changes.is_empty()).then(|| Instant::now() + WINDOW);
+        let mut waited_for_installs = std::pin::pin!(sleep(INSTALLS_WAITED));
+        let mut is_late = self.scope != ReloadScope::All;
+        let mut waited_for_start = std::pin::pin!(sleep(START_WAITED));
+        let mut may_wait = startup.is_scanning();
         loop {
+            // A run that is late has only installers left, if all that it waits for is being installed.
+            let installs = || reloader.installs.are_all(names.values());
+            let is_all = self.scope == ReloadScope::All;
             // - another namespace is up, or has failed; the last one ends the loop
             // - the ready namespaces have waited long enough
             // - the first scan takes long
+            // - packages are being installed for long: of namespaces that are not served yet, at a start, while another run waits
             // - the gateway stops: the tasks end with the set, and their installers with them
             tokio::select! {
                 joined = bringing_up.join_next_with_id() => match joined {
-                    None => return Ok(()),
+                    None => return Ok(true),
                     Some(Ok((id, brought_up))) => {
                         names.remove(&id);
                         self.absorb(brought_up);
@@ -371,7 +418,47 @@ impl Run {
                     publish_at = None;
                 }
                 () = held_up.due() => held_up.tell(names.values()),
+                () = &mut waited_for_installs, if !is_late => {
+                    is_late = true;
+                    startup.expect_late(names.values());
+                }
+                () = &mut waited_for_start, if may_wait && installs() => {
+                    may_wait = false;
+                    self.publish();
+                    startup.scanned(names.values().cloned().collect());
+                }
+                () = async { _ = queued.wait_for(|queued| *queued).await }, if is_late && is_all && installs() => {
+                    self.leave_installing(bringing_up, names).await;
+                    return Ok(false);
+                }
                 () = self.reloader.closing.cancelled() => return Err(ReloadError::ShuttingDown),
+            }
+        }
+    }
+
+    /// Ends the tasks that wait for installers, and not the installers.
+    async fn leave_installing(
+        &mut self,
+        mut bringing_up: JoinSet<BroughtUp>,
+        mut names: HashMap<Id, NamespaceName>,
+    ) {
+        let waiting: Vec<_> = names.values().map(NamespaceName::as_str).collect();
+        tracing::info!(
+            namespaces = waiting.join(", "),
+            "another reload begins while packages of these namespaces are being installed"
+        );
+        bringing_up.abort_all();
+        while let Some(joined) = bringing_up.join_next_with_id().await {
+            match joined {
+                Ok((_, brought_up)) => self.absorb(brought_up),
+                Err(error) => {
+                    let name = names.remove(&error.id());
+                    match (error.is_cancelled(), &name) {
+                        // Its worker may have been started meanwhile.
+                        (true, Some(name)) => self.reloader.retire_unpublished(name),
+                        _ => self.interrupted(&error, name.as_ref()),
+                    }
+                }
             }
         }
     }
@@ -482,13 +569,18 @@ impl Run {
         if changes.is_empty() && self.before.generation > 0 {
             return;
         }
+        let outcomes: Vec<_> = changes.keys().cloned().collect();
         for (name, change) in &changes {
             if matches!(change, Change::Remove) {
                 self.report.removed.push(name.clone());
             }
         }
         let reloader = Arc::clone(&self.reloader);
-        for (name, old) in reloader.publish(changes) {
+        let replaced = reloader.publish(changes);
+        for name in &outcomes {
+            reloader.registry.startup().came_up(name);
+        }
+        for (name, old) in replaced {
             let UpstreamKind::Worker(worker) = &old.upstream else {
                 continue;
             };

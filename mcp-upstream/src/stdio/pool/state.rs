@@ -266,7 +266,7 @@ impl PoolStateMachine {
                 processes,
             } => self.removed((&replicas, instead.as_ref()), processes, now, &mut actions),
             PoolEvent::Restart => self.restart(now, &mut actions),
-            PoolEvent::Revive => self.revive(),
+            PoolEvent::Revive => self.revive(now),
             PoolEvent::Retire => self.retire(now, &mut actions),
             PoolEvent::Tick => {}
         }

@@ -68,8 +68,7 @@ pub(super) async fn bring_up(
     let mut synced = false;
     let result = async {
         let prepared = reloader
-            .environments
-            .prepare(wanted.source.packages(), &toolchain, packages)
+            .environment(&wanted.source, &toolchain, packages)
             .await?;
         synced = prepared.synced;
         boot(&reloader, &toolchain, &wanted, prepared).await

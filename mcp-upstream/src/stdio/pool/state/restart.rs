@@ -6,8 +6,10 @@
 use tokio::time::Instant;
 
 use super::super::key::ProcessKey;
-use super::{Duty, PoolAction, PoolStateMachine, Presence, ProcessId, Spares, StopReason};
-use crate::stdio::breaker::Breaker;
+use super::{
+    Duty, PoolAction, PoolSlot, PoolStateMachine, Presence, ProcessId, Spares, StopReason,
+};
+use crate::stdio::breaker::{Breaker, BreakerState};
 
 /// Restart reason of the new processes, for metrics.
 const REQUESTED: &str = "requested";
@@ -45,9 +47,10 @@ impl PoolStateMachine {
         }
     }
 
-    /// Starts the shared process again if it ended for good. Processes of sessions and single requests go on.
-    pub(super) fn revive(&mut self) {
-        if self.retired || self.presence() != Presence::Dead {
+    /// Starts the shared process again if it ended for good or waits for its next attempt. Processes of sessions and single
+    /// requests go on.
+    pub(super) fn revive(&mut self, now: Instant) {
+        if self.retired || !self.is_down(now) {
             return;
         }
         self.breaker = Breaker::new(self.rules.breaker);
@@ -61,6 +64,20 @@ impl PoolStateMachine {
             place.dead = false;
             place.away = false;
             place.eager = true;
+        }
+    }
+
+    /// Returns true if the shared process ended for good, or is started only after a pause since it has failed.
+    pub(in super::super) fn is_down(&self, now: Instant) -> bool {
+        let mut shared = self.slots.iter().filter(|(slot, _)| slot.key.is_shared());
+        let waits = |place: &PoolSlot| {
+            place.process.is_none() && (place.delayed(now).is_some() || place.is_failing(now))
+        };
+        let refused = self.breaker.state(now) == BreakerState::Open;
+        match self.presence() {
+            Presence::Dead => true,
+            Presence::Away => refused || shared.any(|(_, place)| waits(place)),
+            Presence::There => false,
         }
     }
 

@@ -1,0 +1,156 @@
+//! Installations of packages that outlive the run that began them: a run over all namespaces that another one waits for leaves
+//! its installers to that one, so that no package index holds the changes of other namespaces up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tooldock_base::names::NamespaceName;
+use tooldock_process::environment::{
+    EnvironmentError, NamespaceEnvironment, NamespacePackages, Packages, Toolchain,
+};
+use tooldock_process::requirements::Requirements;
+
+use super::{Reloader, lock};
+use crate::scan::NamespaceSource;
+
+type Installed = Result<NamespaceEnvironment, EnvironmentError>;
+
+/// The running installations, by namespace.
+#[derive(Debug, Default)]
+pub(super) struct Installs(Mutex<BTreeMap<NamespaceName, Install>>);
+
+/// A running installation. Dropping it ends the installer.
+#[derive(Debug)]
+struct Install {
+    wanted: InstallKey,
+    result: watch::Receiver<Option<Installed>>,
+    task: AbortHandle,
+}
+
+impl Drop for Install {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Inputs of an installation: with equal inputs the same installation serves several runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct InstallKey {
+    requirements: Option<Requirements>,
+    files_hash: [u8; 32],
+    toolchain: String,
+}
+
+impl Installs {
+    /// Returns true if the packages of all these namespaces are being installed.
+    pub(super) fn are_all<'a>(&self, mut names: impl Iterator<Item = &'a NamespaceName>) -> bool {
+        let running = lock(&self.0);
+        names.all(|name| running.contains_key(name))
+    }
+
+    /// Ends the installations of other namespaces than these.
+    pub(super) fn keep(&self, names: &BTreeSet<NamespaceName>) {
+        lock(&self.0).retain(|name, _| names.contains(name));
+    }
+}
+
+impl Reloader {
+    /// The environment of a namespace, with its packages. An installation with the same inputs that another run began is waited
+    /// for; one with other inputs is ended.
+    ///
+    /// # Errors
+    ///
+    /// As for [`tooldock_process::environment::Environments::prepare`].
+    pub(super) async fn environment(
+        self: &Arc<Self>,
+        source: &NamespaceSource,
+        toolchain: &Arc<Toolchain>,
+        packages: Packages,
+    ) -> Installed {
+        if packages == Packages::AsTheyAre {
+            let prepared = self
+                .environments
+                .prepare(source.packages(), toolchain, packages);
+            return prepared.await;
+        }
+        let mut result = self.install(source, toolchain);
+        let ended = result.wait_for(Option::is_some).await;
+        let ended = ended.ok().and_then(|result| result.clone());
+        ended.unwrap_or_else(|| {
+            Err(EnvironmentError(
+                "the installation was given up for a newer one".to_owned(),
+            ))
+        })
+    }
+
+    /// The result of the namespace's installation, which is begun unless it runs.
+    fn install(
+        self: &Arc<Self>,
+        source: &NamespaceSource,
+        toolchain: &Arc<Toolchain>,
+    ) -> watch::Receiver<Option<Installed>> {
+        let NamespacePackages {
+            namespace,
+            requirements,
+            files_hash,
+        } = source.packages();
+        let wanted = InstallKey {
+            requirements: requirements.cloned(),
+            files_hash,
+            toolchain: toolchain.id.clone(),
+        };
+        let mut running = lock(&self.installs.0);
+        if let Some(install) = running.get(namespace).filter(|it| it.wanted == wanted) {
+            return install.result.clone();
+        }
+        let (sender, result) = watch::channel(None);
+        let task = Arc::clone(self).run_install(
+            namespace.clone(),
+            wanted.clone(),
+            Arc::clone(toolchain),
+            sender,
+        );
+        let install = Install {
+            wanted,
+            result: result.clone(),
+            task: tokio::spawn(task).abort_handle(),
+        };
+        running.insert(namespace.clone(), install);
+        result
+    }
+
+    async fn run_install(
+        self: Arc<Self>,
+        name: NamespaceName,
+        wanted: InstallKey,
+        toolchain: Arc<Toolchain>,
+        result: watch::Sender<Option<Installed>>,
+    ) {
+        let packages = NamespacePackages {
+            namespace: &name,
+            requirements: wanted.requirements.as_ref(),
+            files_hash: wanted.files_hash,
+        };
+        let prepared = self
+            .environments
+            .prepare(packages, &toolchain, Packages::Install);
+        let installed = tokio::select! {
+            installed = prepared => installed,
+            () = self.closing.cancelled() => return,
+        };
+        // Taken out before the result is told, so that no later run waits for an installation that has ended.
+        let own = {
+            let mut running = lock(&self.installs.0);
+            let is_own = |it: &Install| it.result.same_channel(&result.subscribe());
+            match running.get(&name).is_some_and(is_own) {
+                true => running.remove(&name),
+                false => None,
+            }
+        };
+        result.send_replace(Some(installed));
+        // Aborts this task, which has nothing left to do.
+        drop(own);
+    }
+}
