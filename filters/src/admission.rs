@@ -14,6 +14,7 @@ use http::Method;
 use tooldock_base::budget::Budget;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::namespace_scope::NamespaceScope;
+use tooldock_base::route::RouteId;
 use tooldock_base::scope::ScopeTable;
 use tooldock_credentials::keys::KeyTables;
 
@@ -333,6 +334,9 @@ impl<C: Clock + Clone> Admission<C> {
             && matches!(route.access, RouteAccess::Public | RouteAccess::Probe)
         {
             route.check_method(&parts.method)?;
+            if route.id == RouteId::WebLogin {
+                csrf::check_login(&parts.method, own_page, fields)?;
+            }
             return Ok(if parts.method == Method::OPTIONS {
                 Verdict::Answered(origin::options(route))
             } else {

@@ -17,8 +17,8 @@ use crate::route::RouteSpec;
 const CHALLENGE: HeaderValue =
     HeaderValue::from_static(r#"Basic realm="ToolDock", charset="UTF-8""#);
 
-/// The longest credentials that are looked at, encoded. A token has at most a fraction of that.
-const ENCODED_MAX: usize = 8 * 1024;
+/// The longest credentials that are looked at, encoded. The longest access token is shorter.
+const ENCODED_MAX: usize = 24 * 1024;
 
 /// A user's name and token. Not `Debug`.
 pub(crate) struct Credentials {

@@ -30,7 +30,7 @@ pub use certificate_name::CertificateName;
 pub use failures::{FailureConfig, FailuresConfig};
 pub use oauth::{
     Audience, ClaimedNamespaces, ClientSecret, Introspection, IntrospectionConfig, JwksSource,
-    OauthConfig, TokenNamespaces,
+    LoginResource, OauthConfig, TokenNamespaces, WebLogin, WebLoginConfig,
 };
 pub use public_url::PublicUrl;
 

@@ -26,6 +26,11 @@ pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejectio
     if is_safe || !is_browsers || has_bearer(fields) {
         return Ok(());
     }
+    check_proof(fields)
+}
+
+/// Refuses a browser's request without the proof that the listener's own page sends it.
+fn check_proof(fields: &Fields<'_>) -> Result<(), Rejection> {
     if fields.map.get(PROOF).is_none_or(|value| value != "1") {
         return Err(Rejection::new(
             Reason::Csrf,
@@ -41,6 +46,26 @@ pub(crate) fn check(method: &Method, fields: &Fields<'_>) -> Result<(), Rejectio
         .because("Sec-Fetch-Site is not same-origin"));
     }
     Ok(())
+}
+
+/// Refuses steps of a login by an issuer that no page of the listener sends. A step needs no credentials, so a bearer token
+/// proves nothing here, and the address of the page is part of the login.
+pub(crate) fn check_login(
+    method: &Method,
+    own_page: bool,
+    fields: &Fields<'_>,
+) -> Result<(), Rejection> {
+    if matches!(*method, Method::GET | Method::OPTIONS) {
+        return Ok(());
+    }
+    if !own_page {
+        return Err(Rejection::new(
+            Reason::Csrf,
+            "Only the login page of this listener may send this. Open /login in a browser.",
+        )
+        .because("the Origin is not the listener's own"));
+    }
+    check_proof(fields)
 }
 
 fn has_bearer(fields: &Fields<'_>) -> bool {

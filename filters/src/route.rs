@@ -93,6 +93,8 @@ static ROUTES: &[RouteSpec] = table! {
     Ui        | Ui         | GET_HEAD | "/ui"                                   | Public    | None      | None          | "/ui"
     Ui        | Ui         | GET_HEAD | "/ui/{rest}"                            | Public    | None      | None          | "/ui"
     Metrics   | Metrics    | GET_HEAD | "/metrics"                              | Public    | None      | None          | "/metrics"
+    Web       | WebLogin   | GET_POST | "/api/login/oauth"                      | Public    | None      | Any           | "/api/login/oauth"
+    Web       | WebLogin   | POST    | "/api/login/oauth/code"                  | Public    | None      | Any           | "/api/login/oauth"
     Web       | Api        | API     | "/api/{rest}"                            | Principal | Management | Any          | "/api"
     Web       | WebAsset   | GET_HEAD | "/assets/{rest}"                        | Public    | None      | None          | "/assets"
     Web       | WebPage    | GET_HEAD | "/"                                     | Principal | None      | None          | "/"

@@ -450,6 +450,7 @@ impl Service {
             | RouteId::Metrics
             | RouteId::WebPage
             | RouteId::WebAsset
+            | RouteId::WebLogin
             | RouteId::FrontProbe => at_once(rest::not_found()),
         }
     }

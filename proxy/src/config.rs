@@ -64,7 +64,7 @@ pub(crate) use crate::header_edits::{HeaderEditsConfig, HeadersConfig};
 
 pub(crate) use self::access_log::{AccessLogConfig, AccessLogFormat};
 pub(crate) use self::address::{ListenAddress, SocketMode};
-pub(crate) use self::client_secret::introspection_password;
+pub(crate) use self::client_secret::client_password;
 pub(crate) use self::core_url::{CoreUrl, bare as bare_host};
 use self::data_file::{DataFile, Layers};
 pub(crate) use self::environment::Environment;

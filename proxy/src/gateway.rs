@@ -11,6 +11,7 @@ mod admit;
 mod hand_over;
 mod in_flight;
 mod lasting;
+mod login;
 mod probe;
 mod resource;
 
@@ -56,6 +57,7 @@ use crate::rules::Rules;
 use crate::telemetry;
 use crate::tls::TlsConnection;
 use crate::web;
+use crate::web_login::{self, BegunLogins};
 use crate::web_session::{self, LoginEnd, WebSessions};
 
 /// The error by which Pingora learns that a client left: nothing is written to it any more, and the connection is
@@ -85,6 +87,8 @@ pub(crate) struct Gateway {
     pub(crate) keys: Arc<KeyStore>,
     /// Logins at the web UI.
     pub(crate) web_sessions: Arc<WebSessions>,
+    /// Logins at the web UI that wait for the answer of an issuer.
+    pub(crate) begun_logins: Arc<BegunLogins>,
     /// `None` where the access log is off.
     pub(crate) access_log: Option<AccessLog>,
     /// Receiver of finished requests for the export; `None` without one.
@@ -162,6 +166,10 @@ impl Passage {
             return Ok(());
         };
         let header = session.req_header_mut();
+        // A login by an issuer begins without credentials, and has a cookie of its own.
+        if header.uri.path().starts_with(web_login::PATH) {
+            return Ok(());
+        }
         if let Some(shown) = sessions.shown(&user, header) {
             header.insert_header(AUTHORIZATION, shown.authorization)?;
             self.login = Some(Box::new(shown.end));
@@ -434,13 +442,20 @@ impl ProxyHttp for Gateway {
         };
         let is_tls = tls_of(session).is_some();
         let login = match admitted.route.id {
-            RouteId::Api => self.web_sessions.answer(session.req_header(), is_tls),
+            RouteId::Api => {
+                let left = passage.lasting.as_ref().and_then(Lasting::left);
+                let header = session.req_header();
+                self.web_sessions.answer(header, is_tls, left)
+            }
             _ => None,
         };
         let outcome = match admitted.route.id {
             RouteId::Metrics => Ok(Some(self.exposition())),
             // Boxed, so that the future of usual answers stays small.
             RouteId::FrontProbe => Box::pin(self.probed(session, passage, &admitted))
+                .await
+                .map(Some),
+            RouteId::WebLogin => Box::pin(self.log_in(session, passage, &admitted))
                 .await
                 .map(Some),
             RouteId::WebPage => Ok(Some(web::page(session.req_header()))),

@@ -13,6 +13,8 @@
 
 pub(crate) mod introspection;
 mod keys;
+pub(crate) mod login;
+mod metadata;
 mod metrics;
 mod places;
 mod schedule;
@@ -24,7 +26,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
 use tooldock_base::secret::Secret;
 use tooldock_filters::AdmissionAttempt;
@@ -33,6 +35,7 @@ use tooldock_filters::oauth::{Issuer, KeySetChange, Needs, Pending, Renewal, Tok
 use tooldock_filters::token::TokenDigest;
 
 use self::introspection::ask;
+use self::login::{EXCHANGES_MAX, FetchedMetadata};
 pub(crate) use self::metrics::IssuerMetrics;
 use self::places::{Claim, Patience, Places};
 use self::schedule::Schedule;
@@ -68,6 +71,10 @@ pub(crate) struct Issuers {
     /// Plain data. Places by issuer; removed issuers are dropped.
     places: Mutex<HashMap<String, Arc<Places>>>,
     patience: Patience,
+    /// Plain data. Metadata for logins, by issuer; removed issuers are dropped.
+    metadata: Mutex<HashMap<String, FetchedMetadata>>,
+    /// Permits of the exchanges for logins.
+    exchanges: Semaphore,
 }
 
 /// Receiver that ends when a running fetch or question is over.
@@ -101,6 +108,8 @@ impl Issuers {
             questions: Mutex::default(),
             places: Mutex::default(),
             patience: Patience::default(),
+            metadata: Mutex::default(),
+            exchanges: Semaphore::new(EXCHANGES_MAX),
         })
     }
 
@@ -220,6 +229,7 @@ impl Issuers {
     fn renew_answers(self: &Arc<Self>, issuers: &[Arc<Issuer>]) {
         let is_known = |name: &String| issuers.iter().any(|it| it.config().issuer == *name);
         lock(&self.places).retain(|name, _| is_known(name));
+        lock(&self.metadata).retain(|name, _| is_known(name));
         for issuer in issuers {
             for Renewal { token, digest } in issuer.take_renewals() {
                 let pending = Pending {

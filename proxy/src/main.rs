@@ -56,6 +56,7 @@ mod upgrade;
 mod version;
 mod watcher;
 mod web;
+mod web_login;
 mod web_session;
 
 use std::io::Write;

@@ -74,6 +74,7 @@ use crate::telemetry;
 use crate::tls::{ExpectedNames, TlsListener, mutual};
 use crate::upgrade::{Offer, Predecessor};
 use crate::watcher::{self, WatchTarget};
+use crate::web_login::BegunLogins;
 use crate::web_session::WebSessions;
 
 mod core_over_http;
@@ -314,6 +315,7 @@ struct Parts {
     issuers: Arc<Issuers>,
     keys: Arc<KeyStore>,
     web_sessions: Arc<WebSessions>,
+    begun_logins: Arc<BegunLogins>,
     breakdown: Arc<Breakdown>,
     /// The other replicas, where there may be some.
     replicas: Option<Arc<ReplicaLink>>,
@@ -574,6 +576,7 @@ impl Parts {
             issuers,
             keys: Arc::clone(keys),
             web_sessions: Arc::default(),
+            begun_logins: Arc::default(),
             breakdown,
             replicas: link,
             replica_socket,
@@ -770,6 +773,7 @@ impl Assembly<'_> {
             issuers: Arc::clone(&self.parts.issuers),
             keys: Arc::clone(&self.parts.keys),
             web_sessions: Arc::clone(&self.parts.web_sessions),
+            begun_logins: Arc::clone(&self.parts.begun_logins),
             access_log: self.access_log.cloned(),
             traces: self.traces.clone(),
             replicas: self.parts.replicas.clone(),

@@ -31,7 +31,7 @@ pub(crate) const PATH: &str = "/api/login";
 pub(crate) const HALF: HeaderName = HeaderName::from_static("x-tooldock-login");
 /// Name of the cookie.
 const NAME: &str = "tooldock-session";
-/// Duration of a login.
+/// Maximum duration of a login.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of logins. The oldest gives way.
 const LOGINS_MAX: usize = 1000;
@@ -51,6 +51,8 @@ pub(crate) struct WebSessions {
 
 struct Login {
     token: Secret,
+    /// Duration of the login.
+    lifetime: Duration,
     /// The digest of `token`.
     digest: TokenDigest,
     /// The digest of the page's half.
@@ -80,13 +82,14 @@ pub(crate) struct ShownLogin {
 #[derive(Debug)]
 pub(crate) struct LoginEnd {
     since: Instant,
+    lifetime: Duration,
     ended: watch::Receiver<()>,
 }
 
 impl LoginEnd {
     /// The time until the login ends by itself.
     pub(crate) fn left(&self) -> Duration {
-        LIFETIME.saturating_sub(self.since.elapsed())
+        self.lifetime.saturating_sub(self.since.elapsed())
     }
 
     /// Resolves when the login has ended: by a log-out, or because it gave way to a newer one.
@@ -127,6 +130,7 @@ impl WebSessions {
         let pair = format!("{user}:{}", login.token.expose());
         let end = LoginEnd {
             since: login.since,
+            lifetime: login.lifetime,
             ended: login.ended.subscribe(),
         };
         drop(logins);
@@ -138,12 +142,18 @@ impl WebSessions {
 
     /// Answers a request for [`PATH`] that the filters have admitted; `None` for another path or method. `is_tls`: the
     /// connection is encrypted. The cookie is for encrypted connections alone then, and behind a proxy that ends TLS, where
-    /// the browser names the page's origin with `https`.
-    pub(crate) fn answer(&self, request: &Parts, is_tls: bool) -> Option<Reply> {
+    /// the browser names the page's origin with `https`. `left`: the time until the credential of the request ends, which
+    /// ends the login, too.
+    pub(crate) fn answer(
+        &self,
+        request: &Parts,
+        is_tls: bool,
+        left: Option<Duration>,
+    ) -> Option<Reply> {
         if request.uri.path() != PATH {
             return None;
         }
-        let is_secure = is_tls || is_from_https(&request.headers);
+        let is_secure = is_secure(&request.headers, is_tls);
         let secure = if is_secure { "; Secure" } else { "" };
         match request.method {
             Method::POST => {
@@ -151,12 +161,13 @@ impl WebSessions {
                     let message = "Log in with `Authorization: Bearer <token>`.";
                     return Some(refusal(StatusCode::BAD_REQUEST, "invalid_request", message));
                 };
-                let Some(Halves { id, half }) = self.open(token) else {
+                let lifetime = left.map_or(LIFETIME, |left| left.min(LIFETIME));
+                let Some(Halves { id, half }) = self.open(token, lifetime) else {
                     let message = "No random numbers are available; try again.";
                     let status = StatusCode::SERVICE_UNAVAILABLE;
                     return Some(refusal(status, "internal_error", message));
                 };
-                let seconds = LIFETIME.as_secs();
+                let seconds = lifetime.as_secs();
                 let cookie = format!(
                     "{NAME}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
                 );
@@ -174,12 +185,13 @@ impl WebSessions {
     }
 
     /// Opens a session for a token.
-    fn open(&self, token: Secret) -> Option<Halves> {
+    fn open(&self, token: Secret, lifetime: Duration) -> Option<Halves> {
         let (id, half) = (random()?, random()?);
         let digest = TokenDigest::of(token.expose().as_bytes());
         let since = Instant::now();
         let login = Login {
             token,
+            lifetime,
             digest,
             half: TokenDigest::of(half.as_bytes()),
             since,
@@ -213,7 +225,7 @@ impl WebSessions {
 
 impl Login {
     fn is_open(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) < LIFETIME
+        now.saturating_duration_since(self.since) < self.lifetime
     }
 
     /// Returns true if the headers have the page's half of this login.
@@ -237,7 +249,7 @@ fn make_room(logins: &mut HashMap<Box<str>, Login>, max: usize, counts: impl Fn(
 }
 
 /// A new random half, in letters, digits, `-` and `_`.
-fn random() -> Option<String> {
+pub(crate) fn random() -> Option<String> {
     let mut bytes = [0; HALF_BYTES];
     getrandom::fill(&mut bytes).ok()?;
     Some(URL_SAFE_NO_PAD.encode(bytes))
@@ -246,6 +258,11 @@ fn random() -> Option<String> {
 /// Returns true for a request that gets the page itself.
 fn asks_for_page(request: &Parts) -> bool {
     matches!(request.method, Method::GET | Method::HEAD) && request.uri.path() == "/"
+}
+
+/// Returns true if the cookies of a page are for encrypted connections alone.
+pub(crate) fn is_secure(headers: &HeaderMap, is_tls: bool) -> bool {
+    is_tls || is_from_https(headers)
 }
 
 /// Returns true if a page that was loaded by https sends the request.
@@ -325,9 +342,12 @@ mod tests {
     }
 
     fn opened(sessions: &WebSessions, token: &str) -> Halves {
-        sessions
-            .open(Secret::new(token.to_owned()))
-            .expect("opened")
+        opened_for(sessions, token, LIFETIME)
+    }
+
+    fn opened_for(sessions: &WebSessions, token: &str, lifetime: Duration) -> Halves {
+        let token = Secret::new(token.to_owned());
+        sessions.open(token, lifetime).expect("opened")
     }
 
     /// A request of the page that shows a login.
@@ -348,7 +368,7 @@ mod tests {
     fn both_halves_stand_for_their_token_until_the_login_ends() {
         let sessions = WebSessions::default();
         let login = request(Method::POST, PATH, &[(AUTHORIZATION, "Bearer t0ken")]);
-        let reply = sessions.answer(&login, true).expect("answered");
+        let reply = sessions.answer(&login, true, None).expect("answered");
         let (cookie, half) = (cookie_of(&reply), half_of(&reply));
         for attribute in ["; HttpOnly", "; SameSite=Strict", "; Path=/", "; Secure"] {
             assert!(cookie.contains(attribute), "{cookie}");
@@ -368,13 +388,30 @@ mod tests {
         assert!((&mut end).now_or_never().is_none());
 
         let logout = request(Method::DELETE, PATH, &headers);
-        let ended = cookie_of(&sessions.answer(&logout, false).expect("answered"));
+        let ended = cookie_of(&sessions.answer(&logout, false, None).expect("answered"));
         assert!(
             ended.contains("Max-Age=0") && !ended.contains("Secure"),
             "{ended}"
         );
         assert!(sessions.shown("admin", &shown).is_none());
         assert!(end.now_or_never().is_some(), "streams go on");
+    }
+
+    #[test]
+    fn a_login_ends_with_its_token() {
+        let sessions = WebSessions::default();
+        let login = request(Method::POST, PATH, &[(AUTHORIZATION, "Bearer t")]);
+        for (left, expected) in [(90, 90), (0, 0), (10 * LIFETIME.as_secs(), 12 * 3600)] {
+            let left = Some(Duration::from_secs(left));
+            let reply = sessions.answer(&login, true, left).expect("answered");
+            let age = format!("; Max-Age={expected};");
+            assert!(cookie_of(&reply).contains(&age), "{age}");
+        }
+        let ended = opened_for(&sessions, "t", Duration::ZERO);
+        assert!(!knows(&sessions, &ended));
+        let open = opened_for(&sessions, "t", Duration::from_secs(90));
+        let end = sessions.shown("admin", &showing(&open)).expect("known").end;
+        assert!(end.left() <= Duration::from_secs(90));
     }
 
     #[test]
@@ -403,7 +440,7 @@ mod tests {
         let shown = request(Method::GET, "/api/me", &[(HALF, &*login.half)]);
         assert!(sessions.shown("admin", &shown).is_none());
         let logout = request(Method::DELETE, PATH, &alone);
-        assert!(sessions.answer(&logout, false).is_some());
+        assert!(sessions.answer(&logout, false, None).is_some());
         assert!(knows(&sessions, &login));
     }
 
@@ -417,7 +454,7 @@ mod tests {
         ] {
             let headers = [(AUTHORIZATION, "Bearer t"), (ORIGIN, origin)];
             let login = request(Method::POST, PATH, &headers);
-            let cookie = cookie_of(&sessions.answer(&login, false).expect("answered"));
+            let cookie = cookie_of(&sessions.answer(&login, false, None).expect("answered"));
             assert_eq!(cookie.contains("; Secure"), expected, "{origin}: {cookie}");
         }
     }
@@ -431,7 +468,7 @@ mod tests {
         shown.headers.insert(AUTHORIZATION, other);
         assert!(sessions.shown("admin", &shown).is_none());
         let basic = request(Method::POST, PATH, &[(AUTHORIZATION, "Basic YTpi")]);
-        let refused = sessions.answer(&basic, false).expect("answered");
+        let refused = sessions.answer(&basic, false, None).expect("answered");
         assert_eq!(refused.head().status, StatusCode::BAD_REQUEST);
     }
 

@@ -157,6 +157,7 @@ const PROXY: &[&str] = &[
     "web",
     "web_session",
     "issuers",
+    "web_login",
     "stream",
     "gateway",
     "edge",

@@ -12,6 +12,7 @@ use tooldock_workers::remote;
 use crate::algorithm::Algorithm;
 
 const AUTO: &str = "auto";
+const OFF: &str = "off";
 
 /// An entry of `admission.oauth`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub struct OauthConfig {
     /// The endpoint that judges tokens which are no JWT.
     #[serde(default)]
     pub introspection: Introspection,
+    /// The gateway's client at the issuer, for logins at the web UI.
+    #[serde(default)]
+    pub web: WebLogin,
     /// True if host names of the issuer's endpoints may resolve to addresses that are not public.
     #[serde(default)]
     pub allow_private: bool,
@@ -121,6 +125,45 @@ pub struct IntrospectionConfig {
     pub client_secret: ClientSecret,
 }
 
+/// `web:` — `off`, or the gateway's client at an issuer for logins at the web UI.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum WebLogin {
+    /// The web UI offers no login by the issuer.
+    #[default]
+    Off,
+    /// The client by which users of the web UI log in.
+    By(WebLoginConfig),
+}
+
+/// A client that is registered at an issuer with the redirect address `/login` of the web UI.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WebLoginConfig {
+    /// The client id.
+    pub client_id: String,
+    /// The client secret, or `${NAME}` for a variable of the gateway's environment; `None` for a public client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<ClientSecret>,
+    /// The scopes to request; all keys of the issuer's `scopes` if empty.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// The resource to request (RFC 8707).
+    #[serde(default)]
+    pub resource: LoginResource,
+}
+
+/// The `resource` of authorization requests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum LoginResource {
+    /// The first audience that is a URL.
+    #[default]
+    Auto,
+    /// No resource: for issuers that do not know the parameter.
+    Off,
+    /// This resource.
+    Named(String),
+}
+
 /// A client secret. Neither `Debug` nor serialisation shows it, unless it is nothing but a reference to a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSecret(Secret);
@@ -140,6 +183,29 @@ impl ClientSecret {
 }
 
 impl OauthConfig {
+    /// The gateway's client for logins at the web UI.
+    pub fn web_login(&self) -> Option<&WebLoginConfig> {
+        match &self.web {
+            WebLogin::Off => None,
+            WebLogin::By(client) => Some(client),
+        }
+    }
+
+    /// The resource that logins at the web UI request (RFC 8707); `None` for none.
+    pub fn login_resource(&self) -> Option<&str> {
+        let is_url = |name: &&String| name.starts_with("https://") || name.starts_with("http://");
+        match &self.web_login()?.resource {
+            LoginResource::Off => None,
+            LoginResource::Named(name) => Some(name),
+            LoginResource::Auto => self
+                .audience
+                .names()
+                .iter()
+                .find(is_url)
+                .map(String::as_str),
+        }
+    }
+
     /// Parses the URL of a key that names an endpoint; `http:` is accepted for loopback hosts only, where no other
     /// machine can listen on the way.
     ///
@@ -221,6 +287,45 @@ impl<'de> Deserialize<'de> for Introspection {
     }
 }
 
+impl Serialize for WebLogin {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let by = match self {
+            Self::Off => None,
+            Self::By(by) => Some(by),
+        };
+        off_or::serialize(by, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for WebLogin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "`off` or {client_id, client_secret, scopes, resource}";
+        let by = off_or::deserialize(deserializer, expected)?;
+        Ok(by.map_or(Self::Off, Self::By))
+    }
+}
+
+impl Serialize for LoginResource {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Auto => AUTO,
+            Self::Off => OFF,
+            Self::Named(name) => name,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for LoginResource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(match text.as_str() {
+            AUTO => Self::Auto,
+            OFF => Self::Off,
+            _ => Self::Named(text),
+        })
+    }
+}
+
 impl Serialize for ClientSecret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match self.variable() {
@@ -244,7 +349,7 @@ mod tests {
 
     const WHOLE: &str = r#"{ issuer: "https://idp.example", audience: "https://gw.example/mcp", jwks: auto, algorithms: [RS256, ES256],
         leeway: 60s, principal: sub, scopes: { "mcp:read": read, "mcp:admin": admin }, namespaces: ["*"],
-        introspection: off, allow_private: false }"#;
+        introspection: off, web: off, allow_private: false }"#;
 
     fn read(text: &str) -> Result<OauthConfig, String> {
         yaml::from_str(text).map_err(|error| error.to_string())
@@ -286,7 +391,19 @@ mod tests {
             form("introspection", at).unwrap().introspection,
             Introspection::At(_)
         ));
+        let web = "{ client_id: ui, client_secret: hunter2, scopes: [openid], resource: off }";
+        let web = form("web", web).unwrap();
+        let client = web.web_login().unwrap();
+        assert_eq!(client.scopes, ["openid"]);
+        assert_eq!(web.login_resource(), None);
+        let web = form("web", "{ client_id: ui }").unwrap();
+        assert_eq!(web.web_login().unwrap().client_secret, None);
+        assert_eq!(web.login_resource(), None, "the audience is no URL");
+        let web = form("web", "{ client_id: ui, resource: 'https://r' }").unwrap();
+        assert_eq!(web.login_resource(), Some("https://r"));
         for (key, value, said) in [
+            ("web", "on", "`off` or"),
+            ("web", "{ client_id: ui, secret: x }", "secret"),
             ("algorithms", "[HS256]", "HS256"),
             ("algorithms", "[none]", "none"),
             ("jwks", "off", "jwks is"),

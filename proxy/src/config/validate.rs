@@ -19,7 +19,7 @@ use tooldock_workers::narrow::selects_tools;
 use tooldock_workers::remote::Mode;
 
 use super::address::ListenAddress;
-use super::client_secret::introspection_password;
+use super::client_secret::client_password;
 use super::listener::{ListenerConfig, ProfileName};
 use super::replicas::ReplicasConfig;
 use super::{Config, ConfigError, Role, bounds};
@@ -189,10 +189,17 @@ pub(super) fn warnings(config: &Config, role: Role) -> Vec<String> {
     }
     for (index, issuer) in config.admission.oauth.iter().enumerate() {
         if let Introspection::At(at) = &issuer.introspection
-            && let Err(error) = introspection_password(&at.client_secret)
+            && let Err(error) = client_password("introspection", &at.client_secret)
         {
             warnings.push(format!(
                 "admission.oauth[{index}].{error}: no opaque token is let in"
+            ));
+        }
+        if let Some(secret) = issuer.web_login().and_then(|it| it.client_secret.as_ref())
+            && let Err(error) = client_password("web", secret)
+        {
+            warnings.push(format!(
+                "admission.oauth[{index}].{error}: no user of the web UI can log in by the issuer"
             ));
         }
     }

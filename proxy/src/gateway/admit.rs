@@ -214,7 +214,7 @@ impl Gateway {
     }
 
     /// Loads the newest rules for a request that is judged again.
-    fn renew(&self, passage: &mut Passage) {
+    pub(super) fn renew(&self, passage: &mut Passage) {
         // The counts are read first: they may be older than the rules, never newer.
         passage.readmissions = self.service.readmissions();
         passage.generation = self.registry.load().generation;

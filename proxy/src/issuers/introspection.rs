@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use tooldock_filters::oauth::Issuer;
 
-use crate::config::introspection_password;
+use crate::config::client_password;
 use crate::remote::{Fetch, Fetcher};
 
 /// Maximum size of an answer, in bytes.
@@ -28,7 +28,7 @@ pub(super) async fn ask(fetcher: &Fetcher, issuer: &Issuer, token: &str) -> Resu
         .ok_or("the issuer has no introspection endpoint")?;
     let from = issuer.config().endpoint(&at.url)?;
     let form = format!("token={}&token_type_hint=access_token", encoded(token));
-    let secret = introspection_password(&at.client_secret)?;
+    let secret = client_password("introspection", &at.client_secret)?;
     let credentials = format!("{}:{}", encoded(&at.client_id), encoded(&secret));
     let authorization = format!("Basic {}", STANDARD.encode(credentials));
     let fetched = fetcher.fetch(Fetch {

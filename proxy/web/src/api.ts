@@ -24,6 +24,9 @@ const KEPT = "tooldock-token";
  */
 const HALF = "tooldock-login";
 
+/** What the page keeps of a login by an issuer until the issuer redirects back: state, proof, and the place to return to. */
+const BEGUN = "tooldock-begun";
+
 /**
  * Only where the browser keeps no cookie does the token live in this tab: memory, and sessionStorage so that a reload does not
  * ask again.
@@ -37,6 +40,9 @@ let anonymous = location.pathname.endsWith("/login");
 export const loginWanted = signal<"no" | "first" | "expired">("no");
 let waiting: Array<{ again: () => void; never: () => void }> = [];
 let answeredOnce = false;
+
+/** The login by an issuer that this page was opened for: while it ends, and why it failed. */
+export const issuerLogin = signal<{ busy?: boolean; error?: Error }>({});
 
 /** The header with the page's half. Read each time: another tab may have logged in. */
 function halfOfLogin(): Record<string, string> {
@@ -58,10 +64,70 @@ export async function logIn(given: string): Promise<void> {
     localStorage.removeItem(HALF);
   } else sessionStorage.removeItem(KEPT);
   if (location.pathname.endsWith("/login") && !token) history.replaceState(null, "", `/${location.hash}`);
+  repeatWaiting();
+}
+
+function repeatWaiting(): void {
   loginWanted.value = "no";
   const all = waiting;
   waiting = [];
   for (const one of all) one.again();
+}
+
+export interface LoginIssuer {
+  issuer: string;
+  name: string;
+}
+
+/** The issuers by which a person can log in here. Without an answer, the token is the only way. */
+export async function loginIssuers(): Promise<LoginIssuer[]> {
+  const answer = await fetch("/api/login/oauth", { redirect: "error", credentials: "omit" }).catch(() => null);
+  return answer?.ok ? (await answer.json()).issuers : [];
+}
+
+/** Leaves for the issuer, which redirects back to /login. The place to return to stays in this browser's storage. */
+export async function beginLogin(issuer: string): Promise<void> {
+  const begun = await loginStep("/api/login/oauth", { issuer });
+  const { address, state, proof } = begun;
+  localStorage.setItem(BEGUN, JSON.stringify({ state, proof, hash: location.hash }));
+  location.assign(address);
+}
+
+async function loginStep(path: string, body: Json): Promise<Record<string, string>> {
+  const headers = { "X-ToolDock-Request": "1", "Content-Type": "application/json" };
+  const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), redirect: "error" });
+  if (!answer.ok) throw await refusal(answer);
+  return answer.json();
+}
+
+/** Ends the login by an issuer whose answer stands in the page's address. The answer leaves the address first. */
+export async function endLogin(): Promise<void> {
+  const answered = new URLSearchParams(location.search);
+  const state = answered.get("state");
+  if (!location.pathname.endsWith("/login") || !state) return;
+  history.replaceState(null, "", location.pathname);
+  try {
+    const begun = JSON.parse(localStorage.getItem(BEGUN) ?? "null");
+    if (begun?.state !== state) throw new ApiError(400, "bad_request", "This login was not begun in this browser. Begin again.");
+    localStorage.removeItem(BEGUN);
+    if (String(begun.hash).startsWith("#/")) location.replace(begun.hash);
+    const code = answered.get("code");
+    // The address may come from anybody: of an error, only a code of the specification's form is shown.
+    const error = /^[a-z_]{1,64}$/.exec(answered.get("error") ?? "")?.[0] ?? "no code";
+    if (!code) throw new ApiError(403, error, `The issuer did not let you in (${error}).`);
+    issuerLogin.value = { busy: true };
+    const iss = answered.get("iss");
+    const login = await loginStep("/api/login/oauth/code", { state, code, proof: begun.proof, ...(iss && { iss }) });
+    anonymous = false;
+    token = null;
+    sessionStorage.removeItem(KEPT);
+    localStorage.setItem(HALF, login.login!);
+    history.replaceState(null, "", `/${location.hash}`);
+    issuerLogin.value = {};
+    repeatWaiting();
+  } catch (error) {
+    issuerLogin.value = { error: error as Error };
+  }
 }
 
 /** Ends the login of this browser, and shows the page for the next one. */

@@ -1,6 +1,6 @@
-// Asks for the token when the server wants one. The page below stays as it is, with everything that was typed.
+// Asks for the token, or for a login by an issuer, when the server wants credentials. The page below stays as it is, with everything that was typed.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { doNotLogIn, logIn, loginWanted } from "./api.ts";
+import { beginLogin, doNotLogIn, issuerLogin, logIn, loginIssuers, loginWanted, type LoginIssuer } from "./api.ts";
 import { Button, Dialog, Field, Problem } from "./ui/basics.tsx";
 
 export function Login() {
@@ -10,22 +10,30 @@ export function Login() {
 
 function LoginForm({ expired }: { expired: boolean }) {
   const [token, setToken] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<Error>();
+  const [sending, setBusy] = useState(false);
+  const [failed, setError] = useState<Error>();
+  const [issuers, setIssuers] = useState<LoginIssuer[]>([]);
+  const busy = sending || issuerLogin.value.busy === true;
+  const error = failed ?? issuerLogin.value.error;
   const input = useRef<HTMLInputElement>(null);
   useEffect(() => input.current?.focus(), []);
+  useEffect(() => void loginIssuers().then(setIssuers), []);
+  const run = (login: Promise<void>) => {
+    setBusy(true);
+    setError(undefined);
+    issuerLogin.value = {};
+    login.catch((cause: Error) => {
+      setError(cause);
+      setBusy(false);
+    });
+  };
   return (
     <Dialog title={expired ? "Your login has expired" : "Log in"} onClose={doNotLogIn}>
       <form
         onSubmit={(event) => {
           event.preventDefault();
           if (!token || busy) return;
-          setBusy(true);
-          setError(undefined);
-          logIn(token).catch((cause: Error) => {
-            setError(cause);
-            setBusy(false);
-          });
+          run(logIn(token));
         }}
       >
         <p>
@@ -33,12 +41,19 @@ function LoginForm({ expired }: { expired: boolean }) {
             ? "The gateway no longer accepts the token of this tab. What you typed is kept; after logging in, the action goes on."
             : "Nobody is logged in here, or the token was not accepted."}
         </p>
-        <Field label="Token" hint="BEARER_TOKEN of the gateway, or a token that opens the management tools. It becomes a login of 12 hours; the token itself is not kept.">
+        <Field label="Token" hint="BEARER_TOKEN of the gateway, or a token that opens the management tools. It becomes a login of at most 12 hours; the token itself is not kept.">
           {(control) => (
             <input {...control} ref={input} type="password" autocomplete="off" value={token} onInput={(event) => setToken(event.currentTarget.value)} />
           )}
         </Field>
         {error && <Problem error={error} />}
+        {issuers.length > 0 && (
+          <div class="actions end">
+            {issuers.map(({ issuer, name }) => (
+              <Button key={issuer} busy={busy} onClick={() => run(beginLogin(issuer))}>{`Log in with ${name}`}</Button>
+            ))}
+          </div>
+        )}
         <div class="actions end">
           <Button onClick={doNotLogIn}>Not now</Button>
           <Button submit kind="primary" busy={busy} disabled={!token}>Log in</Button>

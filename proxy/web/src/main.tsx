@@ -1,7 +1,7 @@
 // The frame of the app: navigation, the page that the address names, the login form.
 import { render, type ComponentChildren, type ComponentType } from "preact";
 import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
-import { logOut } from "./api.ts";
+import { endLogin, logOut } from "./api.ts";
 import { Login } from "./login.tsx";
 import { Activity } from "./pages/activity.tsx";
 import { Keys } from "./pages/keys.tsx";
@@ -139,4 +139,5 @@ function ThemeSwitch() {
   );
 }
 
+endLogin();
 render(<App />, document.getElementById("app")!);

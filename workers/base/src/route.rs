@@ -55,6 +55,8 @@ pub enum RouteId {
     WebPage,
     /// A file that the page needs, which the edge itself has.
     WebAsset,
+    /// Logins at the web UI by an issuer of access tokens, which the edge itself answers.
+    WebLogin,
     /// Requests of the page, and of programs like it: everything below `/api/`.
     Api,
     /// A probe of the servers in front of the gateway, by a nonce that `tooldock doctor` got from it. The edge itself answers.
@@ -87,6 +89,7 @@ impl RouteId {
             Self::Metrics => "/metrics",
             Self::WebPage => "page",
             Self::WebAsset => "asset",
+            Self::WebLogin => "/api/login/oauth",
             Self::Api => "/api",
             Self::FrontProbe => "/mcp/_probe",
         }

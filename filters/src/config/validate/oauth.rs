@@ -68,6 +68,7 @@ impl OauthConfig {
                 return Err(("introspection", message.into()));
             }
         }
+        self.validate_web()?;
         self.validate_audience()?;
         self.validate_scopes()?;
         if self.algorithms.is_empty() {
@@ -99,6 +100,35 @@ impl OauthConfig {
         }
     }
 
+    fn validate_web(&self) -> Result<(), Wrong> {
+        let Some(client) = self.web_login() else {
+            return Ok(());
+        };
+        if client.client_id.is_empty() || client.client_id.len() > TEXT_MAX {
+            let message = "name the client that is registered at the issuer for the web UI";
+            return Err(("web.client_id", message.into()));
+        }
+        let secret = client.client_secret.as_ref();
+        if secret.is_some_and(|it| it.written().expose().is_empty()) {
+            let message = "is empty; leave it out for a public client";
+            return Err(("web.client_secret", message.into()));
+        }
+        if client.scopes.len() > LISTED_MAX {
+            let message = format!("at most {LISTED_MAX} scopes can be requested");
+            return Err(("web.scopes", message));
+        }
+        if let Some(name) = client.scopes.iter().find(|it| !is_scope(it)) {
+            let message = format!("{name:?} is no name of an OAuth scope");
+            return Err(("web.scopes", message));
+        }
+        let resource = self.login_resource();
+        if resource.is_some_and(|it| !it.contains("://") || it.contains('#')) {
+            let message = "is auto, off, or a URL without a fragment";
+            return Err(("web.resource", message.into()));
+        }
+        Ok(())
+    }
+
     fn validate_audience(&self) -> Result<(), Wrong> {
         let names = self.audience.names();
         let fits = |it: &String| (1..=TEXT_MAX).contains(&it.len());
@@ -119,15 +149,17 @@ impl OauthConfig {
             );
             return Err(("scopes", message));
         }
-        // RFC 6749, 3.3. A scope stands in quotes in challenges.
-        let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
-        let wrong =
-            |name: &&String| name.is_empty() || name.len() > TEXT_MAX || !name.bytes().all(fits);
-        match self.scopes.keys().find(wrong) {
+        match self.scopes.keys().find(|it| !is_scope(it)) {
             Some(name) => Err(("scopes", format!("{name:?} is no name of an OAuth scope"))),
             None => Ok(()),
         }
     }
+}
+
+/// Returns true for the name of a scope (RFC 6749, 3.3). A scope stands in quotes in challenges.
+fn is_scope(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+    (1..=TEXT_MAX).contains(&name.len()) && name.bytes().all(fits)
 }
 
 #[cfg(test)]
@@ -184,6 +216,20 @@ mod tests {
             (
                 "namespaces: { claim: '' }",
                 "admission.oauth[0].namespaces.claim",
+            ),
+            ("web: { client_id: ui }", "fine"),
+            ("web: { client_id: '' }", "admission.oauth[0].web.client_id"),
+            (
+                "web: { client_id: ui, client_secret: '' }",
+                "admission.oauth[0].web.client_secret",
+            ),
+            (
+                "web: { client_id: ui, scopes: ['a b'] }",
+                "admission.oauth[0].web.scopes",
+            ),
+            (
+                "web: { client_id: ui, resource: here }",
+                "admission.oauth[0].web.resource",
             ),
             (
                 "introspection: { url: 'http://idp/x', client_id: a, client_secret: b }",
