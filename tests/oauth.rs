@@ -13,6 +13,7 @@ mod issuer;
 mod passed_on;
 mod places;
 mod sdk;
+mod web_login;
 
 use issuer::{Issuer, Mood, seconds};
 

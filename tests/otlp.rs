@@ -11,11 +11,14 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::client_certificates::Authority;
+use crate::relay::Host;
 use crate::support::backend::{Backend, header};
 use crate::support::otlp::{Receiver, texts};
 use crate::support::ports::free_address;
 use crate::support::session::Session;
 use crate::support::{Gateway, TOKEN, eventually, tools};
+use crate::toolman::SERVERS;
+use crate::toolman_stdio::{Client, Project};
 
 const VERSION: &str = "2025-11-25";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -249,6 +252,147 @@ async fn workers_stdio_servers_and_remote_servers_get_the_span_of_the_gateway_as
             traceparent("01")
         };
         assert_eq!(meta, expected, "{namespace}");
+    }
+}
+
+/// The attributes of a span with these names and values.
+fn has(span: &Span, expected: &[(&str, &str)]) {
+    let attributes = texts(&span.attributes);
+    for (name, value) in expected {
+        let found = attributes.get(*name).map(String::as_str);
+        assert_eq!(found, Some(*value), "{name}: {attributes:?}");
+    }
+    for absent in ["http.route", "client.address"] {
+        assert!(!attributes.contains_key(absent), "{attributes:?}");
+    }
+}
+
+#[tokio::test]
+async fn frames_over_the_relay_have_the_spans_of_calls() {
+    let receiver = Receiver::http().await;
+    let config = otlp(receiver.address, json!({"signals": ["traces"]}));
+    let host = Host::with(config).await;
+    let key = host.key("droid", &["admin"]).await;
+    let text = key.text.expose().to_owned();
+    let mut connection = host.connect().await;
+    let meta =
+        json!({"progressToken": 5, "traceparent": traceparent("01"), "tracestate": "vendor=1"});
+    let params = json!({"api_key": text, "tool": "session_steps", "arguments": {}, "_meta": meta});
+    connection.ask(7, "oubliette_call_tool", params).await;
+    while connection.next().await["id"] != 7 {}
+    let (root, parts) = receiver.request("tools/call session_steps").await;
+    assert_eq!(hex(&root.trace_id), TRACE);
+    assert_eq!(hex(&root.parent_span_id), CLIENT_SPAN);
+    assert_eq!(root.trace_state, "vendor=1");
+    assert_eq!(root.kind, SpanKind::Server as i32);
+    let names: Vec<_> = parts.keys().map(String::as_str).collect();
+    assert_eq!(names, ["admission", "answer", "queue", "upstream"]);
+    has(
+        &root,
+        &[
+            ("mcp.method.name", "tools/call"),
+            ("gen_ai.tool.name", "session_steps"),
+            ("jsonrpc.request.id", "7"),
+            ("tooldock.namespace", "oubliette"),
+            ("tooldock.principal", "key:droid"),
+            ("network.transport", "unix"),
+        ],
+    );
+
+    let (listed, _) = receiver.request("tools/list").await;
+    has(
+        &listed,
+        &[
+            ("tooldock.namespace", "oubliette"),
+            ("tooldock.principal", "key:droid"),
+            ("network.transport", "unix"),
+        ],
+    );
+
+    // A client without a key does not decide about traces.
+    let made_up = "td_00000000_none";
+    let params = json!({"api_key": made_up, "tool": "session_steps", "_meta": meta});
+    connection.ask(8, "oubliette_call_tool", params).await;
+    assert!(connection.next().await["error"].is_object());
+    let refused = eventually("the span of the refused frame", || async {
+        let mut spans = receiver.spans().into_iter();
+        spans.find(|it| {
+            texts(&it.attributes)
+                .get("jsonrpc.request.id")
+                .is_some_and(|id| id == "8")
+        })
+    })
+    .await;
+    assert_ne!(hex(&refused.trace_id), TRACE);
+    assert_eq!(texts(&refused.attributes)["error.type"], "unauthorized");
+    for span in receiver.spans() {
+        let shown = format!("{span:?}");
+        assert!(
+            !shown.contains(&text) && !shown.contains(made_up),
+            "{shown}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn requests_of_toolman_on_standard_input_have_spans_and_none_is_lost_at_the_end() {
+    let receiver = Receiver::http().await;
+    let project = Project::of(SERVERS);
+    let keys = format!(
+        "endpoint: http://{}\nsignals: [traces, metrics, logs]\nservice_name: project\n",
+        receiver.address
+    );
+    fs::write(project.path().join("otlp.yaml"), keys).expect("written");
+    let mut client = Client::opened_with(&project, &["--otlp", "otlp.yaml"]).await;
+    let params = json!({"name": "vec_search", "arguments": {"query": "x"},
+        "_meta": {"traceparent": traceparent("01")}});
+    client.result("tools/call", params).await;
+    client.close();
+    assert!(client.ended().await);
+    // The process has ended, and has sent all of them.
+    let (root, parts) = receiver.request("tools/call vec_search").await;
+    assert_eq!(hex(&root.trace_id), TRACE);
+    assert_eq!(hex(&root.parent_span_id), CLIENT_SPAN);
+    let names: Vec<_> = parts.keys().map(String::as_str).collect();
+    assert_eq!(names, ["answer", "queue", "upstream"]);
+    has(
+        &root,
+        &[
+            ("mcp.protocol.version", VERSION),
+            ("tooldock.namespace", "toolman"),
+            ("tooldock.principal", "stdio"),
+            ("network.transport", "pipe"),
+        ],
+    );
+    let (opened, _) = receiver.request("initialize").await;
+    assert!(opened.parent_span_id.is_empty());
+    assert_eq!(
+        receiver.resource("service.name").as_deref(),
+        Some("project")
+    );
+    let metrics = receiver.metrics();
+    assert!(
+        metrics
+            .iter()
+            .any(|it| it.name == "mcp.server.operation.duration")
+    );
+    assert!(!receiver.logs().is_empty());
+}
+
+#[tokio::test]
+async fn toolman_refuses_an_export_that_it_cannot_set_up_and_says_why() {
+    let project = Project::of(SERVERS);
+    for (keys, part) in [
+        ("endpoint: collector", "observability.otlp.endpoint"),
+        ("endpoints: x", "endpoints"),
+        (
+            "endpoint: 'http://c'\nheaders: {a: '${NOT_THERE}'}",
+            "NOT_THERE",
+        ),
+    ] {
+        fs::write(project.path().join("otlp.yaml"), keys).expect("written");
+        let said = project.refusal(&["--otlp", "otlp.yaml"]);
+        assert!(said.contains("--otlp") && said.contains(part), "{said}");
     }
 }
 

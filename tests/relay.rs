@@ -98,7 +98,7 @@ impl Host {
     }
 
     /// With these keys in the configuration.
-    async fn with(keys: Value) -> Self {
+    pub async fn with(keys: Value) -> Self {
         let folder = TempDir::new().unwrap();
         let builder = builder(folder.path()).config(keys);
         let gateway = builder.start_with(place_example).await;

@@ -58,6 +58,15 @@ impl Project {
         command
     }
 
+    /// The last words of a process that does not start.
+    pub fn refusal(&self, arguments: &[&str]) -> String {
+        let mut command = self.toolman();
+        let ended = command.args(arguments).stdin(Stdio::null()).output();
+        let ended = ended.expect("the program starts");
+        assert!(!ended.status.success());
+        String::from_utf8(ended.stderr).expect("text")
+    }
+
     /// The requests to the servers so far.
     fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path().join("journal")).unwrap_or_default();
@@ -94,7 +103,7 @@ fn is_there(pid: i32) -> bool {
 }
 
 /// A client on the pipes of `tooldock toolman`. Dropping it ends the process.
-struct Client {
+pub struct Client {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -105,7 +114,11 @@ struct Client {
 
 impl Client {
     fn start(project: &Project) -> Self {
-        let mut command = tokio::process::Command::from(project.toolman());
+        Self::of(project.toolman(), project)
+    }
+
+    fn of(command: Command, project: &Project) -> Self {
+        let mut command = tokio::process::Command::from(command);
         let log = fs::File::create(project.path().join("log")).expect("a file");
         let mut process = command
             .stdin(Stdio::piped())
@@ -124,7 +137,17 @@ impl Client {
     }
 
     async fn opened(project: &Project) -> Self {
-        let mut client = Self::start(project);
+        Self::initialized(Self::start(project)).await
+    }
+
+    /// With further arguments of the command.
+    pub async fn opened_with(project: &Project, arguments: &[&str]) -> Self {
+        let mut command = project.toolman();
+        command.args(arguments);
+        Self::initialized(Self::of(command, project)).await
+    }
+
+    async fn initialized(mut client: Self) -> Self {
         let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": { "name": "c", "version": "1" } });
         let answer = client.ask("initialize", params).await;
@@ -163,13 +186,13 @@ impl Client {
         }
     }
 
-    async fn result(&mut self, method: &str, params: Value) -> Value {
+    pub async fn result(&mut self, method: &str, params: Value) -> Value {
         let answer = self.ask(method, params).await;
         assert!(answer["result"].is_object(), "{method}: {answer}");
         answer["result"].clone()
     }
 
-    async fn call(&mut self, tool: &str, arguments: Value) -> Value {
+    pub async fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let params = json!({ "name": tool, "arguments": arguments });
         self.result("tools/call", params).await
     }
@@ -189,8 +212,13 @@ impl Client {
             .collect()
     }
 
+    /// Closes standard input, which ends the process.
+    pub fn close(&mut self) {
+        drop(self.input.take());
+    }
+
     /// Waits for the end, and says whether all was fine.
-    async fn ended(&mut self) -> bool {
+    pub async fn ended(&mut self) -> bool {
         let ended = timeout(DEADLINE, self.process.wait()).await;
         ended.expect("it ends").expect("a status").success()
     }

@@ -2,23 +2,13 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::ports::free_address;
-use crate::support::programs::{node, python, root, run};
+use crate::support::programs::{chromium, node, python, root, run};
 use crate::support::{Gateway, TOKEN};
-
-/// A browser of this machine. `make test` lists the tests that are skipped without one.
-fn chromium() -> Option<PathBuf> {
-    let folders = env::var_os("PATH")?;
-    ["chromium", "chromium-browser", "google-chrome"]
-        .iter()
-        .flat_map(|name| env::split_paths(&folders).map(move |folder| folder.join(name)))
-        .find(|program| program.is_file())
-}
 
 #[tokio::test]
 async fn a_person_manages_the_gateway_in_a_browser() {

@@ -15,6 +15,7 @@ use tooldock_base::answers::AnswerBudget;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::poll_watch::{PollSubject, WatchedFuture};
 use tooldock_base::route::RouteId;
+use tooldock_base::trace::TraceSink;
 use tooldock_workers::external::ProcessHost;
 use tooldock_workers::registry::{Registry, Snapshot, startup};
 
@@ -456,15 +457,23 @@ impl Service {
     }
 
     /// Serves one client over a pair of pipes, one message per line, until the client closes them or `stop` resolves. When this
-    /// returns, the client's session has ended; the upstreams go on.
+    /// returns, the client's session has ended; the upstreams go on. `traces`: the
+    /// receiver of finished requests for the export.
     pub async fn serve_lines(
         &self,
-        caller: Caller,
+        (caller, traces): (Caller, Option<Arc<dyn TraceSink>>),
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
         stop: impl Future<Output = ()>,
     ) -> ConversationEnd {
-        stdio::serve(Arc::clone(&self.core), caller, input, output, stop).await
+        stdio::serve(
+            Arc::clone(&self.core),
+            (caller, traces),
+            input,
+            output,
+            stop,
+        )
+        .await
     }
 
     /// Serves one client of the relay until it closes the connection. Once `stop` resolves, no further frame is read, and running

@@ -1,9 +1,12 @@
 //! Traces of requests: the facts of a message for its span, and the trace that goes to upstreams.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use http::{HeaderMap, HeaderValue};
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::json;
-use tooldock_base::trace::{PassedTrace, RequestTrace};
+use tooldock_base::trace::{Origin, PassedTrace, RequestTrace, TraceSink};
 
 use crate::caller::Caller;
 use crate::jsonrpc::{Key, Members, spans};
@@ -26,6 +29,56 @@ const OWN_METHODS: [&str; 5] = [
     "tools/call",
 ];
 
+/// Route of requests over the pipes of this process.
+pub(crate) const PIPES: &str = "stdio";
+/// Route of frames over the relay's socket.
+pub(crate) const RELAY: &str = "relay";
+
+/// `traceparent` and `tracestate` in the metadata of a message.
+#[derive(Debug, Default)]
+pub(crate) struct SentTrace {
+    parent: Option<Box<str>>,
+    state: Option<Box<str>>,
+}
+
+impl SentTrace {
+    /// Reads the metadata of a message.
+    pub(crate) fn of(members: &Members<'_>) -> Self {
+        let meta = members.raw(Key::Meta);
+        let text = |name| {
+            let value = json::raw(spans::find(meta?, name)?)?;
+            serde_json::from_str(value.get()).ok()
+        };
+        Self {
+            parent: text(PARENT),
+            state: text(STATE),
+        }
+    }
+
+    /// The trace as [`RequestTrace::message`] takes it.
+    pub(crate) fn shown(&self) -> Option<(&str, Option<&str>)> {
+        Some((self.parent.as_deref()?, self.state.as_deref()))
+    }
+}
+
+/// Begins the trace of a request that arrived without HTTP at that time. `is_refused`: the client is not admitted, so that its
+/// own trace does not count.
+pub(crate) fn begin(
+    sink: &Arc<dyn TraceSink>,
+    route: &'static str,
+    started: Instant,
+    is_refused: bool,
+) -> Arc<RequestTrace> {
+    let origin = Origin {
+        started,
+        parent: None,
+        state: None,
+        route,
+        is_refused,
+    };
+    RequestTrace::begin(sink, origin)
+}
+
 /// Notes the message that a request carries. Costs a comparison if nothing is traced.
 #[inline]
 pub(crate) fn note_message(caller: &Caller, id: Option<&str>, method: &str, members: &Members<'_>) {
@@ -36,14 +89,7 @@ pub(crate) fn note_message(caller: &Caller, id: Option<&str>, method: &str, memb
 
 #[cold]
 fn note(trace: &RequestTrace, id: Option<&str>, method: &str, members: &Members<'_>) {
-    let meta = members.raw(Key::Meta);
-    let text = |name| {
-        let value = json::raw(spans::find(meta?, name)?)?;
-        serde_json::from_str::<String>(value.get()).ok()
-    };
-    let (parent, state) = (text(PARENT), text(STATE));
-    let sent = parent.as_deref().map(|it| (it, state.as_deref()));
-    trace.message(label(method), id, sent);
+    trace.message(label(method), id, SentTrace::of(members).shown());
 }
 
 /// Notes that a message was refused with this code.

@@ -375,6 +375,9 @@ pub(crate) struct ToolmanArgs {
     /// The file that lists the servers and the tools that are active at the start. Its relative paths start at its own folder
     #[arg(long, value_name = "FILE", default_value = "tools.toml")]
     pub(crate) config: PathBuf,
+    /// Export traces, metrics and logs by OTLP. FILE has the keys of `observability.otlp`, as YAML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) otlp: Option<PathBuf>,
 }
 
 /// `tooldock secrets`. Values are never arguments: they are typed without echo, or come from standard input.

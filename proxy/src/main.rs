@@ -170,7 +170,7 @@ fn serve(arguments: ServeArgs) -> ExitCode {
 }
 
 fn run(effective: Effective, upgrade: bool) -> anyhow::Result<()> {
-    let logs = telemetry::log_queue(&effective);
+    let logs = telemetry::log_queue(effective.config.observability.otlp.settings());
     logging::start(effective.config.observability.log, logs.as_ref())?;
     serve::run(effective, upgrade, logs)
 }
@@ -247,7 +247,7 @@ fn load(options: &LoadOptions) -> Result<Effective, ConfigError> {
         &effective.data_dir,
     )?;
     certificates::check(&effective)?;
-    telemetry::check(&effective)?;
+    telemetry::check(effective.config.observability.otlp.settings())?;
     Ok(effective)
 }
 

@@ -184,12 +184,14 @@ pub(crate) fn run(
     )?;
     let (access_log, access_log_guard) = access_log.unzip();
 
-    let telemetry = telemetry::start(&effective, &parts.exported, logs, parts.gather())?;
+    let otlp = effective.config.observability.otlp.settings();
+    let telemetry = telemetry::start(otlp, &parts.exported, logs, parts.gather())?;
     let (traces, telemetry) = match telemetry {
         Some(telemetry) => (telemetry.sink, Some(telemetry.guard)),
         None => (None, None),
     };
 
+    let relay_traces = traces.clone();
     let limits = rules::connection_limits(&effective);
     let connection_limits = Arc::new(ArcSwap::from_pointee(limits));
     // A successor accepts connections once its predecessor has stopped accepting.
@@ -219,7 +221,8 @@ pub(crate) fn run(
     let relay = relay_socket
         .map(|socket| {
             let (keys, opened) = (Arc::clone(&keys), opened.clone());
-            relay::start(socket, &effective, &parts, keys, &control, opened)
+            let control = (&control, relay_traces.clone());
+            relay::start(socket, &effective, &parts, keys, control, opened)
         })
         .transpose()?;
     let hub = Hub {

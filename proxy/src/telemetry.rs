@@ -9,9 +9,7 @@ use tooldock_base::trace::{Origin, RequestTrace, TraceSink};
 use tooldock_filters::RouteId;
 use tooldock_otlp::{Gather, LogQueue, Otlp, OtlpGuard, Protocol, Settings, Tls, TlsFault};
 
-use crate::config::{
-    ConfigError, Effective, OtlpProtocol, OtlpSettings, OtlpSignal, OtlpTls, otlp_key as at,
-};
+use crate::config::{ConfigError, OtlpProtocol, OtlpSettings, OtlpSignal, OtlpTls, otlp_key as at};
 
 /// Routes whose requests get a span even if admission refuses them, by their labels in metrics.
 const TRACED: [&str; 4] = ["/mcp", "/messages", "/tools/{name}", "/tools/call"];
@@ -25,9 +23,8 @@ pub(crate) struct Telemetry {
 }
 
 /// The queue of log events; `None` if the log is not exported.
-pub(crate) fn log_queue(effective: &Effective) -> Option<Arc<LogQueue>> {
-    let settings = effective.config.observability.otlp.settings()?;
-    settings.has(OtlpSignal::Logs).then(LogQueue::new)
+pub(crate) fn log_queue(config: Option<&OtlpSettings>) -> Option<Arc<LogQueue>> {
+    config?.has(OtlpSignal::Logs).then(LogQueue::new)
 }
 
 /// Checks certificates, and the variables that headers name.
@@ -35,8 +32,8 @@ pub(crate) fn log_queue(effective: &Effective) -> Option<Arc<LogQueue>> {
 /// # Errors
 ///
 /// The key whose value cannot be used.
-pub(crate) fn check(effective: &Effective) -> Result<(), ConfigError> {
-    match effective.config.observability.otlp.settings() {
+pub(crate) fn check(config: Option<&OtlpSettings>) -> Result<(), ConfigError> {
+    match config {
         None => Ok(()),
         Some(config) => {
             let settings = settings(config)?;
@@ -52,12 +49,12 @@ pub(crate) fn check(effective: &Effective) -> Result<(), ConfigError> {
 ///
 /// When the export cannot be set up.
 pub(crate) fn start(
-    effective: &Effective,
+    config: Option<&OtlpSettings>,
     exported: &prometheus::Registry,
     logs: Option<Arc<LogQueue>>,
     gather: Gather,
 ) -> anyhow::Result<Option<Telemetry>> {
-    let Some(config) = effective.config.observability.otlp.settings() else {
+    let Some(config) = config else {
         return Ok(None);
     };
     let otlp = Otlp::new(settings(config)?, exported, logs).context("observability.otlp")?;

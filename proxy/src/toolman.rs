@@ -22,6 +22,7 @@ use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::runtimes::Runtimes;
 use tooldock_credentials::secrets::Secrets;
+use tooldock_otlp::LogQueue;
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::caller::{Caller, Visibility};
@@ -39,10 +40,10 @@ use tooldock_workers::registry::{Registry, Snapshot};
 use tooldock_workers::reload::{Surroundings, aggregate_namespace};
 
 use crate::cli::ToolmanArgs;
-use crate::config::{LogConfig, LogLevel};
+use crate::config::{LogConfig, LogLevel, OtlpSettings};
 use crate::remote::{RemoteClient, RemoteMetrics, SystemNames};
 use crate::signals::Signals;
-use crate::{logging, refuse};
+use crate::{logging, refuse, telemetry};
 
 /// The name of the only namespace.
 const NAMESPACE: &str = "toolman";
@@ -78,11 +79,28 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
             return refuse(reason);
         }
     };
+    let otlp = arguments.otlp.as_deref().map(|file| {
+        let settings = OtlpSettings::read(file)?;
+        let checked = telemetry::check(Some(&settings));
+        checked.map_err(|error| format!("{}: {error}", file.display()))?;
+        Ok(settings)
+    });
+    let otlp: Result<_, String> = otlp.transpose();
+    let otlp = match otlp {
+        Ok(otlp) => otlp,
+        Err(reason) => {
+            let reason = format!("--otlp {reason}");
+            refusal::answer_one_request(&reason);
+            return refuse(reason);
+        }
+    };
     let log = LogConfig {
         level,
         ..LogConfig::default()
     };
-    match logging::start(log, None).and_then(|()| serve(spec)) {
+    let logs = telemetry::log_queue(otlp.as_ref());
+    let started = logging::start(log, logs.as_ref());
+    match started.and_then(|()| serve(spec, otlp.as_ref(), logs)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tooldock: {error:#}");
@@ -91,7 +109,11 @@ pub(crate) fn run(arguments: &ToolmanArgs) -> ExitCode {
     }
 }
 
-fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
+fn serve(
+    mut spec: AggregateSpec,
+    otlp: Option<&OtlpSettings>,
+    logs: Option<Arc<LogQueue>>,
+) -> anyhow::Result<()> {
     // Defaults for options that the file does not set: the process belongs to one client, which is notified of each
     // change.
     let options = &mut spec.options;
@@ -103,7 +125,18 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let (input, output) = (own(std::io::stdin())?, own(std::io::stdout())?);
     let name: NamespaceName = NAMESPACE.parse().expect("a name");
-    let service = service(&name, spec, runtime.handle())?;
+    let exported = prometheus::Registry::new();
+    let service = service(&name, spec, &exported, runtime.handle())?;
+    let gather = {
+        let (exported, service) = (exported.clone(), service.clone());
+        Box::new(move || {
+            service.show_conditions();
+            exported.gather()
+        })
+    };
+    // Dropped at the end, which sends the rest of the queues.
+    let telemetry = telemetry::start(otlp, &exported, logs, gather)?;
+    let traces = telemetry.as_ref().and_then(|it| it.sink.clone());
     let caller = caller(name);
     let told = |mut stop: tokio::sync::watch::Receiver<bool>| async move {
         let _ = stop.wait_for(|stop| *stop).await;
@@ -112,7 +145,9 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
         let streams = service.clone();
         tokio::spawn(async move { streams.run_streams().await });
         let stop = told(signals.stop_requested());
-        let ended = service.serve_lines(caller, input, output, stop).await;
+        let ended = service
+            .serve_lines((caller, traces), input, output, stop)
+            .await;
         tracing::info!("stopping: {}", why(ended));
         let servers = service.end_servers(SERVERS_END);
         if ended == ConversationEnd::Stopped {
@@ -128,6 +163,7 @@ fn serve(mut spec: AggregateSpec) -> anyhow::Result<()> {
     });
     // A read of standard input cannot be cancelled, and the runtime would wait for it.
     runtime.shutdown_background();
+    drop(telemetry);
     Ok(())
 }
 
@@ -179,8 +215,12 @@ fn caller(namespace: NamespaceName) -> Caller {
 }
 
 /// Makes a service whose only namespace is the aggregate.
-fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyhow::Result<Service> {
-    let exported = prometheus::Registry::new();
+fn service(
+    name: &NamespaceName,
+    spec: AggregateSpec,
+    exported: &prometheus::Registry,
+    control: &Handle,
+) -> anyhow::Result<Service> {
     let registry = Arc::new(Registry::default());
     let runtimes = Arc::new(Runtimes::new());
     runtimes.provide(vec![control.clone()]);
@@ -188,12 +228,12 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         guard: std::env::current_exe().context("finding this program's own file")?,
         control: control.clone(),
         runtimes,
-        metrics: Arc::new(WorkerMetrics::new(&exported)?),
+        metrics: Arc::new(WorkerMetrics::new(exported)?),
         output: Default::default(),
     };
     let remote = RemoteClient::new(
         Arc::new(SystemNames),
-        Arc::new(RemoteMetrics::new(&exported)?),
+        Arc::new(RemoteMetrics::new(exported)?),
         control.clone(),
         Arc::clone(registry.personal()),
         None,
@@ -227,7 +267,7 @@ fn service(name: &NamespaceName, spec: AggregateSpec, control: &Handle) -> anyho
         http_client: Some(remote),
         pages: None,
         answers: AnswerBudget::unbounded(),
-        metrics: Arc::new(UpstreamMetrics::new(&exported)?),
+        metrics: Arc::new(UpstreamMetrics::new(exported)?),
         health,
     };
     let _within = control.enter();

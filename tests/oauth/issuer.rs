@@ -39,7 +39,9 @@ pub struct State {
     pub opaque: HashMap<String, Value>,
     /// Requests by path.
     pub requests: HashMap<String, usize>,
-    /// The last request for an introspection: its head and its form.
+    /// The answer of the token endpoint.
+    pub exchanged: Option<Value>,
+    /// The last request for an introspection or for a token: its head and its form.
     pub asked: String,
 }
 
@@ -163,6 +165,7 @@ async fn answer(mut stream: TcpStream, state: &Mutex<State>, url: &str) -> std::
         let body = match path.as_str() {
             "/.well-known/oauth-authorization-server" => Some(json!({
                 "issuer": url, "jwks_uri": format!("{url}/jwks"),
+                "authorization_endpoint": format!("{url}/authorize"), "token_endpoint": format!("{url}/token"),
             })),
             "/jwks" => {
                 let keys = state.keys.iter().map(|(id, pair)| {
@@ -170,6 +173,10 @@ async fn answer(mut stream: TcpStream, state: &Mutex<State>, url: &str) -> std::
                     json!({ "kty": "OKP", "crv": "Ed25519", "kid": id, "use": "sig", "x": x })
                 });
                 Some(json!({ "keys": keys.collect::<Vec<_>>() }))
+            }
+            "/token" => {
+                state.asked = request.clone();
+                state.exchanged.clone()
             }
             "/introspect" => {
                 let token = request.split("token=").nth(1).unwrap_or_default();

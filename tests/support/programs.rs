@@ -1,5 +1,6 @@
 //! Programs that tests run: Python and Node with the packages of `make test-environments`.
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -100,4 +101,13 @@ pub fn run(command: &mut Command) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8(output.stdout).expect("text")
+}
+
+/// A browser of this machine. `make test` lists the tests that are skipped without one.
+pub fn chromium() -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    ["chromium", "chromium-browser", "google-chrome"]
+        .iter()
+        .flat_map(|name| env::split_paths(&folders).map(move |folder| folder.join(name)))
+        .find(|program| program.is_file())
 }

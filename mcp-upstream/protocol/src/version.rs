@@ -263,6 +263,8 @@ impl CacheScope {
 pub mod method {
     /// The method of the calls that are counted and audited as tool calls.
     pub const TOOLS_CALL: &str = "tools/call";
+    /// The method that lists the tools of a namespace.
+    pub const TOOLS_LIST: &str = "tools/list";
     /// The method that reads the current contents of a resource.
     pub const RESOURCES_READ: &str = "resources/read";
 }
@@ -279,7 +281,7 @@ pub enum Method {
 /// The methods that a server may get.
 const METHODS: [&str; 16] = [
     method::TOOLS_CALL,
-    "tools/list",
+    method::TOOLS_LIST,
     "resources/list",
     "resources/templates/list",
     method::RESOURCES_READ,

@@ -16,7 +16,7 @@ use crate::call_error::{CallCause, rest_status};
 use crate::caller::{CallNote, CallSummary, Caller};
 use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
-use crate::trace::error_of;
+use crate::trace::{PIPES, error_of};
 
 /// The status of a request whose client left before its answer, as nginx counts it.
 const STATUS_CLIENT_GONE: u16 = 499;
@@ -198,15 +198,18 @@ fn end_trace(
         _ => None,
     };
     let transport = match line.transport {
+        Transport::Mcp if trace.route() == PIPES => "pipe",
         Transport::Mcp | Transport::Rest => "tcp",
         Transport::Relay => "unix",
     };
-    let client: Arc<str> = line.client.to_string().into();
     let mut attributes: Vec<Attribute> = vec![
         ("network.transport", transport.into()),
-        ("client.address", client.into()),
         ("tooldock.request_id", Arc::clone(&line.request_id).into()),
     ];
+    if transport == "tcp" {
+        let client: Arc<str> = line.client.to_string().into();
+        attributes.push(("client.address", client.into()));
+    }
     if line.method == TOOLS_CALL {
         attributes.push(("gen_ai.operation.name", "execute_tool".into()));
     }

@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use tooldock_base::failures::{FailureLimits, FailureOutcome, FailureTable};
 use tooldock_base::names::NamespaceName;
+use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::{ApiKey, KeyState, KeyStore, KeyTables};
 
 use crate::profile::Profile;
@@ -68,6 +69,8 @@ pub struct Relay {
     failures: Option<FailureTable>,
     started: Instant,
     request_ids: Arc<dyn Fn() -> Arc<str> + Send + Sync>,
+    /// Receiver of finished requests for the export; `None` without one.
+    traces: Option<Arc<dyn TraceSink>>,
 }
 
 /// Limits of frames' sizes, in bytes.
@@ -101,7 +104,15 @@ impl Relay {
             failures: None,
             started: Instant::now(),
             request_ids,
+            traces: None,
         }
+    }
+
+    /// Exports the traces of frames.
+    #[must_use]
+    pub fn traced(mut self, traces: Option<Arc<dyn TraceSink>>) -> Self {
+        self.traces = traces;
+        self
     }
 
     /// Delays the answers to wrong keys if a user sends many.

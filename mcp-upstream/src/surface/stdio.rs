@@ -30,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
+use tooldock_base::trace::TraceSink;
 
 use crate::caller::Caller;
 use crate::jsonrpc::RequestError;
@@ -73,7 +74,7 @@ pub enum ConversationEnd {
 /// Serves one client until its end, or until `stop` resolves. When this returns, the session, if there was one, has ended.
 pub(crate) async fn serve(
     core: Arc<Core>,
-    caller: Caller,
+    (caller, traces): (Caller, Option<Arc<dyn TraceSink>>),
     input: impl AsyncRead + Send + Unpin + 'static,
     output: impl AsyncWrite + Send + Unpin + 'static,
     stop: impl Future<Output = ()>,
@@ -82,7 +83,7 @@ pub(crate) async fn serve(
     let writer = tokio::spawn(outbox::write(lines, output, None));
     let reading = read(input);
     let mut connection = PipeConnection {
-        conversation: Arc::new(Conversation::new(core, caller, outbox)),
+        conversation: Arc::new(Conversation::new(core, caller, traces, outbox)),
         requests: Requests::within(ROOM),
         general: None,
     };

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tooldock_base::bounds::within;
 use tooldock_base::off_or;
 use tooldock_base::template::{NoValue, Sources, Template};
+use tooldock_base::yaml;
 use tooldock_workers::remote::pem_path;
 
 use super::ConfigError;
@@ -152,6 +153,19 @@ impl OtlpConfig {
 }
 
 impl OtlpSettings {
+    /// Reads a file with the keys of the section, for a command without the gateway's configuration.
+    ///
+    /// # Errors
+    ///
+    /// The file, the key and the fault, as a line of text.
+    pub(crate) fn read(file: &Path) -> Result<Self, String> {
+        let wrong = |what: &dyn std::fmt::Display| format!("{}: {what}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        let settings: Self = yaml::from_str(&text).map_err(|error| wrong(&error))?;
+        settings.check().map_err(|error| wrong(&error))?;
+        Ok(settings)
+    }
+
     /// Returns true if the signal is exported.
     pub(crate) fn has(&self, signal: OtlpSignal) -> bool {
         self.signals.contains(&signal)

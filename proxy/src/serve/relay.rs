@@ -6,6 +6,7 @@ use anyhow::Context;
 use bytesize::ByteSize;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tooldock_base::trace::TraceSink;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_upstream::{FrameLimits, Relay};
 
@@ -41,7 +42,7 @@ pub(super) fn start(
     effective: &Effective,
     parts: &Parts,
     keys: Arc<KeyStore>,
-    control: &Runtime,
+    (control, traces): (&Runtime, Option<Arc<dyn TraceSink>>),
     gate: watch::Receiver<bool>,
 ) -> anyhow::Result<RelayServer> {
     let config = &effective.config;
@@ -58,7 +59,8 @@ pub(super) fn start(
         frames,
         Arc::new(move || request_ids.mint()),
     )
-    .slowing_failures(config.admission.failures.limits());
+    .slowing_failures(config.admission.failures.limits())
+    .traced(traces);
     let _within = control.enter();
     RelayServer::start(
         socket,

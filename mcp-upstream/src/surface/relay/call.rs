@@ -1,7 +1,7 @@
 //! Handles a frame's request on behalf of the owner of its key.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use tooldock_base::error::{CallError, CallErrorCode};
@@ -9,6 +9,7 @@ use tooldock_base::key_maker::KeyMaker;
 use tooldock_base::network::UNIX;
 use tooldock_base::poll_watch::{self, PollSubject};
 use tooldock_base::secret::Secret;
+use tooldock_base::trace::RequestTrace;
 use tooldock_credentials::keys::{ApiKey, KeyRefusal};
 use tooldock_workers::registry::{Namespace, UpstreamKind};
 
@@ -26,8 +27,9 @@ use crate::interaction;
 use crate::jsonrpc::{self, Message, RequestError};
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::mcp::{self, Core};
-use crate::protocol::method::TOOLS_CALL;
+use crate::protocol::method::{TOOLS_CALL, TOOLS_LIST};
 use crate::surface::outbox::Outbox;
+use crate::trace::{self, SentTrace};
 use crate::upstream::system::KeyTools;
 use crate::upstream::{Client, IncomingRequest, PreparedRequest, RequestMeta};
 
@@ -48,8 +50,46 @@ struct AdmittedFrame {
     namespace: Arc<Namespace>,
 }
 
-/// The whole answer to a frame that needs no call.
-struct ReadyAnswer(Vec<u8>);
+/// A frame's part that stands before its call.
+#[derive(Clone, Copy)]
+pub(super) struct FrameHead<'a> {
+    /// The id as raw JSON.
+    id: &'a str,
+    key: &'a Secret,
+    trace: &'a SentTrace,
+    /// The time at which the frame was read.
+    read: Instant,
+}
+
+impl<'a> FrameHead<'a> {
+    /// The head of a frame that has just been read.
+    pub(super) fn new(id: &'a str, key: &'a Secret, trace: &'a SentTrace) -> Self {
+        let read = Instant::now();
+        Self {
+            id,
+            key,
+            trace,
+            read,
+        }
+    }
+}
+
+/// The whole answer to a frame that is refused.
+struct RefusedFrame {
+    answer: Vec<u8>,
+    /// The code of the refusal, for the trace.
+    code: &'static str,
+}
+
+impl RefusedFrame {
+    /// The refusal of a frame whose call cannot be made.
+    fn not_dispatched(id: &str, failed: &CallError) -> Self {
+        Self {
+            answer: reply::not_dispatched(id, failed),
+            code: failed.code.as_str(),
+        }
+    }
+}
 
 /// The namespace and route to which the CPU time of a frame's request is accounted.
 fn watched(admitted: &AdmittedFrame) -> PollSubject {
@@ -97,16 +137,18 @@ impl Conversation {
     }
 
     /// Answers a request for the list of tools.
-    pub(super) async fn tools(&self, id: &str, key: &Secret, memory: Option<&FrameMemory>) {
-        let answer = match self.admit(id, key, memory).await {
+    pub(super) async fn tools(&self, frame: FrameHead<'_>, memory: Option<&FrameMemory>) {
+        let id = frame.id;
+        let (answer, trace) = match self.admit(frame, TOOLS_LIST, memory).await {
             Ok(admitted) => {
                 let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
                 let list = || Box::pin(self.list(id, &admitted));
-                polls.over(subject, list).await
+                let answer = polls.over(subject, list).await;
+                (answer, admitted.caller.trace)
             }
-            Err(ReadyAnswer(answer)) => answer,
+            Err(refused) => (self.refused(frame, TOOLS_LIST, refused), None),
         };
-        self.outbox.send(answer.into()).await;
+        self.send(answer, trace).await;
     }
 
     async fn list(&self, id: &str, admitted: &AdmittedFrame) -> Vec<u8> {
@@ -117,7 +159,14 @@ impl Conversation {
             namespace,
         } = admitted;
         if let UpstreamKind::Failed(failed) = &namespace.upstream {
-            return reply::not_dispatched(id, failed);
+            return not_listed(id, caller, failed);
+        }
+        if let Some(trace) = &caller.trace {
+            let of_namespace: Arc<str> = namespace.name.as_str().into();
+            trace.attribute("tooldock.namespace", of_namespace);
+            trace.attribute("tooldock.principal", Arc::clone(key.principal()));
+            trace.attribute("tooldock.request_id", Arc::clone(&caller.request_id));
+            trace.attribute("network.transport", "unix");
         }
         let upstream = self.core.upstreams.of(namespace);
         match upstream.listed(namespace, caller).get().await {
@@ -129,27 +178,59 @@ impl Conversation {
                 let listed = listed.filter(|tool| !tokens::is_token_tool(tool.name()));
                 reply::tools(id, listed.chain(own))
             }
-            Err(failed) => reply::not_dispatched(id, &failed),
+            Err(failed) => not_listed(id, caller, &failed),
         }
     }
 
     /// Runs a call to its end, and sends its progress to the client. Dropping the future cancels the call.
     pub(super) async fn call(
         &self,
-        id: &str,
-        key: &Secret,
+        frame: FrameHead<'_>,
         memory: Option<&FrameMemory>,
         call: ToolCall,
     ) {
-        let answer = match self.admit(id, key, memory).await {
+        let id = frame.id;
+        let (answer, trace) = match self.admit(frame, TOOLS_CALL, memory).await {
             Ok(admitted) => {
+                let trace = admitted.caller.trace.clone();
                 let (polls, subject) = (&self.core.metrics.polls, watched(&admitted));
                 let run = || Box::pin(self.run(id, admitted, call));
-                polls.over(subject, run).await
+                (polls.over(subject, run).await, trace)
             }
-            Err(ReadyAnswer(answer)) => answer,
+            Err(refused) => (self.refused(frame, TOOLS_CALL, refused), None),
         };
+        self.send(answer, trace).await;
+    }
+
+    /// Sends an answer, which is the last part of its trace.
+    async fn send(&self, answer: Vec<u8>, trace: Option<Arc<RequestTrace>>) {
+        let _answer = trace.as_ref().map(|it| it.part("answer"));
         self.outbox.send(answer.into()).await;
+    }
+
+    /// Begins the trace of an admitted frame, if traces are exported.
+    fn trace(&self, frame: FrameHead<'_>, method: &'static str) -> Option<Arc<RequestTrace>> {
+        let sink = self.relay.traces.as_ref()?;
+        let trace = trace::begin(sink, trace::RELAY, frame.read, false);
+        trace.message(method, Some(frame.id), frame.trace.shown());
+        trace.admitted(None);
+        Some(trace)
+    }
+
+    /// Exports the trace of a refused frame, and returns its answer.
+    fn refused(
+        &self,
+        frame: FrameHead<'_>,
+        method: &'static str,
+        refused: RefusedFrame,
+    ) -> Vec<u8> {
+        if let Some(sink) = &self.relay.traces {
+            let trace = trace::begin(sink, trace::RELAY, frame.read, true);
+            trace.message(method, Some(frame.id), None);
+            trace.admitted(Some(refused.code.into()));
+            trace.failed(refused.code);
+        }
+        refused.answer
     }
 
     async fn run(&self, id: &str, admitted: AdmittedFrame, call: ToolCall) -> Vec<u8> {
@@ -172,7 +253,7 @@ impl Conversation {
         let prepared = match prepared {
             Ok(PreparedRequest::Call(prepared)) => prepared,
             Ok(PreparedRequest::Response(response)) => return reply::response(id, &response),
-            Err(failure) => return not_prepared(id, failure),
+            Err(failure) => return not_prepared(id, caller.trace.as_deref(), failure),
         };
         let talks = prepared.facts().talks != Talks::No;
         let (sender, events) = talks.then(interaction::events).unzip();
@@ -242,10 +323,11 @@ impl Conversation {
     /// frame's memory.
     async fn admit(
         &self,
-        id: &str,
-        key: &Secret,
+        frame: FrameHead<'_>,
+        method: &'static str,
         memory: Option<&FrameMemory>,
-    ) -> Result<AdmittedFrame, ReadyAnswer> {
+    ) -> Result<AdmittedFrame, RefusedFrame> {
+        let FrameHead { id, key, .. } = frame;
         let name = &self.relay.namespace;
         let keys = &self.relay.keys;
         let verified = keys.verify(key.expose().as_bytes(), UNIX, SystemTime::now());
@@ -254,7 +336,7 @@ impl Conversation {
             Err(refusal) => return Err(self.wrong_key(id, refusal)),
         };
         let namespaces = Arc::clone(key.namespaces());
-        let caller = Caller {
+        let mut caller = Caller {
             namespace: Some(name.clone()),
             principal: Some(Arc::clone(key.principal())),
             client: UNIX,
@@ -279,13 +361,13 @@ impl Conversation {
         }
         if let Some(failed) = self.core.registry.starting(name).await {
             self.note_refused(&failed.message);
-            return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
+            return Err(RefusedFrame::not_dispatched(id, &failed));
         }
         let Some(namespace) = self.core.registry.admitted(name) else {
             let reason = format!("The relay's namespace {name} is not there");
             self.note_refused(&reason);
             let failed = CallError::new(CallErrorCode::WorkerUnavailable, reason);
-            return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
+            return Err(RefusedFrame::not_dispatched(id, &failed));
         };
         if !caller.may_use(&namespace) {
             return Err(self.invalid_key(
@@ -297,8 +379,9 @@ impl Conversation {
         // A frame counts as a request for rate limits, like an HTTP request.
         if let Err(exhausted) = self.core.engine.limiter.check_request(&caller, name) {
             let failed = rate_limited(&exhausted);
-            return Err(ReadyAnswer(reply::not_dispatched(id, &failed)));
+            return Err(RefusedFrame::not_dispatched(id, &failed));
         }
+        caller.trace = self.trace(frame, method);
         Ok(AdmittedFrame {
             key,
             caller,
@@ -307,7 +390,7 @@ impl Conversation {
     }
 
     /// The answer to an invalid key. If the key never was valid and its user sends many such keys, the answer is delayed.
-    fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> ReadyAnswer {
+    fn wrong_key(&self, id: &str, refusal: KeyRefusal) -> RefusedFrame {
         let delay = match refusal {
             KeyRefusal::Malformed | KeyRefusal::Unknown | KeyRefusal::WrongSecret => {
                 self.relay.key_failed(self.peer().uid)
@@ -322,7 +405,7 @@ impl Conversation {
             CallErrorCode::RateLimited,
             format!("Too many wrong API keys: this one is wrong, too. Try again in {seconds} s"),
         );
-        ReadyAnswer(reply::not_dispatched(id, &failed.retry_after(left)))
+        RefusedFrame::not_dispatched(id, &failed.retry_after(left))
     }
 
     /// Accounts the connection and the frame's memory to a valid key. Returns the refusal if the key has no share left.
@@ -331,7 +414,7 @@ impl Conversation {
         id: &str,
         key: &Arc<ApiKey>,
         memory: Option<&FrameMemory>,
-    ) -> Result<(), ReadyAnswer> {
+    ) -> Result<(), RefusedFrame> {
         let reason = if !self.guest.shows(key) {
             "Too many connections use this API key: close others, or make a key of its own for this client"
         } else if !memory.is_none_or(|memory| memory.belongs_to(key)) {
@@ -341,12 +424,15 @@ impl Conversation {
         };
         self.note_refused(reason);
         let failed = CallError::new(CallErrorCode::Overloaded, reason);
-        Err(ReadyAnswer(reply::not_dispatched(id, &failed)))
+        Err(RefusedFrame::not_dispatched(id, &failed))
     }
 
-    fn invalid_key(&self, id: &str, cause: &str) -> ReadyAnswer {
+    fn invalid_key(&self, id: &str, cause: &str) -> RefusedFrame {
         self.note_refused(cause);
-        ReadyAnswer(reply::invalid_key(id))
+        RefusedFrame {
+            answer: reply::invalid_key(id),
+            code: "unauthorized",
+        }
     }
 
     fn note_refused(&self, reason: &str) {
@@ -358,8 +444,19 @@ impl Conversation {
     }
 }
 
+/// The answer to a request for tools that cannot be listed.
+fn not_listed(id: &str, caller: &Caller, failed: &CallError) -> Vec<u8> {
+    if let Some(trace) = &caller.trace {
+        trace.failed(failed.code.as_str());
+    }
+    reply::not_dispatched(id, failed)
+}
+
 /// The answer to a call that its upstream could not prepare.
-fn not_prepared(id: &str, failure: RequestError) -> Vec<u8> {
+fn not_prepared(id: &str, trace: Option<&RequestTrace>, failure: RequestError) -> Vec<u8> {
+    if let Some(trace) = trace {
+        trace.failed(failure.code());
+    }
     let failed = match failure {
         RequestError::Upstream(failed) => failed,
         failure => CallError::new(CallErrorCode::UpstreamError, failure.message()),

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tooldock_base::error::{CallError, CallErrorCode};
 
-use super::call::Conversation;
+use super::call::{Conversation, FrameHead};
 use super::frame::{self, Frame, FrameError};
 use super::memory::FrameMemory;
 use super::room::Guest;
@@ -201,20 +201,27 @@ impl RelayConnection {
         }
         let conversation = Arc::clone(&self.conversation);
         match Frame::of(&line) {
-            Frame::Tools { id, key } => {
+            Frame::Tools { id, key, trace } => {
                 let asked = id.clone();
                 let running = self.conversation.running();
                 let work = async move {
-                    conversation.tools(&asked, &key, memory.as_ref()).await;
+                    let head = FrameHead::new(&asked, &key, &trace);
+                    conversation.tools(head, memory.as_ref()).await;
                     drop((memory, running));
                 };
                 self.begin(id, line.len(), work).await;
             }
-            Frame::Call { id, key, call } => {
+            Frame::Call {
+                id,
+                key,
+                trace,
+                call,
+            } => {
                 let asked = id.clone();
                 let running = self.conversation.running();
                 let work = async move {
-                    conversation.call(&asked, &key, memory.as_ref(), call).await;
+                    let head = FrameHead::new(&asked, &key, &trace);
+                    conversation.call(head, memory.as_ref(), call).await;
                     drop((memory, running));
                 };
                 self.begin(id, line.len(), work).await;

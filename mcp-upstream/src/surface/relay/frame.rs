@@ -11,6 +11,7 @@ use super::reply;
 use crate::jsonrpc::{self, Body, ID_MAX, Key, Members, Message, RequestError};
 use crate::protocol::code;
 use crate::stdio::wire::IdScan;
+use crate::trace::SentTrace;
 
 /// Prefix of the first line of older clients.
 const GREETING: &[u8] = b"OUBLIETTE-DOWNSTREAM";
@@ -21,11 +22,16 @@ const PROJECT_MAX: usize = 128;
 #[derive(Debug)]
 pub(super) enum Frame {
     /// A request for the tools that the key opens.
-    Tools { id: Box<str>, key: Secret },
+    Tools {
+        id: Box<str>,
+        key: Secret,
+        trace: SentTrace,
+    },
     /// A call of a tool.
     Call {
         id: Box<str>,
         key: Secret,
+        trace: SentTrace,
         call: ToolCall,
     },
     /// The cancellation of a call.
@@ -130,6 +136,7 @@ impl Frame {
         Ok(Self::Tools {
             id: id.into(),
             key: params.key()?,
+            trace: SentTrace::of(members),
         })
     }
 
@@ -143,6 +150,7 @@ impl Frame {
         Ok(Self::Call {
             id: id.into(),
             key,
+            trace: SentTrace::of(members),
             call: ToolCall {
                 tool: tool.into(),
                 arguments: arguments.map_or(Bytes::from_static(b"{}"), |it| {
@@ -234,12 +242,12 @@ mod tests {
     #[test]
     fn a_request_for_the_tools_and_a_call_are_read() {
         let line = r#"{"jsonrpc":"2.0","id":1,"method":"oubliette_tools","params":{"api_key":"oub_x","more":[1]},"x":0}"#;
-        let Frame::Tools { id, key } = Frame::of(line.as_bytes()) else {
+        let Frame::Tools { id, key, .. } = Frame::of(line.as_bytes()) else {
             panic!("no request for the tools");
         };
         assert_eq!((&*id, key.expose()), ("1", "oub_x"));
         let line = r#"{"jsonrpc":"2.0","id":"a","method":"oubliette_call_tool","params":{"api_key":"oub_x","tool":"t","arguments":{"n":1.50},"surplus":1,"_meta":{"progressToken":7}}}"#;
-        let Frame::Call { id, key, call } = Frame::of(line.as_bytes()) else {
+        let Frame::Call { id, key, call, .. } = Frame::of(line.as_bytes()) else {
             panic!("no call");
         };
         assert_eq!((&*id, key.expose(), &*call.tool), ("\"a\"", "oub_x", "t"));

@@ -1,12 +1,14 @@
 //! Handles the client's messages as POSTs, and writes the replies as lines.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::poll_watch::PollSubject;
+use tooldock_base::trace::TraceSink;
 
 use crate::caller::Caller;
 use crate::jsonrpc::{self, Message, RequestError};
@@ -15,11 +17,14 @@ use crate::mcp::{self, Core};
 use crate::reply::{Guards, Reply};
 use crate::stream::frame;
 use crate::surface::outbox::Outbox;
+use crate::trace;
 
 /// A client that is connected over pipes.
 pub(super) struct Conversation {
     core: Arc<Core>,
     caller: Caller,
+    /// Receiver of finished requests for the export; `None` without one.
+    traces: Option<Arc<dyn TraceSink>>,
     pub(super) outbox: Outbox,
     /// The id of the session, once `initialize` has opened one. The lock is never held across an await.
     session: Mutex<Option<Arc<str>>>,
@@ -32,10 +37,16 @@ struct ReplyEvents {
 }
 
 impl Conversation {
-    pub(super) fn new(core: Arc<Core>, caller: Caller, outbox: Outbox) -> Self {
+    pub(super) fn new(
+        core: Arc<Core>,
+        caller: Caller,
+        traces: Option<Arc<dyn TraceSink>>,
+        outbox: Outbox,
+    ) -> Self {
         Self {
             core,
             caller,
+            traces,
             outbox,
             session: Mutex::default(),
         }
@@ -59,7 +70,8 @@ impl Conversation {
             let refused = RequestError::Shape(reason.into()).body(Some(id));
             return self.say(refused.into()).await;
         }
-        match mcp::post(&self.core, &self.caller(), &head(None), &line).await {
+        let caller = self.traced();
+        match mcp::post(&self.core, &caller, &head(None), &line).await {
             Reply::Opening {
                 head,
                 body,
@@ -84,7 +96,7 @@ impl Conversation {
 
     /// Answers a request. `id`: its id as raw JSON; `None` for a message without an id, or with several.
     pub(super) async fn answer(&self, id: Option<&str>, line: Bytes, session: Option<&str>) {
-        let (caller, head) = (self.caller(), head(session));
+        let (caller, head) = (self.traced(), head(session));
         let subject = PollSubject {
             route: "stdio",
             namespace: caller.namespace.clone(),
@@ -92,6 +104,7 @@ impl Conversation {
         let post = || Box::pin(mcp::post(&self.core, &caller, &head, &line));
         let reply = self.core.metrics.polls.over(subject, post).await;
         drop(line);
+        let _answer = caller.trace.as_ref().map(|it| it.part("answer"));
         self.pass_on(id, reply, session).await;
     }
 
@@ -148,6 +161,15 @@ impl Conversation {
     pub(super) async fn end_session(&self) {
         if let Some(session) = self.session() {
             mcp::delete(&self.core, &self.caller(), &head(Some(&session))).await;
+        }
+    }
+
+    /// The caller of a request, which is traced if traces are exported.
+    fn traced(&self) -> Caller {
+        let traces = self.traces.as_ref();
+        Caller {
+            trace: traces.map(|sink| trace::begin(sink, trace::PIPES, Instant::now(), false)),
+            ..self.caller()
         }
     }
 

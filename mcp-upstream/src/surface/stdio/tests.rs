@@ -59,7 +59,9 @@ impl Client {
         let caller = of(name);
         let serving = tokio::spawn(async move {
             let stopped = async move { stopped.notified().await };
-            service.serve_lines(caller, reading, writing, stopped).await
+            service
+                .serve_lines((caller, None), reading, writing, stopped)
+                .await
         });
         Self {
             harness,

@@ -20,7 +20,7 @@ pub struct Origin<'a> {
     pub parent: Option<&'a str>,
     /// The client's `tracestate`, if it sent one.
     pub state: Option<&'a str>,
-    /// Route of the request, which names a request that carries no single message.
+    /// Route of the request, which names a request that carries no single message. A route of HTTP begins with `/`.
     pub route: &'static str,
     /// True if the request counts as sampled only by the configured share, whatever the client says: its client is not admitted.
     pub is_refused: bool,
@@ -129,6 +129,11 @@ impl RequestTrace {
         {
             state.follow(&*self.sink, Some(context), Some(parent), others, false);
         }
+    }
+
+    /// The route of the request.
+    pub fn route(&self) -> &'static str {
+        self.state().route
     }
 
     /// Adds an attribute of the request.
@@ -307,7 +312,9 @@ impl TraceState {
         let mut attributes = self.common();
         let (name, own, parent) = (self.name(), self.own, self.parent);
         attributes.retain(|(name, _)| *name != "error.type");
-        attributes.push(("http.route", self.route.into()));
+        if self.route.starts_with('/') {
+            attributes.push(("http.route", self.route.into()));
+        }
         attributes.extend(self.attributes);
         let mut spans = Vec::with_capacity(self.parts.len() + 1);
         for part in self.parts {
