@@ -87,6 +87,8 @@ const PASSING_SPARED: usize = 64 * 1024;
 /// A stream of events. Shared by its writer and its reader.
 pub struct Stream {
     number: u32,
+    /// The epoch of its session in which the stream was opened. No event of an earlier epoch belongs to it.
+    epoch: u32,
     pulse: Arc<Pulse>,
     place: PulseSlot,
     /// The session of the stream; `None` for a stream without one.
@@ -216,19 +218,20 @@ impl Stream {
 
     /// A passing stream with this role, without a session.
     pub(crate) fn passing(pulse: &Arc<Pulse>, role: Role) -> Arc<Self> {
-        Arc::new(Self::new(pulse, role, 0, None, None, 0))
+        Arc::new(Self::new(pulse, role, (0, 0), None, None, 0))
     }
 
     fn new(
         pulse: &Arc<Pulse>,
         role: Role,
-        number: u32,
+        (number, epoch): (u32, u32),
         session: Option<Weak<dyn StreamReaders>>,
         share: Option<Arc<Share>>,
         sequence: u64,
     ) -> Self {
         Self {
             number,
+            epoch,
             pulse: Arc::clone(pulse),
             place: PulseSlot::none(),
             session,

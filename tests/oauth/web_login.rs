@@ -43,6 +43,12 @@ fn entry(issuer: &str, client: &Value) -> Value {
     })
 }
 
+fn browser_client() -> Client {
+    // A second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::new()
+}
+
 /// Registers a client for the web UI at that address, and returns the gateway's configuration of it.
 async fn registered(provider: &Provider, web: SocketAddr, form: &str) -> Value {
     let client = json!({
@@ -51,7 +57,7 @@ async fn registered(provider: &Provider, web: SocketAddr, form: &str) -> Value {
         "grant_types": ["authorization_code"], "response_types": ["code"],
     });
     let endpoint = format!("{}/reg", provider.issuer);
-    let sent = Client::new().post(endpoint).json(&client).send().await;
+    let sent = browser_client().post(endpoint).json(&client).send().await;
     let client: Value = sent.unwrap().json().await.unwrap();
     let id = client["client_id"].as_str().expect("registered");
     match client["client_secret"].as_str() {
@@ -73,7 +79,7 @@ impl Browser {
     fn at(web: SocketAddr) -> Self {
         Self {
             web,
-            client: Client::new(),
+            client: browser_client(),
             cookie: String::new(),
             proof: String::new(),
         }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::config::EventLogConfig;
 use super::frame::{self, EventId};
 use super::ledger::{Ledger, in_memory};
+use super::owned::begin_of;
 use super::staged::StagingGuard;
 use super::store::{AppendOutcome, EventKind, EventStore, StoreError, StoredEvent, StreamRef};
 use super::{Pulse, Stream, StreamLookup, StreamMetrics, StreamOwner, Subscription};
@@ -81,10 +82,12 @@ impl EventLog {
     ) -> Result<Arc<Stream>, StoreError> {
         let readers = session.readers();
         let share = self.ledger.share(session.principal());
+        let epoch = session.epoch();
         session
             .streams()
             .open(kind, |number| {
-                Stream::of_session(&self.pulse, kind, number, readers, share, prime)
+                let place = (number, epoch);
+                Stream::of_session(&self.pulse, kind, place, readers, share, prime)
             })
             .ok_or_else(|| StoreError("a session has used up its stream numbers".into()))
     }
@@ -358,10 +361,19 @@ impl EventLog {
             },
             found => found,
         };
+        let own = begin_of(session.epoch());
+        let newest = own.saturating_add(self.ledger.newest_sequence());
         let (stream, forgotten) = match found {
+            // A stream of another process with the same number. This process has nothing of it.
+            StreamLookup::Kept(stream) if !stream.may_have(id.sequence) => {
+                if !stream.is_general() {
+                    return Err(ResumeError::Unknown);
+                }
+                (self.stream(session, StreamKind::General, false)?, true)
+            }
             StreamLookup::Kept(stream) => (stream, false),
             StreamLookup::Never => return Err(ResumeError::Unknown),
-            StreamLookup::Forgotten(_) if id.sequence > self.ledger.newest_sequence() => {
+            StreamLookup::Forgotten(_) if id.sequence > newest => {
                 return Err(ResumeError::Unknown);
             }
             StreamLookup::Forgotten(kind) | StreamLookup::Earlier(kind) => {

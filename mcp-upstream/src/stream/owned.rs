@@ -16,6 +16,28 @@ const KEPT_MAX: usize = 32;
 /// takes the owner up leaves as many numbers free: a client that resumes a stream by its number must not get another stream.
 pub(crate) const UNRECORDED_MAX: u32 = 1 << 12;
 
+/// Sequences that a stream leaves free behind its newest stored event when it is taken over. The process that held the stream,
+/// cut off from the store, may have sent events with these sequences: a client that resumes after such an event has read every
+/// stored event, and none of the new process.
+pub(super) const UNSTORED_MAX: u64 = 1 << 35;
+
+/// Size of the range of sequences of each epoch. The sequences of epoch N begin N ranges behind 0, on streams that a process has
+/// taken over and on those that it opens, so that two processes never give an event of a session the same id: not even where
+/// both hold the session, cut off from each other, and count the same streams. A process counts the events of all its sessions:
+/// it would have to send 2^36 of them, 10,000 a second for 80 days, to reach the next range. In a store that counts in doubles,
+/// sequences stay exact for 2^17 take-overs.
+const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
+
+/// The sequence behind which the events of an epoch are numbered.
+pub(super) fn begin_of(epoch: u32) -> u64 {
+    u64::from(epoch) * EPOCH_SEQUENCES
+}
+
+/// The epoch in which an event with that sequence was numbered.
+pub(super) fn epoch_of(sequence: u64) -> u32 {
+    u32::try_from(sequence / EPOCH_SEQUENCES).unwrap_or(u32::MAX)
+}
+
 /// Owner of streams: a session, from the point of view of the event log.
 pub trait StreamOwner: Send + Sync {
     /// The id of the owner.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::StreamReaders;
 use super::frame::{self, EventId};
 use super::ledger::Share;
+use super::owned::{begin_of, epoch_of};
 use super::store::{EventKind, Replay};
 use super::window::{TrimOutcome, Window};
 use super::{
@@ -26,31 +27,32 @@ pub(super) struct RemainingEvents {
 }
 
 impl Stream {
-    /// A stream of a session. With `prime` its first reader gets an event without data, with this sequence.
+    /// A stream of a session, opened in this epoch of it. With `prime` its first reader gets an event without data, from which it
+    /// can resume.
     pub(super) fn of_session(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
-        number: u32,
+        (number, epoch): (u32, u32),
         session: Weak<dyn StreamReaders>,
         share: Arc<Share>,
         prime: bool,
     ) -> Arc<Self> {
         let kept = kind != StreamKind::Sse;
-        let sequence = if prime {
-            share.ledger().next_sequence()
-        } else {
-            0
+        let begin = begin_of(epoch);
+        let sequence = match prime {
+            true => share.ledger().next_after(begin),
+            false => begin,
         };
         let share = kept.then_some(share);
         let stream = Self::new(
             pulse,
             Role::from(kind),
-            number,
+            (number, epoch),
             Some(session),
             share,
             sequence,
         );
-        if kept {
+        if kept && prime {
             stream.lock().priming = NonZeroU64::new(sequence);
         }
         Arc::new(stream)
@@ -67,7 +69,12 @@ impl Stream {
     ) -> Arc<Self> {
         let role = Role::from(kind);
         let before = replay.dropped;
-        let stream = Self::new(pulse, role, number, Some(session), Some(share), 0);
+        let mut events = replay.events.iter();
+        let opening = events.find(|event| matches!(event.kind, EventKind::Opened { .. }));
+        // A stream whose opening is gone may be of any epoch.
+        let epoch = opening.map_or(0, |event| epoch_of(event.sequence));
+        let place = (number, epoch);
+        let stream = Self::new(pulse, role, place, Some(session), Some(share), 0);
         let stream = Arc::new(stream);
         let mut state = stream.lock();
         state.window = Window::after_gap(before);
@@ -99,11 +106,18 @@ impl Stream {
         self.share.is_some()
     }
 
+    /// Returns true if an event with that sequence may be one of this stream: it is not, if an earlier epoch numbered it, on
+    /// another stream of the same number.
+    pub(super) fn may_have(&self, sequence: u64) -> bool {
+        sequence >= begin_of(self.epoch)
+    }
+
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Sequence of the newest event that the stream ever had, or of the event to resume from; 0 if there was none.
+    /// Sequence of the newest event that the stream ever had, or of the event to resume from; that behind which its epoch numbers
+    /// events if there was none.
     pub(super) fn newest(&self) -> u64 {
         self.lock().window.newest()
     }

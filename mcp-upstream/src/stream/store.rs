@@ -22,7 +22,8 @@ pub struct StreamRef<'a> {
 /// A stored event of a stream.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredEvent {
-    /// Sequence of the event; increases within a stream. 0 for an opening without an event to resume from.
+    /// Sequence of the event; increases within a stream. That of an opening is behind the beginning of its
+    /// epoch's range, also without an event to resume from.
     pub sequence: u64,
     /// The kind of the event, with its content.
     pub kind: EventKind,

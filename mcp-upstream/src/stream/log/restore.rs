@@ -9,23 +9,13 @@ use tooldock_base::error::{CallError, CallErrorCode};
 
 use super::{EventLog, StreamKind};
 use crate::jsonrpc::RequestError;
+use crate::stream::owned::{UNSTORED_MAX, begin_of};
 use crate::stream::store::{EventKind, Replay, StoreError, StreamRef};
 use crate::stream::{Stream, StreamOwner};
 
 /// The error for a client that comes back for the response to a call that ended with its process.
 const LOST: &str = "the gateway process that ran the call has ended, or was cut off from the session store; the call may \
      have had effects and was not repeated";
-
-/// Sequences left free behind the newest stored event of a stream that is taken over. The process that held the stream, cut off
-/// from the store, may have sent events with these sequences: a client that resumes after such an event has read every stored
-/// event, and none of the new process.
-const UNSTORED_MAX: u64 = 1 << 35;
-
-/// Size of the range of sequences of each process that takes a stream over: epoch N begins N ranges behind, so that its sequences
-/// are free even if the processes before it have stored none. A process counts the events of all its sessions: it would have to
-/// send 2^36 of them, 10,000 a second for 80 days, to reach the next range. In a store that counts in doubles, sequences stay
-/// exact for 2^17 take-overs.
-const EPOCH_SEQUENCES: u64 = 2 * UNSTORED_MAX;
 
 impl EventLog {
     /// Takes over a session's newest general stream, for further server notifications, and deletes stored streams that are too
@@ -69,8 +59,8 @@ impl EventLog {
             return Ok(None);
         };
         let stored = newest.max(replay.dropped);
-        let epochs = u64::from(session.epoch()) * EPOCH_SEQUENCES;
-        let unstored = stored.saturating_add(UNSTORED_MAX).max(epochs);
+        let own = begin_of(session.epoch());
+        let unstored = stored.saturating_add(UNSTORED_MAX).max(own);
         let share = self.ledger.share(session.principal());
         let readers = session.readers();
         let stream = Stream::restored(&self.pulse, kind, number, readers, share, &replay);

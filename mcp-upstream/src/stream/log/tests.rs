@@ -264,6 +264,61 @@ async fn a_client_resumes_after_an_event_of_a_process_between_two_others_that_st
     }
 }
 
+/// Two homes of a session that cannot see each other open a stream of the same number each.
+#[tokio::test]
+async fn events_of_a_home_that_is_cut_off_are_never_those_of_the_new_home() {
+    let shadow = Arc::new(Shadow::default());
+    let metrics = StreamMetrics::unregistered();
+    let process = || log_over(limits(256, 1 << 20), &metrics).with_store(Arc::clone(&shadow) as _);
+    let (cut_off, before) = (process(), session());
+    let first = open(&cut_off, &before, StreamKind::General).await;
+    put(&cut_off, &before, &first, "stored").await;
+    let (heir, session) = (process(), taken_up(&before));
+    heir.restore(&session).await.expect("works");
+
+    // Without the store, which holds what the new home writes.
+    let alone = log_over(limits(256, 1 << 20), &metrics);
+    let there = open(&alone, &before, StreamKind::General).await;
+    let here = open(&heir, &session, StreamKind::General).await;
+    assert_eq!(there.number(), here.number());
+    for message in ["1", "2", "3"] {
+        put(&alone, &before, &there, &format!("there {message}")).await;
+        put(&heir, &session, &here, &format!("here {message}")).await;
+    }
+    let (there, here) = (ready(&mut there.read()).0, ready(&mut here.read()).0);
+    assert_eq!((there.len(), here.len()), (3, 3));
+    let other = |id: &str| here.iter().all(|event| event.id != id);
+    assert!(
+        there.iter().all(|event| other(&event.id)),
+        "{there:?} {here:?}"
+    );
+
+    // An event of the one is unknown to the other: nothing is skipped, and nothing comes twice.
+    for event in &here {
+        let resumed = alone.resume(&before, &event.id).await;
+        assert!(matches!(resumed, Err(ResumeError::Unknown)), "{}", event.id);
+    }
+    for event in &there {
+        let mut resumed = heir.resume(&session, &event.id).await.expect("goes on");
+        assert!(
+            ready(&mut resumed).0.is_empty(),
+            "messages of another stream"
+        );
+        assert!(heir.append_general(&session, b"next").await);
+        assert_eq!(data(&ready(&mut resumed).0), ["next"]);
+    }
+    // Nor is it at a third home, which reads the stream of the second from the store.
+    let (third, session) = (process(), taken_up(&session));
+    third.restore(&session).await.expect("works");
+    let mut resumed = third.resume(&session, &there[0].id).await.expect("goes on");
+    assert!(
+        ready(&mut resumed).0.is_empty(),
+        "messages of another stream"
+    );
+    let mut resumed = third.resume(&session, &here[0].id).await.expect("resumes");
+    assert_eq!(data(&ready(&mut resumed).0), ["here 2", "here 3"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_taken_over_ages_beside_those_that_began_here() {
     let shadow = Arc::new(Shadow::default());

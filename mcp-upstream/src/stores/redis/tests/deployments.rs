@@ -28,6 +28,7 @@ async fn sessions_live_on_when_the_sentinels_choose_another_primary() {
     primary.kill();
     let told = store.ping().await.expect_err("it is away").to_string();
     assert!(told.contains("main of the Sentinels 127.0.0.1:"), "{told}");
+    sentinel.promote(replica);
     answers(&store).await;
     let record = store.load(session.as_str()).await.expect("works");
     assert!(record.is_some(), "it was on the replica");
