@@ -70,6 +70,7 @@ mod repositories;
 mod rest;
 mod restarts;
 mod rust_client;
+mod sandbox;
 mod sdk;
 mod secrets;
 mod secrets_in_failures;

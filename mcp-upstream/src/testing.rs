@@ -354,6 +354,7 @@ impl Wanted {
 fn process_host() -> Arc<ProcessHost> {
     let metrics = WorkerMetrics::new(&prometheus::Registry::new());
     Arc::new(ProcessHost {
+        sandbox: Default::default(),
         guard: "/nonexistent".into(),
         control: Handle::current(),
         runtimes: Arc::new(Runtimes::new()),

@@ -38,6 +38,7 @@ mod replicas;
 mod request_id;
 mod respond;
 mod rules;
+mod sandbox;
 mod scratch;
 mod secrets_cli;
 mod serve;

@@ -16,6 +16,7 @@ use tooldock_base::precedence::DATA_FILE;
 use tooldock_credentials::keys::KeyStore;
 use tooldock_credentials::secrets::{SecretSource as _, SecretStore};
 use tooldock_filters::Admission;
+use tooldock_process::sandbox::SandboxHost;
 use tooldock_upstream::Service;
 use tooldock_upstream::management::Management;
 use tooldock_upstream::metrics::breakdown::Breakdown;
@@ -31,6 +32,7 @@ use crate::metrics::StateMetrics;
 use crate::replicas::{ClientTls, ReplicaLink};
 use crate::rules;
 use crate::rules::Rules;
+use crate::sandbox;
 use crate::tls::{PreparedTls, TlsListener, mutual};
 
 /// Problem of a configuration that cannot be used.
@@ -49,6 +51,8 @@ pub(crate) struct Reconfigure {
     /// The connections to other replicas, on which this replica shows the same certificate.
     pub(crate) replicas: Option<Arc<ReplicaLink>>,
     pub(crate) reloader: Arc<Reloader>,
+    /// The facts for sandboxes of processes that are started from now on.
+    pub(crate) sandbox: Arc<SandboxHost>,
     pub(crate) secrets: Arc<SecretStore>,
     /// API keys, whose scopes follow the configuration.
     pub(crate) keys: Arc<KeyStore>,
@@ -297,6 +301,10 @@ impl Reconfigure {
         self.answers.set_total(rules::answers_total(&next));
         self.keys.set_scopes(next.scopes());
         self.keys.set_makers(next.config.admission.key_makers());
+        let known = self.sandbox.facts();
+        let sockets = known.sockets.clone().unwrap_or_default();
+        self.sandbox
+            .set(sandbox::facts(&next, known.support, sockets));
         self.reloader.set_namespaces(next.config.namespaces.clone());
         self.reloader.set_servers(next.config.upstreams.clone());
         self.reloader.set_aggregates(next.config.toolman.clone());

@@ -30,6 +30,7 @@ use tooldock_process::child::output::RecentOutput;
 use tooldock_process::child::{self, left_behind};
 use tooldock_process::metrics::WorkerMetrics;
 use tooldock_process::repositories::{Builder, BuilderHost};
+use tooldock_process::sandbox::SandboxHost;
 use tooldock_process::worker::WorkerHost;
 use tooldock_upstream::audit::Audit;
 use tooldock_upstream::health::Health;
@@ -65,6 +66,7 @@ use crate::replicas::{ClientTls, ForwardMetrics, ReplicaLink, peers, reach};
 use crate::request_id::RequestIds;
 use crate::rules;
 use crate::rules::Rules;
+use crate::sandbox;
 use crate::service_manager::ServiceManager;
 use crate::session_key;
 use crate::session_store::{self, OpenStore, ReplicaSocket};
@@ -254,6 +256,7 @@ pub(crate) fn run(
             replica_certificate,
             replicas: parts.replicas,
             reloader: parts.reloader,
+            sandbox: parts.sandbox,
             secrets: parts.secrets,
             keys,
             service: parts.service,
@@ -302,6 +305,7 @@ fn note_addresses(effective: &Effective) {
 /// The objects of the gateway that do not depend on Pingora.
 struct Parts {
     registry: Arc<Registry>,
+    sandbox: Arc<SandboxHost>,
     tools_dir: Arc<Path>,
     runtimes: Arc<Runtimes>,
     reloader: Arc<Reloader>,
@@ -393,16 +397,24 @@ impl Parts {
         let registry = Arc::new(Registry::default());
         let runtimes = Arc::new(Runtimes::new());
         let worker_metrics = Arc::new(WorkerMetrics::new(&exported)?);
+        let guard = std::env::current_exe().context("finding this program's own file")?;
+        let support = tooldock_process::child::kernel_support(&guard);
+        sandbox::warn_of_missing(effective, support);
+        let facts = sandbox::facts(effective, support, data.short_socket_dir());
+        let sandbox = Arc::new(SandboxHost::new(facts));
+        registry.set_sandbox(Arc::clone(&sandbox));
         let servers = Arc::new(ProcessHost {
-            guard: std::env::current_exe().context("finding this program's own file")?,
+            sandbox: Arc::clone(&sandbox),
+            guard: guard.clone(),
             control: control.handle().clone(),
             runtimes: Arc::clone(&runtimes),
             metrics: Arc::clone(&worker_metrics),
             output: RecentOutput::default(),
         });
         let host = Arc::new(WorkerHost {
+            sandbox: Arc::clone(&sandbox),
             output: RecentOutput::default(),
-            guard: std::env::current_exe().context("finding this program's own file")?,
+            guard,
             config: config.workers.clone(),
             runtimes: Arc::clone(&runtimes),
             metrics: worker_metrics,
@@ -564,6 +576,7 @@ impl Parts {
         }
         Ok(Self {
             registry,
+            sandbox,
             tools_dir,
             runtimes,
             reloader,

@@ -225,6 +225,7 @@ fn service(
     let runtimes = Arc::new(Runtimes::new());
     runtimes.provide(vec![control.clone()]);
     let host = ProcessHost {
+        sandbox: Default::default(),
         guard: std::env::current_exe().context("finding this program's own file")?,
         control: control.clone(),
         runtimes,

@@ -164,6 +164,7 @@ const PROXY: &[&str] = &[
     // The running process, and the commands.
     "check",
     "config_view",
+    "sandbox",
     "dev",
     "upgrade",
     "watcher",
@@ -249,6 +250,7 @@ const PROCESS: &[&str] = &[
     "metrics",
     "child",
     "requirements",
+    "sandbox",
     "environment",
     "worker",
     "repositories",

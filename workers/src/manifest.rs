@@ -234,6 +234,9 @@ pub(crate) fn effective_limits(
         }
         limits.within = Some(Box::new(alone.lists())).filter(|it| **it != limits.lists());
         limits.mask_errors |= alone.mask_errors;
+        if file.is_none() && !alone.sandbox.covers(&limits.sandbox) {
+            limits.sandbox = alone.sandbox.clone();
+        }
         if alone.global_secrets == GlobalSecrets::Declared {
             limits.global_secrets = GlobalSecrets::Declared;
         }
@@ -328,6 +331,9 @@ fn clamped(
             message: format!("{key}: {what}"),
         });
     });
+    if let Some(sandbox) = &mut own.sandbox {
+        sandbox.by_namespace = true;
+    }
     if own.mask_errors == Some(false) && config.defaults.mask_errors {
         issues.push(Issue {
             code: CLAMPED,

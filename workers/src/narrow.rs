@@ -8,6 +8,7 @@
 //! | `aliases` | those of the operator's file |
 //! | `mask_errors` | on if the operator's file sets it |
 //! | `global_secrets` | `declared` if the operator's file sets it |
+//! | `sandbox` | the operator's, unless the merged one is at least as strict |
 //! | `env_allowed` | the variables that both name |
 //! | a server of the operator's file | as in the operator's file; `enabled: false` counts, and limits if they are lower |
 //! | `toolman.NAME` | the operator's file if both name one |
@@ -88,7 +89,14 @@ pub fn narrow(
                     servers.refused.insert(name.clone(), said);
                 }
             }
-            None => server.source = Source::DataFile,
+            None => {
+                server.source = Source::DataFile;
+                server.limits = server.limits_with_sandbox();
+                server.sandbox = None;
+                if let Some(sandbox) = &mut server.limits.sandbox {
+                    sandbox.by_namespace = true;
+                }
+            }
         }
         let limits = own.map_or(&nothing, |own| &own.limits);
         narrowing.patch(&format!("{key}.limits"), &mut server.limits, limits, None);
@@ -154,7 +162,12 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
         max_result,
         sync_concurrency,
         processes,
+        sandbox,
     } = merged;
+    if !operator.sandbox.covers(sandbox) {
+        vain.push("namespaces.ceilings.sandbox: stays as the operator's file has it".to_owned());
+        sandbox.clone_from(&operator.sandbox);
+    }
     lower("timeout", timeout, operator.timeout, vain);
     let most = operator.max_concurrency;
     lower("max_concurrency", max_concurrency, most, vain);
@@ -231,6 +244,20 @@ impl Narrowing<'_> {
         if merged.global_secrets == Some(GlobalSecrets::All) && global == GlobalSecrets::Declared {
             self.say(&key("global_secrets"), "stays declared");
             merged.global_secrets = operator.global_secrets;
+        }
+
+        let sandbox = operator
+            .sandbox
+            .as_ref()
+            .or_else(|| other.and_then(|other| other.sandbox.as_ref()))
+            .unwrap_or(&self.defaults.sandbox);
+        if merged
+            .sandbox
+            .as_ref()
+            .is_some_and(|it| !sandbox.covers(it))
+        {
+            self.say(&key("sandbox"), "stays as the operator's file has it");
+            merged.sandbox.clone_from(&operator.sandbox);
         }
 
         let of = |list: fn(&LimitsPatch) -> &Option<Vec<String>>, default| {

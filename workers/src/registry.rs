@@ -26,6 +26,7 @@ use tooldock_base::resource::{Resource, ResourceTemplate};
 use tooldock_base::tool::Tool;
 use tooldock_base::worker_state::WorkerState;
 use tooldock_credentials::secrets::PersonalSecrets;
+use tooldock_process::sandbox::{SandboxHost, SandboxState};
 use tooldock_process::worker::{SourceFile, Worker};
 
 use crate::external::ExternalServer;
@@ -312,6 +313,8 @@ pub struct Registry {
     global: OnceLock<Arc<Namespace>>,
     /// Personal values of principals. They stand in no snapshot, since a new value changes no namespace.
     personal: Arc<PersonalSecrets>,
+    /// The sandboxes of processes, as operators are shown them.
+    sandbox: OnceLock<Arc<SandboxHost>>,
     /// Namespaces that are in no snapshot yet.
     startup: Startup,
     /// Counts the reloads of all namespaces, including those that changed nothing.
@@ -322,6 +325,25 @@ impl Registry {
     /// The namespaces that are starting.
     pub fn startup(&self) -> &Startup {
         &self.startup
+    }
+
+    /// Sets what makes the sandboxes of processes. Counts once.
+    pub fn set_sandbox(&self, sandbox: Arc<SandboxHost>) {
+        let _ = self.sandbox.set(sandbox);
+    }
+
+    /// The sandbox of a namespace's processes, as far as it holds; `None` for namespaces without processes of their own.
+    pub fn sandbox_of(&self, namespace: &Namespace) -> Option<SandboxState> {
+        match namespace.upstream {
+            UpstreamKind::Worker(_) | UpstreamKind::External(_) => {
+                self.sandbox.get()?.state(&namespace.limits.sandbox)
+            }
+            UpstreamKind::Remote(_)
+            | UpstreamKind::Aggregate(_)
+            | UpstreamKind::Empty
+            | UpstreamKind::System
+            | UpstreamKind::Failed(_) => None,
+        }
     }
 
     /// The personal values of principals, as the last reload read them.

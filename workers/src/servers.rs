@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tooldock_base::config::LimitsPatch;
+use tooldock_base::config::{LimitsPatch, Sandbox};
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::{EXTERNAL_FILE, Kind, Names, Origin, Source};
@@ -209,7 +209,7 @@ enum ServerEntry<'a> {
 impl ServerEntry<'_> {
     fn limits(self) -> LimitsPatch {
         match self {
-            Self::Stdio(config) => config.limits.clone(),
+            Self::Stdio(config) => config.limits_with_sandbox(),
             Self::Remote(config) => config.limits.clone(),
             Self::Invalid(_) => LimitsPatch::default(),
         }
@@ -366,6 +366,7 @@ fn spec(
         secrets: hidden,
         cwd,
         settings: config.settings(),
+        sandbox: Sandbox::default(),
     })
 }
 

@@ -33,6 +33,7 @@ fn server(script: &str) -> ExternalServer {
         secrets: Vec::new(),
         cwd: "/".into(),
         settings: StdioSettings::default(),
+        sandbox: Default::default(),
     };
     ExternalServer::new("demo".parse().unwrap(), spec)
 }
@@ -86,6 +87,7 @@ async fn round(number: usize, host: ProcessHost) {
 async fn two_hundred_starts_and_ends_of_every_kind_leave_no_descriptor_open() {
     let exported = prometheus::Registry::new();
     let host = ProcessHost {
+        sandbox: Default::default(),
         guard: beside::guard(),
         control: tokio::runtime::Handle::current(),
         runtimes: Arc::new(Runtimes::new()),

@@ -115,6 +115,7 @@ impl House {
     fn new() -> Self {
         let exported = prometheus::Registry::new();
         let host = ProcessHost {
+            sandbox: Default::default(),
             guard: guard(),
             control: tokio::runtime::Handle::current(),
             runtimes: Arc::new(Runtimes::new()),
@@ -200,6 +201,7 @@ fn server(how: &[&str]) -> ExternalServer {
         secrets: vec![Secret::new("hunter2")],
         cwd: "/".into(),
         settings: StdioSettings::default(),
+        sandbox: Default::default(),
     };
     ExternalServer::new("demo".parse().unwrap(), spec)
 }
@@ -606,6 +608,7 @@ impl Dock {
         let exported = prometheus::Registry::new();
         let config = WorkersConfig::default();
         let host = Arc::new(WorkerHost {
+            sandbox: Default::default(),
             output: Default::default(),
             guard: guard(),
             config: config.clone(),

@@ -86,6 +86,7 @@ impl House {
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![tokio::runtime::Handle::current()]);
         let host = Arc::new(WorkerHost {
+            sandbox: Default::default(),
             output: Default::default(),
             guard: beside::guard(),
             config: config.clone(),
@@ -293,14 +294,14 @@ async fn a_dropped_in_folder_is_served_after_a_reload_and_gone_after_its_removal
     ));
     assert_eq!(house.call("my-tools", "hello").await.unwrap(), "hi");
     assert!(house.path("venvs/my-tools/bin/python").exists());
-    assert!(house.path("workers/my-tools.sock").exists());
+    assert!(house.path("workers/my-tools/worker.sock").exists());
 
     let pid = house.pid("my-tools");
     fs::remove_dir_all(house.path("tools/my-tools")).unwrap();
     let report = house.reload().await;
     assert_eq!(names(&report.removed), ["my-tools"]);
     assert!(house.registry.namespace("my-tools").is_none());
-    assert!(!house.path("workers/my-tools.sock").exists());
+    assert!(!house.path("workers/my-tools/worker.sock").exists());
     assert!(house.path("venvs/my-tools").symlink_metadata().is_err());
     eventually("the worker stops", || !is_alive(pid)).await;
     let builds = || {

@@ -14,6 +14,7 @@ use serde_json::json;
 use tooldock_base::error::CallErrorCode;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::worker_state::WorkerState;
+use tooldock_process::sandbox::SandboxState;
 use tooldock_workers::registry::{Namespace, Snapshot, UpstreamKind};
 
 use super::condition::{CRASH_LOOP, Condition, MemberCondition};
@@ -67,6 +68,9 @@ struct Detail<'a> {
     /// Number of worker processes in each state, for a namespace with several.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<BTreeMap<&'static str, usize>>,
+    /// The sandbox of the namespace's processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<SandboxState>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     issues: Vec<Issue<'a>>,
 }
@@ -309,6 +313,7 @@ fn detail<'a>(core: &Core, namespace: &'a Namespace, told: HealthDetail<'_>) -> 
         backends: backends.map(BackendDetail::from).collect(),
         members: members.filter(|it| told.has_member(it)).collect(),
         processes: processes(namespace),
+        sandbox: core.registry.sandbox_of(namespace),
         issues: namespace
             .issues
             .iter()
@@ -331,6 +336,7 @@ fn starting(name: &NamespaceName) -> Detail<'_> {
         backends: Vec::new(),
         members: Vec::new(),
         processes: None,
+        sandbox: None,
         issues: Vec::new(),
     }
 }

@@ -43,6 +43,7 @@ fn server(era: &str, folder: &Path, settings: StdioSettings) -> ExternalServer {
         secrets: Vec::new(),
         cwd: "/".into(),
         settings,
+        sandbox: Default::default(),
     };
     ExternalServer::new("shared".parse().expect("a name"), spec)
 }
@@ -71,6 +72,7 @@ impl House {
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![Handle::current()]);
         let host = ProcessHost {
+            sandbox: Default::default(),
             guard: guard(),
             control: Handle::current(),
             runtimes,

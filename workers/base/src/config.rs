@@ -11,12 +11,14 @@ use crate::template::{is_own, is_variable_name};
 
 mod concurrency;
 mod limits;
+mod sandbox;
 
 pub use concurrency::{Concurrency, InvalidConcurrency};
 pub use limits::{
     AccessLists, Ceilings, GlobalSecrets, Limits, LimitsPatch, OutOfBounds, OutputSchema,
     PROCESSES_MAX, QUEUE_MAX, ToolLimits,
 };
+pub use sandbox::{InvalidSandboxAddress, Sandbox, SandboxAddress, SandboxMode, SandboxNetwork};
 
 /// `workers:` — the environments, starts and restarts of Python workers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

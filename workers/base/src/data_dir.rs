@@ -7,7 +7,7 @@
 //! $DATA/tools/<ns>/          folders of tools that people drop in
 //!       venvs/<ns>           symlink to venvs/.builds/<ns>-<hash>
 //!       external/            config.yaml: external MCP servers, made when some are added
-//!       workers/<ns>.sock    0700: a process that can connect can call every tool
+//!       workers/<ns>/        0700: worker.sock; a process that can connect can call every tool
 //!       repos/               analysed repositories and packages of other authors
 //!       logs/  runtime/      audit files; the unpacked Python runtime
 //!       version              format number; a newer one is refused
@@ -47,6 +47,9 @@ const SOCKET_PATH_MAX: usize = 100;
 /// Bytes that a worker may put between the name and `.sock`: the number of its process (`.p63`), a dot and a 64-bit
 /// generation.
 const GENERATION_MAX: usize = 4 + 21;
+
+/// Name of a worker's socket in the folder of its namespace.
+const WORKER_SOCKET: &str = "worker.sock";
 
 /// The tool file of a first start (DRP-14).
 const HELLO: &str = include_str!("../../../conf/examples/basic-tool/hello.py");
@@ -255,19 +258,24 @@ impl DataDir {
         self.root.join("runtime")
     }
 
-    /// The socket of a namespace: `workers/<ns>.sock` (a replica's below `replicas/<name>/`), or a name in a short private
-    /// directory if a generation's own socket beside it would not fit a socket address.
+    /// The socket of a namespace: `workers/<ns>/worker.sock` (a replica's below `replicas/<name>/`), alone in its folder, since
+    /// that is what its worker can reach of the sockets; or a name in a short private directory if a generation's own socket beside it would not fit a socket address.
     ///
     /// # Errors
     ///
     /// When the short directory cannot be made, or exists and other users have access to it.
     pub fn socket_for(&self, namespace: &NamespaceName) -> Result<PathBuf, DataDirError> {
         make_dir(&self.sockets, 0o700)?;
-        let plain = self.sockets.join(format!("{namespace}.sock"));
+        let folder = self.sockets.join(namespace.as_str());
+        let plain = folder.join(WORKER_SOCKET);
         if plain.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX {
+            make_dir(&folder, 0o700)?;
             return Ok(plain);
         }
-        self.short_socket(namespace.as_str().as_bytes())
+        let short = self.short_socket(namespace.as_str().as_bytes())?;
+        let folder = short.with_extension("");
+        make_dir(&folder, 0o700)?;
+        Ok(folder.join(WORKER_SOCKET))
     }
 
     /// `path`, or a name in a short private directory if that path would not fit a socket address.
@@ -294,8 +302,8 @@ impl DataDir {
         Ok(short.join(format!("{}.sock", short_hash(name))))
     }
 
-    /// Folder for short socket paths. In `/tmp` on purpose, not `TMPDIR`: that path may be long, too.
-    fn short_socket_dir(&self) -> PathBuf {
+    /// Folder for short socket paths, which may not be there. In `/tmp` on purpose, not `TMPDIR`: that path may be long, too.
+    pub fn short_socket_dir(&self) -> PathBuf {
         PathBuf::from(format!(
             "/tmp/tooldock-{}-{}",
             rustix::process::getuid().as_raw(),
@@ -529,6 +537,12 @@ fn verify_private(path: &Path) -> Result<(), DataDirError> {
 fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
     for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
         let path = entry.map_err(io_error("read", directory))?.path();
+        if path.is_dir() && !path.is_symlink() {
+            remove_stale_sockets(&path)?;
+            // A folder with a live socket stays.
+            let _ = fs::remove_dir(&path);
+            continue;
+        }
         if path
             .extension()
             .is_some_and(|extension| extension == "sock")
@@ -674,7 +688,7 @@ mod tests {
         assert_ne!(sockets[0], sockets[1]);
         assert_eq!(
             sockets[0],
-            temp.path().join("replicas/a/workers/github.sock")
+            temp.path().join("replicas/a/workers/github/worker.sock")
         );
         assert!(DataDir::open(temp.path()).is_err());
         drop((first, second));
@@ -716,13 +730,15 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         drop(DataDir::open(temp.path()).unwrap());
         let (stale, live) = (
-            temp.path().join("workers/a.sock"),
-            temp.path().join("workers/b.sock"),
+            temp.path().join("workers/a/worker.sock"),
+            temp.path().join("workers/b/worker.sock"),
         );
+        fs::create_dir(temp.path().join("workers/a")).unwrap();
+        fs::create_dir(temp.path().join("workers/b")).unwrap();
         drop(UnixListener::bind(&stale).unwrap());
         let _listening = UnixListener::bind(&live).unwrap();
         DataDir::open(temp.path()).unwrap();
-        assert!(!stale.exists());
+        assert!(!stale.parent().unwrap().exists());
         assert!(live.exists());
     }
 
@@ -734,7 +750,7 @@ mod tests {
         let name: NamespaceName = "n".repeat(63).parse().unwrap();
         let socket = data.socket_for(&name).unwrap();
         assert!(socket.as_os_str().len() + GENERATION_MAX <= SOCKET_PATH_MAX);
-        let directory = socket.parent().unwrap();
+        let directory = socket.parent().and_then(Path::parent).unwrap();
         assert_eq!(mode(directory), 0o700);
         set_mode(directory, 0o755).unwrap();
         assert!(matches!(
@@ -755,7 +771,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let data = DataDir::open(temp.path()).unwrap();
         let socket = data.socket_for(&"github".parse().unwrap()).unwrap();
-        assert_eq!(socket, temp.path().join("workers/github.sock"));
+        assert_eq!(socket, temp.path().join("workers/github/worker.sock"));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! to its whole tree. [`Child::stop`] does the second half. Dropping a [`Child`] closes the control channel, on which the
 //! guard takes these steps by itself.
 
+pub mod confine;
 pub mod guard;
 mod hand_over;
 pub mod left_behind;
@@ -25,6 +26,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -36,6 +38,7 @@ use tokio::time::timeout;
 use tooldock_base::gateway_process::GatewayProcess;
 use tooldock_base::secret::Secret;
 
+use self::confine::{Confinement, KernelSupport};
 use crate::metrics::ProcessMetrics;
 
 /// Maximum time for the guard to report that it started the command, or could not.
@@ -53,6 +56,18 @@ const NOT_STARTED: Exit = Exit::Code(127);
 pub fn hide_from_tools() {
     // The kernel refuses this to no process.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
+/// Asks the kernel, in a process of its own, which parts of a sandbox it has. Blocking.
+pub fn kernel_support(guard: &Path) -> KernelSupport {
+    let asked = std::process::Command::new(guard)
+        .args(["__guard", confine::PROBE])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let text = asked.map(|it| it.stdout).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
 }
 
 /// Lets any thread that wakes up take the core of this thread, as a rule. For threads that no call waits for; processes that they
@@ -76,6 +91,8 @@ pub struct ProcessSpec {
     pub stdin: Stdin,
     /// Priority in the use of the cores.
     pub priority: Priority,
+    /// The sandbox that the command is started in; `None` without one.
+    pub sandbox: Option<Arc<Confinement>>,
 }
 
 /// Priority of a command in the use of the cores.
@@ -163,6 +180,8 @@ pub struct Child {
     /// Exit of the command, set once the guard is reaped, too.
     exit: Option<Exit>,
     metrics: ProcessMetrics,
+    /// The name in the log of the command's sandbox, if it has one.
+    label: Option<String>,
 }
 
 /// A report of the guard: one line on the control socket.
@@ -171,6 +190,8 @@ enum Report {
     Started(u32),
     Failed(String),
     Ended(Exit),
+    /// The sandbox refused a connection to this address.
+    Refused(String),
 }
 
 impl Child {
@@ -203,6 +224,7 @@ impl Child {
             .arg("__guard")
             .args(stdin.as_ref().map(|_| guard::STDIN_OPTION))
             .args(open_files::for_children().into_iter().flatten())
+            .args(spec.sandbox.iter().flat_map(|it| it.arguments()))
             .arg("--")
             .arg(&spec.program)
             .args(&spec.args)
@@ -235,6 +257,7 @@ impl Child {
             reported: None,
             exit: None,
             metrics: metrics.clone(),
+            label: spec.sandbox.as_ref().map(|it| it.label.clone()),
         };
         match timeout(REPORT_LIMIT, child.next_report()).await {
             Ok(Some(Report::Started(pid))) => {
@@ -250,7 +273,7 @@ impl Child {
                 child.wait().await;
                 Err(SpawnError::Command(message))
             }
-            Ok(Some(Report::Ended(_)) | None) | Err(_) => {
+            Ok(Some(Report::Ended(_) | Report::Refused(_)) | None) | Err(_) => {
                 child.stop(Duration::ZERO).await;
                 Err(SpawnError::NoReport)
             }
@@ -319,6 +342,7 @@ impl Child {
                 Some(Report::Ended(exit)) => self.reported = Some(exit),
                 Some(Report::Failed(_)) => self.reported = Some(NOT_STARTED),
                 Some(Report::Started(_)) => {}
+                Some(Report::Refused(address)) => self.log_refused(&address),
                 None => {
                     self.end_lost_tree().await;
                     self.reported = Some(Exit::Lost);
@@ -353,6 +377,15 @@ impl Child {
         // from here.
         let _ = self.guard.start_kill();
         self.wait().await
+    }
+
+    fn log_refused(&self, address: &str) {
+        let namespace = self.label.as_deref().unwrap_or_default();
+        tracing::warn!(
+            namespace,
+            "the sandbox refused a connection to {address}; sandbox.network names what may be connected to, and the gateway's own \
+             listeners and metadata addresses stay closed"
+        );
     }
 
     /// Ends the tree of a guard that was killed. The processes are found by group, parent and tag.
@@ -408,6 +441,7 @@ fn parse_report(line: &str) -> Option<Report> {
     let (word, rest) = line.split_once(' ')?;
     match word {
         "pid" => rest.parse().ok().map(Report::Started),
+        "refused" => Some(Report::Refused(rest.to_owned())),
         "failed" => Some(Report::Failed(rest.to_owned())),
         "exit" => match rest.strip_prefix("signal ") {
             Some(signal) => signal.parse().ok().map(Exit::Signal),
@@ -448,6 +482,7 @@ mod tests {
             cwd: "/".into(),
             stdin: Stdin::Null,
             priority: Priority::Normal,
+            sandbox: None,
         };
         let text = format!("{spec:?}");
         assert!(

@@ -46,6 +46,7 @@ pub use interpreter::find_program;
 pub use lock::{FileLock, LockOf};
 pub use script::BOUNDS;
 pub use venv::NamespaceEnvironment;
+pub(crate) use venv::PTH_FILE;
 
 /// Maximum number of installs that run at once.
 const INSTALLS_MAX: usize = 4;

@@ -18,4 +18,5 @@ pub mod environment;
 pub mod metrics;
 pub mod repositories;
 pub mod requirements;
+pub mod sandbox;
 pub mod worker;

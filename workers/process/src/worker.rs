@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
-use tooldock_base::config::{PROCESSES_MAX, WorkersConfig};
+use tooldock_base::config::{PROCESSES_MAX, Sandbox, WorkersConfig};
 use tooldock_base::error::CallError;
 use tooldock_base::issue::Issue;
 use tooldock_base::names::NamespaceName;
@@ -60,6 +60,7 @@ use tooldock_base::worker_state::WorkerState;
 
 use crate::child::output::{self, OutputLimit, RecentLines, RecentOutput};
 use crate::metrics::WorkerMetrics;
+use crate::sandbox::SandboxHost;
 
 pub use call::{Operation, ToolReply, WorkerCall};
 pub use event::{
@@ -107,6 +108,8 @@ pub struct WorkerSpec {
     pub drain: Duration,
     /// Maximum silence of a process, heartbeats included, before it counts as hung and is replaced.
     pub silence: Duration,
+    /// How far the processes are kept from the rest of the machine.
+    pub sandbox: Sandbox,
 }
 
 /// Hash over the files of a namespace.
@@ -131,6 +134,8 @@ pub struct WorkerHost {
     pub metrics: Arc<WorkerMetrics>,
     /// The last lines that workers printed.
     pub output: RecentOutput,
+    /// Makes the sandboxes of processes.
+    pub sandbox: Arc<SandboxHost>,
 }
 
 /// Declarations of a worker when it became ready.
@@ -266,6 +271,7 @@ impl Worker {
         Arc::new(Self {
             output: OutputLimit::new(suppressed)
                 .hiding(Redactor::new(&spec.hidden))
+                .explaining(host.sandbox.hints(&spec.sandbox, &spec.namespace))
                 .keeping(Arc::clone(&recent), None),
             recent,
             members,
@@ -483,6 +489,7 @@ mod tests {
             max_frame: 1024 * 1024,
             drain: Duration::from_secs(30),
             silence: Duration::from_secs(30),
+            sandbox: Default::default(),
         }
     }
 

@@ -90,6 +90,7 @@ impl House {
         let runtimes = Runtimes::new();
         runtimes.provide(handles);
         let host = WorkerHost {
+            sandbox: Default::default(),
             output: Default::default(),
             guard: guard(),
             config,
@@ -152,6 +153,7 @@ impl House {
             drain: Duration::from_secs(600),
             vault_style: false,
             silence: Duration::from_secs(60),
+            sandbox: Default::default(),
         }
     }
 
@@ -282,6 +284,7 @@ fn family_spec() -> ProcessSpec {
         cwd: "/".into(),
         stdin: Stdin::Null,
         priority: Priority::Normal,
+        sandbox: None,
     }
 }
 
@@ -1194,6 +1197,7 @@ fn connections_live_on_the_given_runtime_and_their_end_is_survived() {
         let runtimes = Runtimes::new();
         runtimes.provide(vec![first.handle().clone(), second.handle().clone()]);
         let host = WorkerHost {
+            sandbox: Default::default(),
             output: Default::default(),
             guard: guard(),
             config: house.host.config.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 use tooldock_base::bounds::{TIMES, within};
-use tooldock_base::config::LimitsPatch;
+use tooldock_base::config::{LimitsPatch, Sandbox};
 use tooldock_base::names::NamespaceName;
 use tooldock_base::precedence::Source;
 use tooldock_base::server_failure::InvalidServer;
@@ -50,6 +50,9 @@ macro_rules! server_keys {
             /// Working directory of the program, relative to the gateway's.
             pub cwd: PathBuf,
             $($(#[$doc])* pub $key: $type,)*
+            /// How far the program is kept from the rest of the machine; like `limits.sandbox`, which it wins over.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub sandbox: Option<Sandbox>,
             /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.
             pub limits: LimitsPatch,
             /// True when the server has a namespace; false when it is switched off.
@@ -68,6 +71,7 @@ macro_rules! server_keys {
                     personal: Vec::new(),
                     cwd: ".".into(),
                     $($key: $default,)*
+                    sandbox: None,
                     limits: LimitsPatch::default(),
                     enabled: true,
                     source: Source::default(),
@@ -76,6 +80,15 @@ macro_rules! server_keys {
         }
 
         impl StdioServerConfig {
+            /// The limits, with the server's own sandbox among them.
+            pub fn limits_with_sandbox(&self) -> LimitsPatch {
+                let mut limits = self.limits.clone();
+                if self.sandbox.is_some() {
+                    limits.sandbox.clone_from(&self.sandbox);
+                }
+                limits
+            }
+
             /// The settings for sharing and lifetime of processes.
             pub fn settings(&self) -> StdioSettings {
                 StdioSettings { $($key: self.$key,)* }

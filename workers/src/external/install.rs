@@ -143,6 +143,7 @@ impl InstallStep {
             cwd: server.spec.cwd.clone(),
             stdin: Stdin::Null,
             priority: Priority::Low,
+            sandbox: None,
         };
         let servers = host.servers();
         let metrics = servers.processes_of(&server.name, host.metrics.processes());
@@ -304,6 +305,7 @@ mod tests {
             secrets: Vec::new(),
             cwd: "/".into(),
             settings: StdioSettings::default(),
+            sandbox: Default::default(),
         };
         let step = InstallStep::of(&spec)?;
         let program = step.program.display().to_string();
@@ -387,6 +389,7 @@ mod tests {
                 secrets: Vec::new(),
                 cwd: below.clone(),
                 settings: StdioSettings::default(),
+                sandbox: Default::default(),
             };
             InstallStep::of(&spec).is_some()
         };

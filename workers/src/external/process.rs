@@ -25,6 +25,7 @@ use tooldock_process::child::output::{
 };
 use tooldock_process::child::{Child, Exit, Priority, ProcessSpec, Stdin};
 use tooldock_process::metrics::{ServerMetrics, WorkerMetrics};
+use tooldock_process::sandbox::{ProcessFacts, SandboxHost};
 
 use super::spec::ExternalServer;
 use super::startable::not_startable;
@@ -51,6 +52,45 @@ pub struct ProcessHost {
     pub metrics: Arc<WorkerMetrics>,
     /// Store of the last lines that processes printed.
     pub output: RecentOutput,
+    /// Makes the sandboxes of processes.
+    pub sandbox: Arc<SandboxHost>,
+}
+
+/// A process of the server, in its sandbox.
+async fn process(server: &ExternalServer, host: &ProcessHost) -> Result<ProcessSpec, String> {
+    let (name, spec) = (server.name.clone(), server.spec.clone());
+    let sandbox = Arc::clone(&host.sandbox);
+    let confine = move || {
+        let confined = sandbox.confine(
+            &spec.sandbox,
+            &ProcessFacts {
+                namespace: &name,
+                program: &spec.program,
+                args: &spec.args,
+                env: &spec.env,
+                cwd: &spec.cwd,
+                own: &[],
+            },
+        )?;
+        let mut env = spec.env;
+        let mut confinement = None;
+        if let Some(confined) = confined {
+            env.retain(|(name, _)| !confined.env.iter().any(|(other, _)| other == name));
+            env.extend(confined.env);
+            confinement = Some(confined.confinement);
+        }
+        Ok(ProcessSpec {
+            program: spec.program,
+            args: spec.args,
+            env,
+            cwd: spec.cwd,
+            stdin: Stdin::Piped,
+            priority: Priority::Normal,
+            sandbox: confinement,
+        })
+    };
+    let made = tokio::task::spawn_blocking(confine).await;
+    made.unwrap_or_else(|_| Err("the gateway is shutting down".to_owned()))
 }
 
 impl ProcessHost {
@@ -209,13 +249,12 @@ struct ChildTask {
 impl ChildTask {
     async fn run(self, started: oneshot::Sender<Result<StartedServer, String>>) {
         let spec = &self.server.spec;
-        let process = ProcessSpec {
-            program: spec.program.clone(),
-            args: spec.args.clone(),
-            env: spec.env.clone(),
-            cwd: spec.cwd.clone(),
-            stdin: Stdin::Piped,
-            priority: Priority::Normal,
+        let process = match process(&self.server, &self.host).await {
+            Ok(process) => process,
+            Err(reason) => {
+                let _ = started.send(Err(reason));
+                return;
+            }
         };
         let metrics = self
             .host
@@ -247,6 +286,7 @@ impl ChildTask {
                 reader,
                 limit: OutputLimit::new(suppressed)
                     .hiding(redactor)
+                    .explaining(self.host.sandbox.hints(&spec.sandbox, &self.server.name))
                     .remembering(&last)
                     .held_by(&self.hold)
                     .keeping(self.host.output.of(&self.server.name), Some(child.pid())),

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use sha2::{Digest as _, Sha256};
+use tooldock_base::config::Sandbox;
 use tooldock_base::names::NamespaceName;
 use tooldock_base::redactor::Redactor;
 use tooldock_base::secret::Secret;
@@ -40,6 +41,8 @@ pub struct StdioSpec {
     pub cwd: PathBuf,
     /// Sharing and lifetime of the server's processes.
     pub settings: StdioSettings,
+    /// How far the processes are kept from the rest of the machine: the limits in force say it.
+    pub sandbox: Sandbox,
 }
 
 impl ExternalServer {
@@ -55,6 +58,7 @@ impl ExternalServer {
             &format!("{:?}", spec.args),
             &format!("{names:?}"),
             &format!("{:?}", spec.cwd),
+            &format!("{:?}", spec.sandbox),
             &settings,
         ] {
             hash.update((part.len() as u64).to_le_bytes());
@@ -81,6 +85,14 @@ impl ExternalServer {
         server
     }
 
+    /// The server with the sandbox of the limits that are in force.
+    #[must_use]
+    pub fn in_sandbox(&self, sandbox: &Sandbox) -> Self {
+        let mut spec = self.spec.clone();
+        spec.sandbox.clone_from(sandbox);
+        Self::new(self.name.clone(), spec)
+    }
+
     /// A text that quotes the server, with its secrets hidden for the log.
     pub fn without_secrets(&self, text: &str) -> String {
         let hidden = Redactor::new(&self.spec.secrets).hide(text.into(), false);
@@ -101,6 +113,7 @@ mod tests {
             secrets: vec![Secret::new(value)],
             cwd: "/".into(),
             settings: StdioSettings::default(),
+            sandbox: Sandbox::default(),
         };
         ExternalServer::new("ns".parse().unwrap(), spec)
     }

@@ -18,7 +18,7 @@ use super::{ReloadFailure, ReloadReport, Reloader, lock};
 use crate::external::ServersFile;
 use crate::manifest::effective_limits;
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
-use crate::servers::{External, resolve};
+use crate::servers::{External, Server, resolve};
 
 /// Code of a failure that concerns the whole file or one entry of it.
 const INVALID: &str = "invalid_config";
@@ -133,7 +133,11 @@ pub(crate) fn namespace(
     );
     issues.extend(external.issues);
     let serving = current.filter(|it| it.is_server()).map(|it| &it.upstream);
-    let upstream = match (external.server, serving) {
+    let wanted = external.server.map(|server| match server {
+        Server::Stdio(server) => Server::Stdio(Arc::new(server.in_sandbox(&limits.sandbox))),
+        Server::Remote(_) => server,
+    });
+    let upstream = match (wanted, serving) {
         (Ok(wanted), serving) => wanted.upstream(serving),
         (Err(failure), Some(serving)) if failure.keeps_old => {
             issues.push(Issue {

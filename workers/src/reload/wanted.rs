@@ -6,7 +6,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tooldock_base::config::{Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, ToolLimits};
+use tooldock_base::config::{
+    Limits, LimitsPatch, NamespacesConfig, PROCESSES_MAX, Sandbox, ToolLimits,
+};
 use tooldock_base::error::{CallError, CallErrorCode};
 use tooldock_base::gate::Gate;
 use tooldock_base::issue::Issue;
@@ -61,6 +63,7 @@ pub(super) struct Identity {
     pub(super) sync_concurrency: usize,
     pub(super) processes: usize,
     pub(super) max_frame: u64,
+    pub(super) sandbox: Sandbox,
     /// Limits that the manifest asked for. Not compared: `files_hash` covers them.
     pub(super) own_limits: LimitsPatch,
 }
@@ -73,6 +76,7 @@ impl Identity {
             && self.sync_concurrency == running.sync_concurrency
             && self.processes == running.processes
             && self.max_frame == running.max_frame
+            && self.sandbox == running.sandbox
     }
 }
 
@@ -130,6 +134,7 @@ impl DesiredNamespace {
             sync_concurrency: self.limits.sync_concurrency.max(1),
             processes: self.limits.processes.clamp(1, PROCESSES_MAX),
             max_frame: self.max_frame(),
+            sandbox: self.limits.sandbox.clone(),
             own_limits: self.source.manifest.limits.clone(),
         }
     }

@@ -51,6 +51,7 @@ impl House {
         let runtimes = Arc::new(Runtimes::new());
         runtimes.provide(vec![Handle::current()]);
         let host = ProcessHost {
+            sandbox: Default::default(),
             guard: guard(),
             control: Handle::current(),
             runtimes,
@@ -110,6 +111,7 @@ impl House {
         let path = std::env::var_os("PATH").expect("set");
         let path = path.to_str().expect("text").to_owned();
         let spec = StdioSpec {
+            sandbox: Default::default(),
             program: program.into(),
             args,
             personal: Default::default(),

@@ -252,6 +252,7 @@ impl Scene {
         });
         let exported = prometheus::Registry::new();
         let host = Arc::new(ProcessHost {
+            sandbox: Default::default(),
             guard: "/nonexistent".into(),
             control: Handle::current(),
             runtimes: Arc::new(Runtimes::new()),

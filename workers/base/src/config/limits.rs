@@ -8,6 +8,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
 use super::concurrency::Concurrency;
+use super::sandbox::{Sandbox, SandboxMode};
 use crate::bounds::{BoundedValue, TIMES, within};
 
 /// Maximum number of worker processes that one namespace may have.
@@ -137,6 +138,14 @@ macro_rules! limits {
                     cap(&mut tool.timeout, own.timeout, ceilings.timeout, |it| say("timeout", it));
                     cap(&mut tool.max_result, own.max_result, ceilings.max_result, |it| say("max_result", it));
                 }
+                // An operator's own sandbox, which may be below the ceiling, is never raised.
+                if let (Some(asked), Some(ceiling)) = (&mut self.sandbox, &ceilings.sandbox)
+                    && operator.sandbox.as_ref() != Some(asked)
+                {
+                    for said in asked.lower_to(ceiling) {
+                        say("sandbox", said);
+                    }
+                }
             }
         }
     };
@@ -179,6 +188,8 @@ limits! {
         /// True when arguments sent as JSON in strings are converted to the object, array, number or boolean that the tool's
         /// schema allows.
         coerce_arguments: bool = false;
+        /// How far the processes are kept from the rest of the machine.
+        sandbox: Sandbox = Sandbox::default();
     }
 }
 
@@ -270,6 +281,8 @@ pub struct Ceilings {
     pub sync_concurrency: usize,
     /// Highest `processes`.
     pub processes: usize,
+    /// The least `sandbox`: what it keeps away, a namespace's own file cannot open.
+    pub sandbox: Sandbox,
 }
 
 impl Default for Ceilings {
@@ -280,6 +293,7 @@ impl Default for Ceilings {
             max_result: ByteSize::mib(64),
             sync_concurrency: 16,
             processes: 4,
+            sandbox: Sandbox::of(SandboxMode::Off),
         }
     }
 }
@@ -294,8 +308,10 @@ impl Ceilings {
             max_result,
             sync_concurrency,
             processes,
+            ref sandbox,
         } = *self;
         LimitsPatch {
+            sandbox: Some(sandbox.clone()),
             timeout: Some(timeout),
             ask_timeout: Some(ASK_TIMEOUT_MAX),
             max_concurrency: Some(Concurrency::Calls(max_concurrency)),

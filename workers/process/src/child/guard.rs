@@ -1,4 +1,4 @@
-//! `tooldock __guard [--stdin] [--open-files N] -- COMMAND ARGS…`: the small process between the gateway and each of its
+//! `tooldock __guard [--stdin] [--open-files N] [--sandbox JSON] -- COMMAND ARGS…`: the small process between the gateway and each of its
 //! children.
 //!
 //! A SIGKILLed gateway cannot end its children. The guard can: it is the child subreaper of the tree it starts, and it
@@ -18,9 +18,11 @@
 //! | | end of file | SIGTERM, [`GRACE`], then as `K`; so do SIGTERM, SIGINT, SIGHUP and SIGQUIT to the guard itself |
 //! | to the gateway | `pid <n>` | the command runs |
 //! | | `failed <message>` | it could not be started; the guard exits with 127 |
+//! | | `refused <address>` | the sandbox refused a connection; once for each address |
 //! | | `exit <code>`, `exit signal <n>` | the command and all its descendants have ended; the guard exits alike |
 //!
-//! Other bytes are ignored. There is no runtime, no thread and no configuration here.
+//! Other bytes are ignored. There is no runtime and no configuration here, and no thread until the command runs: then one that
+//! decides about its connections, if it has a sandbox ([`super::confine`]).
 //!
 //! A SIGKILLed guard is noticed by the gateway, which then ends the tree itself: by group, by parent, and by a tag in the
 //! environment. When both are killed at once, the next gateway on the data directory looks for that tag (`left_behind`).
@@ -44,7 +46,8 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::{Exit, hand_over, open_files, tree};
+use super::confine::Confinement;
+use super::{Exit, confine, hand_over, open_files, tree};
 
 /// Option: the command's standard input comes over the control socket.
 pub(super) const STDIN_OPTION: &str = "--stdin";
@@ -62,6 +65,10 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 /// Runs the guard to its end. `arguments` are those after `__guard`: its options, `--`, the command, its arguments.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.peekable();
+    if arguments.next_if(|it| it == confine::PROBE).is_some() {
+        confine::print_support();
+        return ExitCode::SUCCESS;
+    }
     let takes_stdin = arguments.next_if(|it| it == STDIN_OPTION).is_some();
     if arguments.next_if(|it| it == open_files::OPTION).is_some() {
         let soft = arguments.next().and_then(|it| it.to_str()?.parse().ok());
@@ -69,6 +76,16 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             open_files::lower(soft);
         }
     }
+    let sandbox = match arguments.next_if(|it| it == confine::OPTION) {
+        None => None,
+        Some(_) => match confine::parse(&arguments.next().unwrap_or_default()) {
+            Ok(sandbox) => Some(sandbox),
+            Err(error) => {
+                report(&format!("failed {error}"));
+                return ExitCode::from(127);
+            }
+        },
+    };
     arguments.next_if(|it| it == "--");
     let Some(program) = arguments.next() else {
         report("failed no command was given");
@@ -84,7 +101,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     let mut command = Command::new(&program);
     command.args(arguments).stdin(stdin).process_group(0);
-    match Guard::start(command) {
+    match Guard::start(command, sandbox) {
         Ok(guard) => {
             let exit = guard.run();
             report(&match exit {
@@ -141,7 +158,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn start(mut command: Command) -> io::Result<Self> {
+    fn start(mut command: Command, sandbox: Option<Confinement>) -> io::Result<Self> {
         // Not the gateway's name: a `pkill` of that name must leave the guard alive to end the gateway's children.
         let _ = rustix::thread::set_name(c"guard");
         // Before anything can be started: a process that detaches itself must become a child of the guard, not of process 1.
@@ -154,13 +171,26 @@ impl Guard {
         for signal in [SIGUSR1, SIGUSR2] {
             signal_hook::flag::register(signal, Arc::default())?;
         }
-        let child = command.spawn()?;
+        let mut confined = sandbox
+            .map(|sandbox| confine::prepare(&mut command, sandbox))
+            .transpose()?;
+        let child = command.spawn().map_err(|error| {
+            let reason = confined.as_mut().and_then(confine::Confined::failure);
+            reason.map_or(error, io::Error::other)
+        })?;
         // `command` holds the descriptor of the child's standard input.
         drop(command);
         // Our own copies of the output pipes would keep them open after the command closed its ends.
         let null = File::options().write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
+        if let Some(confined) = confined
+            && let Err(error) = confined.supervise(report)
+        {
+            // Its connections would wait for ever.
+            tree::kill_each(&tree::descendants(getpid()));
+            return Err(error);
+        }
         report(&format!("pid {}", child.id()));
         let command = i32::try_from(child.id())
             .ok()

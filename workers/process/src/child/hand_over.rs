@@ -21,15 +21,21 @@ pub(super) fn send(control: impl AsFd) -> io::Result<OwnedFd> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     // Only the writing end: the flag belongs to each end of a pipe separately, and commands expect to block.
     rustix::io::ioctl_fionbio(&writer, true)?;
+    send_descriptor(control, reader)?;
+    Ok(writer)
+}
+
+/// Sends a copy of a descriptor with one byte.
+pub(super) fn send_descriptor(control: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [reader.as_fd()];
+    let descriptors = [descriptor.as_fd()];
     if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::Error::other("no space for a descriptor"));
     }
     let byte = [IoSlice::new(b"I")];
     retry_on_intr(|| sendmsg(&control, &byte, &mut ancillary, SendFlags::NOSIGNAL))?;
-    Ok(writer)
+    Ok(())
 }
 
 /// Receives the descriptor that [`send`] sent. Waits for it.

@@ -12,6 +12,7 @@ mod last_line;
 mod lines;
 mod rate;
 mod recent;
+mod refusals;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +31,7 @@ pub use last_line::LastLine;
 use lines::{LineReader, ProcessLine};
 use rate::{Admission, Rate, WINDOW};
 pub use recent::{RecentLine, RecentLines, RecentOutput, SHOWN_LINES, SHOWN_LINES_MAX};
+pub use refusals::RefusalHints;
 
 /// Maximum length of a logged line, in bytes; a longer line is cut, and the cut is marked.
 pub const LINE_MAX: usize = 8 * 1024;
@@ -44,6 +46,7 @@ pub struct OutputLimit {
     last: Option<LastLine>,
     recent: Option<(Arc<RecentLines>, Option<u32>)>,
     hold: Option<OutputHold>,
+    hints: Option<Arc<RefusalHints>>,
 }
 
 impl fmt::Debug for OutputLimit {
@@ -62,6 +65,7 @@ impl OutputLimit {
             last: None,
             recent: None,
             hold: None,
+            hints: None,
         }
     }
 
@@ -96,6 +100,11 @@ impl OutputLimit {
             hold: Some(hold.clone()),
             ..self
         }
+    }
+
+    /// Explains refusals of the child's sandbox that lines tell of.
+    pub fn explaining(self, hints: Option<Arc<RefusalHints>>) -> Self {
+        Self { hints, ..self }
     }
 
     fn admit(&self, now: Instant) -> Admission {
@@ -273,6 +282,9 @@ impl Log<'_> {
             return;
         }
         let text = printable(found.text, line.cut, &self.limit.redactor);
+        if let Some(hints) = &self.limit.hints {
+            hints.look_at(&text);
+        }
         // The level of an event is part of its code.
         macro_rules! log {
             ($level:ident) => {
@@ -349,6 +361,9 @@ pub(crate) fn loggable(
         if limit.admit(now) == Admission::Suppress {
             limit.suppressed.inc();
             continue;
+        }
+        if let Some(hints) = &limit.hints {
+            hints.look_at(line);
         }
         out.push_str(CONTINUED);
         push_printable(&mut out, line);

@@ -99,6 +99,7 @@ impl Installer {
             cwd: step.directory.to_owned(),
             stdin: Stdin::Null,
             priority: step.priority,
+            sandbox: None,
         };
         let mut child = Child::spawn(&spec, &self.guard, &self.metrics)
             .await

@@ -58,6 +58,7 @@ impl Environments {
             cwd: Path::new("/").to_owned(),
             stdin: Stdin::Piped,
             priority: Priority::Low,
+            sandbox: None,
         };
         let (guard, metrics) = self.installer.host();
         let failed = |what: String| EnvironmentError(format!("Python cannot be asked: {what}"));

@@ -28,7 +28,7 @@ use crate::requirements::{LocalFiles, REQUIREMENTS_FILE, Requirements};
 
 /// File with the paths of runtime and base environment. Its name sorts behind most others, so that paths from `.pth` files of
 /// packages come first.
-const PTH_FILE: &str = "zz_tooldock.pth";
+pub(crate) const PTH_FILE: &str = "zz_tooldock.pth";
 
 /// A namespace's environment, ready to start a worker in.
 #[derive(Debug, Clone, PartialEq, Eq)]

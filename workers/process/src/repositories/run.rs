@@ -214,6 +214,7 @@ impl Job {
             cwd: "/".into(),
             stdin: Stdin::Piped,
             priority: Priority::Low,
+            sandbox: None,
         };
         let processes = self.host.metrics.processes();
         let child = Child::spawn(&spec, &self.host.program, processes).await;

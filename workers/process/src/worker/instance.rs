@@ -8,6 +8,7 @@
 //! An instance reports events and receives a single order: to finish, and the latest time for that. It deliberately does not
 //! decide if another process follows.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +23,12 @@ use super::boot::{self, Announcement, OP_PREFIX};
 use super::rpc::{Connections, Links, RpcCloseReason};
 use super::sync_waits::SyncWaits;
 use super::{Declarations, WorkerHost, WorkerSpec};
+use crate::child::confine::KeptPath;
 use crate::child::output::{Divert, OutputLimit, Pump, Stream};
 use crate::child::{Child, Exit, Priority, ProcessSpec, Stdin};
+use crate::environment::PTH_FILE;
 use crate::metrics::NamespaceMetrics;
+use crate::sandbox::{ProcessFacts, SandboxHost};
 
 /// Maximum time for a process to end after it was asked to.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
@@ -99,7 +103,21 @@ impl Instance {
             return;
         }
         let started = Instant::now();
-        let process = self.process();
+        let (spec, host) = (Arc::clone(&self.spec), Arc::clone(&self.host));
+        let made = tokio::task::spawn_blocking(move || process(&spec, &host.sandbox)).await;
+        let made = made.unwrap_or_else(|_| Err("the gateway is shutting down".to_owned()));
+        let process = match made {
+            Ok(process) => process,
+            Err(reason) => {
+                let error = self.unavailable(&reason);
+                self.report(Report::BootFailed {
+                    error,
+                    permanent: true,
+                })
+                .await;
+                return;
+            }
+        };
         let spawned = tokio::select! {
             () = asked_to_finish(&mut finish) => return,
             spawned = Child::spawn(&process, &self.host.guard, self.metrics.processes()) => spawned,
@@ -164,41 +182,15 @@ impl Instance {
         !matches!(now, Ok(Some(now)) if now == started_with.value)
     }
 
-    fn process(&self) -> ProcessSpec {
-        let spec = &self.spec;
-        let mut args = vec!["-m".into(), "app.worker_main".into()];
-        let mut option = |name: &str, value: std::ffi::OsString| {
-            args.push(name.into());
-            args.push(value);
-        };
-        option("--namespace", spec.namespace.as_str().into());
-        option("--socket", spec.socket.clone().into());
-        option("--venv", spec.venv.clone().into());
-        option("--tools", spec.tools_dir.clone().into());
-        option("--generation", spec.generation.to_string().into());
-        option(
-            "--sync-concurrency",
-            spec.sync_concurrency.to_string().into(),
-        );
-        option("--max-frame", spec.max_frame.to_string().into());
-        if spec.vault_style {
-            option("--style", "vault".into());
-        }
-        args.push("--addressed-log".into());
-        ProcessSpec {
-            program: spec.python.clone(),
-            args,
-            env: spec.environment.clone(),
-            cwd: spec.tools_dir.clone(),
-            stdin: Stdin::Null,
-            priority: Priority::Starting,
-        }
-    }
-
     /// Starts to read both output streams, so that the process never waits for a reader.
     fn read_output(&self, child: &mut Child, announce: &mpsc::Sender<Announcement>) -> Output {
         let limit = OutputLimit::new(self.metrics.output_suppressed.clone())
             .hiding(Redactor::new(&self.spec.hidden))
+            .explaining(
+                self.host
+                    .sandbox
+                    .hints(&self.spec.sandbox, &self.spec.namespace),
+            )
             .keeping(self.host.output.of(&self.spec.namespace), Some(child.pid()));
         let mut tasks = JoinSet::new();
         if let Some(reader) = child.take_stderr() {
@@ -408,6 +400,79 @@ impl Output {
     async fn finished(&mut self) {
         while self.0.join_next().await.is_some() {}
     }
+}
+
+/// A process of the worker, in its sandbox. Blocking.
+fn process(spec: &WorkerSpec, sandbox: &SandboxHost) -> Result<ProcessSpec, String> {
+    let mut args = vec!["-m".into(), "app.worker_main".into()];
+    let mut option = |name: &str, value: std::ffi::OsString| {
+        args.push(name.into());
+        args.push(value);
+    };
+    option("--namespace", spec.namespace.as_str().into());
+    option("--socket", spec.socket.clone().into());
+    option("--venv", spec.venv.clone().into());
+    option("--tools", spec.tools_dir.clone().into());
+    option("--generation", spec.generation.to_string().into());
+    option(
+        "--sync-concurrency",
+        spec.sync_concurrency.to_string().into(),
+    );
+    option("--max-frame", spec.max_frame.to_string().into());
+    if spec.vault_style {
+        option("--style", "vault".into());
+    }
+    args.push("--addressed-log".into());
+    let mut own = vec![
+        KeptPath::writable(&spec.tools_dir),
+        KeptPath::writable(&spec.venv),
+    ];
+    own.extend(build_of(&spec.python).map(KeptPath::writable));
+    own.extend(paths_of(&spec.python));
+    own.extend(spec.socket.parent().map(KeptPath::writable));
+    let confined = sandbox.confine(
+        &spec.sandbox,
+        &ProcessFacts {
+            namespace: &spec.namespace,
+            program: &spec.python,
+            args: &[],
+            env: &spec.environment,
+            cwd: &spec.tools_dir,
+            own: &own,
+        },
+    )?;
+    let mut env = spec.environment.clone();
+    let mut confinement = None;
+    if let Some(confined) = confined {
+        env.retain(|(name, _)| !confined.env.iter().any(|(other, _)| other == name));
+        env.extend(confined.env);
+        confinement = Some(confined.confinement);
+    }
+    Ok(ProcessSpec {
+        program: spec.python.clone(),
+        args,
+        env,
+        cwd: spec.tools_dir.clone(),
+        stdin: Stdin::Null,
+        priority: Priority::Starting,
+        sandbox: confinement,
+    })
+}
+
+/// The folders that an environment adds to its own packages: those of the runtime and of the base environment.
+fn paths_of(python: &Path) -> Vec<KeptPath> {
+    let libraries = build_of(python).map(|it| it.join("lib"));
+    let libraries = libraries.and_then(|it| std::fs::read_dir(it).ok());
+    let files = libraries.into_iter().flatten().flatten();
+    let files = files.map(|it| it.path().join("site-packages").join(PTH_FILE));
+    let texts = files.filter_map(|it| std::fs::read_to_string(it).ok());
+    let paths = texts.flat_map(|it| it.lines().map(KeptPath::readable).collect::<Vec<_>>());
+    paths.collect()
+}
+
+/// The environment of an interpreter: `<build>/bin/python`.
+fn build_of(python: &Path) -> Option<&Path> {
+    python.parent().and_then(Path::parent)
 }
 
 /// Waits for the order to finish; the end of the supervisor means the same.

@@ -122,6 +122,7 @@ async fn boot(
         drain: wanted.drain(),
         // A tool may block the loop for as long as its time limit allows; that alone is not a hung process.
         silence: wanted.longest_call().max(SILENCE_MIN),
+        sandbox: identity.sandbox.clone(),
     };
     let _turn = reloader.boots.acquire().await.map_err(|_| stopping())?;
     let worker = reloader.start(spec, identity).ok_or_else(stopping)?;

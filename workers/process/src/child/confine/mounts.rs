@@ -1,0 +1,160 @@
+//! Files kept away by mounts: in a namespace of its own, an empty folder stands over each covered one, with bind mounts of
+//! what stays in it.
+//!
+//! A path that appears later in a covered folder is not there for the command; one that appears anywhere else is. A hidden
+//! file that is replaced by a rename becomes visible to commands that run already: where a folder holds nothing else, the
+//! folder is covered instead.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, statvfs};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change, mount_remount,
+};
+use rustix::process::{getgid, getuid};
+use rustix::thread::UnshareFlags;
+
+use super::kernel::{MountNamespace, unshare};
+use super::{Confinement, KeptPath};
+
+/// Makes a namespace and a mount in it, as [`cover`] does.
+pub(super) fn try_out(kind: MountNamespace) -> io::Result<()> {
+    make_namespace(kind)?;
+    // Any folder will do: nobody else sees the mount, and this process ends.
+    empty_folder(Path::new("/proc"))
+}
+
+/// Covers and hides the paths of a sandbox, for this process and its descendants.
+pub(super) fn cover(own: &Confinement, cwd: &Path) -> io::Result<()> {
+    make_namespace(own.support.mounts)?;
+    let mut kept: Vec<KeptPath> = own.kept.clone();
+    kept.sort();
+    kept.dedup_by(|later, earlier| later.path == earlier.path);
+    // Opened in the new namespace and before anything stands over them: a mount can only be bound from its own namespace.
+    let kept: Vec<(KeptPath, OwnedFd)> = kept
+        .into_iter()
+        .filter_map(|kept| {
+            let opened =
+                rustix::fs::open(&kept.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+            Some((kept, opened.ok()?))
+        })
+        .collect();
+    let hidden: Vec<&PathBuf> = own
+        .hidden
+        .iter()
+        .filter(|path| path.exists() && !own.covered.iter().any(|it| path.starts_with(it)))
+        .collect();
+    let mut nothing: Option<PathBuf> = None;
+    let mut outermost: Vec<&PathBuf> = own.covered.iter().collect();
+    outermost.sort();
+    for folder in outermost {
+        if !folder.is_dir() {
+            continue;
+        }
+        empty_folder(folder)?;
+        if nothing.is_none() && !hidden.is_empty() {
+            let file = folder.join(".hidden");
+            File::create(&file)?;
+            fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0))?;
+            nothing = Some(file);
+        }
+        let mut placed: Vec<&Path> = Vec::new();
+        for (path, opened) in kept.iter().filter(|(it, _)| it.path.starts_with(folder)) {
+            if !placed.iter().any(|it| path.path.starts_with(it)) {
+                place(&path.path, opened)?;
+                placed.push(&path.path);
+            }
+            if !path.writable {
+                make_read_only(&path.path)?;
+            }
+        }
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        mount_remount(folder, MountFlags::BIND | flags, c"")?;
+    }
+    for file in hidden {
+        let source = nothing.as_deref().unwrap_or(Path::new("/dev/null"));
+        mount_bind_recursive(source, file)?;
+    }
+    if rustix::process::geteuid().is_root() {
+        hide_devices(nothing.as_deref().unwrap_or(Path::new("/dev/null")));
+    }
+    // The working directory and its parents are still those below the mounts.
+    rustix::process::chdir(cwd)?;
+    Ok(())
+}
+
+fn make_namespace(kind: MountNamespace) -> io::Result<()> {
+    match kind {
+        MountNamespace::None => return Ok(()),
+        MountNamespace::Privileged => unshare(UnshareFlags::NEWNS)?,
+        MountNamespace::User => {
+            let (user, group) = (getuid().as_raw(), getgid().as_raw());
+            unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
+            fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+            fs::write("/proc/self/setgroups", "deny")?;
+            fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+        }
+    }
+    // Mounts of the machine still arrive here, and none of these leaves.
+    let kind = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", kind).map_err(Into::into)
+}
+
+fn empty_folder(at: &Path) -> io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", at, "tmpfs", flags, c"mode=0755,size=1m").map_err(Into::into)
+}
+
+/// Binds an opened file or folder at its old path, in a folder that is empty now.
+fn place(path: &Path, opened: &OwnedFd) -> io::Result<()> {
+    let is_folder = rustix::fs::fstat(opened)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
+    if is_folder {
+        fs::create_dir_all(path)?;
+    } else {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        File::create(path)?;
+    }
+    let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    mount_bind_recursive(source, path).map_err(Into::into)
+}
+
+/// Makes the mount at a path read-only. The flags that it has may not be taken away in a user namespace.
+fn make_read_only(path: &Path) -> io::Result<()> {
+    let mut flags = MountFlags::BIND | MountFlags::RDONLY;
+    let has = statvfs(path)?.f_flag;
+    for (flag, mount_flag) in [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+    ] {
+        if has.contains(flag) {
+            flags |= mount_flag;
+        }
+    }
+    match mount_remount(path, flags, c"") {
+        // A path within another kept one is no mount of its own.
+        Err(rustix::io::Errno::INVAL) => Ok(()),
+        outcome => outcome.map_err(Into::into),
+    }
+}
+
+/// Hides disks and memory from root, whom their permissions do not stop.
+fn hide_devices(nothing: &Path) {
+    use std::os::unix::fs::FileTypeExt as _;
+    let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let is_memory = ["mem", "kmem", "port"].iter().any(|it| name == *it);
+        if is_memory || entry.file_type().is_ok_and(|it| it.is_block_device()) {
+            let _ = mount_bind_recursive(nothing, entry.path());
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Calls of the kernel that commands may not make: `docs/sandbox.md` has the list.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+use super::kernel::install_filter;
+
+/// The refused calls. They fail with `EPERM`.
+const DENIED: &[libc::c_long] = &[
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Mounts and namespaces of others.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    // Files by handle, past every folder.
+    libc::SYS_open_by_handle_at,
+    // The kernel itself.
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_syslog,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_vhangup,
+    libc::SYS_nfsservctl,
+    libc::SYS_lookup_dcookie,
+    // Keys of the kernel, which all processes of the user share.
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_uselib,
+];
+
+/// Refuses the calls of the list to this process and its descendants, and with `no_network` all sockets but those of this
+/// machine's files and of the kernel's tables. Programs of another architecture are ended by the kernel.
+pub(super) fn deny(no_network: bool) -> io::Result<()> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        DENIED.iter().map(|call| (*call, Vec::new())).collect();
+    if no_network {
+        let is_not = |family: i32| {
+            let family = u64::try_from(family).unwrap_or_default();
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family)
+        };
+        let other = vec![
+            is_not(libc::AF_UNIX).map_err(failed)?,
+            is_not(libc::AF_NETLINK).map_err(failed)?,
+        ];
+        let rule = SeccompRule::new(other).map_err(failed)?;
+        rules.insert(libc::SYS_socket, vec![rule]);
+    }
+    let errno = u32::try_from(libc::EPERM).unwrap_or_default();
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno),
+        std::env::consts::ARCH.try_into().map_err(failed)?,
+    );
+    let program: BpfProgram = filter.and_then(TryInto::try_into).map_err(failed)?;
+    seccompiler::apply_filter(&program).map_err(failed)
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xC000_003E;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xC000_00B7;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ARCHITECTURE: u32 = 0;
+
+/// First number of the calls of the x32 interface, which the list does not name.
+const X32: u32 = 0x4000_0000;
+/// The option of a message that connects by being sent.
+const FAST_OPEN: u32 = 0x2000_0000;
+/// The protocol over several TCP connections, which Landlock's rules for TCP do not cover.
+const MULTIPATH: u32 = 262;
+
+/// Refuses what would connect without `connect`, and with `supervised` returns the descriptor by which the guard decides
+/// about each `connect`.
+pub(super) fn notify(supervised: bool) -> io::Result<Option<OwnedFd>> {
+    install_filter(&mut program(supervised), supervised)
+}
+
+/// The filter in instructions. Each test returns at once, or goes on behind itself.
+fn program(supervised: bool) -> Vec<libc::sock_filter> {
+    let refuse = |number: i32| libc::SECCOMP_RET_ERRNO | u32::try_from(number).unwrap_or_default();
+    let mut program = vec![
+        load(ARCHITECTURE_AT),
+        skip_if(EQUAL, ARCHITECTURE, 1),
+        ret(ALLOW),
+    ];
+    program.push(load(NUMBER_AT));
+    if cfg!(target_arch = "x86_64") {
+        program.extend([skip_unless(AT_LEAST, X32, 1), ret(refuse(libc::ENOSYS))]);
+    }
+    if supervised {
+        program.extend([
+            skip_unless(EQUAL, number(libc::SYS_connect), 1),
+            ret(libc::SECCOMP_RET_USER_NOTIF),
+        ]);
+        for (call, argument) in [
+            (libc::SYS_sendto, 3),
+            (libc::SYS_sendmsg, 2),
+            (libc::SYS_sendmmsg, 3),
+        ] {
+            program.extend([
+                skip_unless(EQUAL, number(call), 4),
+                load(argument_at(argument)),
+                skip_unless(BITS, FAST_OPEN, 1),
+                ret(refuse(libc::EOPNOTSUPP)),
+                ret(ALLOW),
+            ]);
+        }
+        program.extend([
+            skip_unless(EQUAL, number(libc::SYS_socket), 4),
+            load(argument_at(2)),
+            skip_unless(EQUAL, MULTIPATH, 1),
+            ret(refuse(libc::EPROTONOSUPPORT)),
+            ret(ALLOW),
+        ]);
+    }
+    program.push(ret(ALLOW));
+    program
+}
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+/// Offsets within `struct seccomp_data`.
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+const EQUAL: u32 = libc::BPF_JEQ;
+const AT_LEAST: u32 = libc::BPF_JGE;
+const BITS: u32 = libc::BPF_JSET;
+
+/// Offset of the lower half of an argument; both architectures are little-endian.
+fn argument_at(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+fn number(call: libc::c_long) -> u32 {
+    u32::try_from(call).unwrap_or(u32::MAX)
+}
+
+fn load(at: u32) -> libc::sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at)
+}
+
+fn ret(value: u32) -> libc::sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, 0, 0, value)
+}
+
+fn skip_if(test: u32, value: u32, count: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | test | libc::BPF_K, count, 0, value)
+}
+
+fn skip_unless(test: u32, value: u32, count: u8) -> libc::sock_filter {
+    instruction(libc::BPF_JMP | test | libc::BPF_K, 0, count, value)
+}
+
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    let code = u16::try_from(code).unwrap_or_default();
+    libc::sock_filter { code, jt, jf, k }
+}
+
+fn failed(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs the filter as the kernel would, for a call with its number and its arguments.
+    fn verdict(program: &[libc::sock_filter], call: libc::c_long, arguments: [u64; 6]) -> u32 {
+        let mut data = Vec::new();
+        data.extend(number(call).to_le_bytes());
+        data.extend(ARCHITECTURE.to_le_bytes());
+        data.extend(0_u64.to_le_bytes());
+        data.extend(arguments.iter().flat_map(|it| it.to_le_bytes()));
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let step = program[at];
+            at += 1;
+            let code = u32::from(step.code);
+            if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                let from = step.k as usize;
+                loaded = u32::from_le_bytes(data[from..from + 4].try_into().unwrap());
+                continue;
+            }
+            if code == libc::BPF_RET | libc::BPF_K {
+                return step.k;
+            }
+            let holds = match code & 0xf0 {
+                libc::BPF_JEQ => loaded == step.k,
+                libc::BPF_JGE => loaded >= step.k,
+                libc::BPF_JSET => loaded & step.k != 0,
+                other => panic!("{other:#x}"),
+            };
+            at += usize::from(if holds { step.jt } else { step.jf });
+        }
+    }
+
+    #[test]
+    fn the_guard_is_asked_about_connections_and_what_connects_otherwise_is_refused() {
+        let program = program(true);
+        let of = |call, arguments| verdict(&program, call, arguments);
+        let fast = u64::from(FAST_OPEN);
+        assert_eq!(of(libc::SYS_connect, [0; 6]), libc::SECCOMP_RET_USER_NOTIF);
+        assert_eq!(of(libc::SYS_read, [0; 6]), ALLOW);
+        for (call, at) in [
+            (libc::SYS_sendto, 3),
+            (libc::SYS_sendmsg, 2),
+            (libc::SYS_sendmmsg, 3),
+        ] {
+            let mut arguments = [0; 6];
+            assert_eq!(of(call, arguments), ALLOW);
+            arguments[at] = fast | 1;
+            assert_ne!(of(call, arguments), ALLOW);
+        }
+        assert_eq!(of(libc::SYS_socket, [2, 1, 6, 0, 0, 0]), ALLOW);
+        assert_ne!(of(libc::SYS_socket, [2, 1, 262, 0, 0, 0]), ALLOW);
+        if cfg!(target_arch = "x86_64") {
+            assert_ne!(of(libc::SYS_read | 0x4000_0000, [0; 6]), ALLOW);
+        }
+    }
+}

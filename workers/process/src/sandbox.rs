@@ -1,0 +1,622 @@
+//! From the sandbox that is configured for a namespace to the one that a process is started in: which paths of the data
+//! directory are its own, which files of the machine are the gateway's, and what the kernel can.
+//!
+//! Knows the gateway by [`HostFacts`] alone. Without a data directory, as in tests, there is no sandbox.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use tooldock_base::config::{Sandbox, SandboxMode, SandboxNetwork};
+use tooldock_base::names::NamespaceName;
+use tooldock_base::secret::Secret;
+
+use crate::child::confine::{Confinement, KeptPath, KernelSupport, MountNamespace, NetworkRule};
+use crate::child::output::RefusalHints;
+
+/// Folders of programs and their data, which `strict` may read.
+const SYSTEM: [&str; 15] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/proc",
+    "/sys",
+    "/nix/store",
+    "/run/systemd/resolve",
+    "/run/resolvconf",
+    "/run/nscd",
+];
+/// Folders of secrets, which are covered as a whole if a file of the gateway is in them: a file alone would come back when it
+/// is replaced.
+const FOLDERS_OF_SECRETS: [&str; 4] = [
+    "/etc/tooldock",
+    "/etc/letsencrypt",
+    "/etc/ssl/private",
+    "/run/secrets",
+];
+/// Folders of caches and programs of a user, for a gateway whose home is its data directory.
+const HOME_FOLDERS: [&str; 4] = [".cache", ".npm", ".local", ".config"];
+/// Folders of the data directory that are the gateway's own.
+const OWN_FOLDERS: [&str; 6] = [
+    "workers",
+    "logs",
+    "replicas",
+    "replicas-manager",
+    "repos",
+    "runtime",
+];
+/// Variables that name certificates of authorities.
+const CERTIFICATES: [&str; 5] = [
+    "NODE_EXTRA_CA_CERTS",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+];
+/// Variables that name caches of packages.
+const CACHES: [&str; 5] = [
+    "XDG_CACHE_HOME",
+    "UV_CACHE_DIR",
+    "PIP_CACHE_DIR",
+    "npm_config_cache",
+    "NPM_CONFIG_CACHE",
+];
+
+/// Facts about the gateway that sandboxes are made from. The default knows no data directory and makes none.
+#[derive(Debug, Clone, Default)]
+pub struct HostFacts {
+    /// Parts that the kernel has.
+    pub support: KernelSupport,
+    /// The data directory, absolute.
+    pub data: Option<PathBuf>,
+    /// Folder of the gateway outside of the data directory, for sockets with short names.
+    pub sockets: Option<PathBuf>,
+    /// Files of the gateway: its configuration, keys, secrets, logs. Those of the data directory need not be named.
+    pub files: Vec<PathBuf>,
+    /// Ports of the gateway's listeners for management, metrics and replicas.
+    pub ports: Vec<u16>,
+}
+
+/// Makes sandboxes for processes of one gateway.
+#[derive(Debug, Default)]
+pub struct SandboxHost {
+    facts: ArcSwap<HostFacts>,
+    /// Explanations of refusals, shared by all processes of a namespace.
+    hints: Mutex<BTreeMap<NamespaceName, (SandboxMode, Arc<RefusalHints>)>>,
+}
+
+/// A process that is about to be started.
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessFacts<'a> {
+    /// The namespace that it serves.
+    pub namespace: &'a NamespaceName,
+    /// Its program: a path, or a name on the `PATH` of its environment.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub args: &'a [OsString],
+    /// Its environment.
+    pub env: &'a [(OsString, Secret)],
+    /// Its working directory, absolute.
+    pub cwd: &'a Path,
+    /// Files and folders that are its own, or that it shares with others.
+    pub own: &'a [KeptPath],
+}
+
+/// The sandbox of a process.
+#[derive(Debug, Clone)]
+pub struct ProcessSandbox {
+    /// The sandbox, for the guard.
+    pub confinement: Arc<Confinement>,
+    /// Variables in place of those of the environment.
+    pub env: Vec<(OsString, Secret)>,
+}
+
+/// Sandbox of a namespace, for operators.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct SandboxState {
+    /// Mode of the sandbox.
+    pub mode: SandboxMode,
+    /// Parts that do not hold, a phrase each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+impl SandboxState {
+    /// The sandbox as a sentence.
+    pub fn in_words(&self) -> String {
+        let mode = self.mode.as_str();
+        match &*self.missing {
+            [] => format!("its processes run with sandbox: {mode}"),
+            missing => format!(
+                "its processes run with sandbox: {mode}, of which this does not hold on this machine: {}",
+                missing.join("; ")
+            ),
+        }
+    }
+}
+
+impl KeptPath {
+    /// A path that can be written.
+    pub fn writable(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            writable: true,
+        }
+    }
+
+    /// A path that can be read.
+    pub fn readable(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            writable: false,
+        }
+    }
+}
+
+impl SandboxHost {
+    /// Makes sandboxes by these facts.
+    pub fn new(facts: HostFacts) -> Self {
+        Self {
+            facts: ArcSwap::from_pointee(facts),
+            hints: Mutex::default(),
+        }
+    }
+
+    /// Replaces the facts, for processes that are started from now on.
+    pub fn set(&self, facts: HostFacts) {
+        self.facts.store(Arc::new(facts));
+    }
+
+    /// The facts in force.
+    pub fn facts(&self) -> Arc<HostFacts> {
+        self.facts.load_full()
+    }
+
+    /// What explains the refusals of a namespace's sandbox in its output; `None` without a sandbox.
+    pub fn hints(&self, policy: &Sandbox, namespace: &NamespaceName) -> Option<Arc<RefusalHints>> {
+        let facts = self.facts.load();
+        let data = facts.data.clone()?;
+        if policy.mode == SandboxMode::Off {
+            return None;
+        }
+        let mut all = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((mode, hints)) = all.get(namespace)
+            && *mode == policy.mode
+        {
+            return Some(Arc::clone(hints));
+        }
+        let hints = RefusalHints::new(namespace.clone(), policy.mode, vec![data]);
+        let hints = Arc::new(hints);
+        all.insert(namespace.clone(), (policy.mode, Arc::clone(&hints)));
+        Some(hints)
+    }
+
+    /// The part of a sandbox that holds on this machine; `None` without a data directory.
+    pub fn state(&self, policy: &Sandbox) -> Option<SandboxState> {
+        let facts = self.facts.load();
+        facts.data.as_ref()?;
+        let mut missing: Vec<String> = Vec::new();
+        if policy.mode != SandboxMode::Off {
+            missing.extend(facts.support.missing().into_iter().map(str::to_owned));
+            if policy.pids.is_some() && facts.support.mounts != MountNamespace::User {
+                missing.push("pids does not hold (no user namespace of its own)".to_owned());
+            }
+        }
+        Some(SandboxState {
+            mode: policy.mode,
+            missing,
+        })
+    }
+
+    /// The sandbox of a process; `None` without one. Blocking: looks at files, and makes the folder of temporary ones.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the configured sandbox is not possible on this machine.
+    pub fn confine(
+        &self,
+        policy: &Sandbox,
+        process: &ProcessFacts<'_>,
+    ) -> Result<Option<ProcessSandbox>, String> {
+        let facts = self.facts.load();
+        let Some(data) = facts
+            .data
+            .as_deref()
+            .filter(|_| policy.mode != SandboxMode::Off)
+        else {
+            return Ok(None);
+        };
+        if policy.mode == SandboxMode::Strict && facts.support.landlock == 0 {
+            return Err(
+                "sandbox: strict needs Landlock (Linux 5.13 or newer, and `landlock` among the kernel's lsm): use basic, or off"
+                    .to_owned(),
+            );
+        }
+        let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let real_data = real(data);
+        // The path below the data directory in the form that the gateway uses.
+        let below_data = |path: &Path| -> Option<PathBuf> {
+            let rest = path.strip_prefix(data).ok().map(Path::to_owned);
+            let rest = rest.or_else(|| Some(real(path).strip_prefix(&real_data).ok()?.to_owned()));
+            rest.map(|rest| data.join(rest))
+        };
+        let (folders, files) = by_folder(&facts.files);
+        let mut covered = vec![data.to_owned()];
+        covered.extend(facts.sockets.clone());
+        covered.extend(folders);
+        let variable = |name: &str| {
+            let mut found = process.env.iter().filter(|(key, _)| key == name);
+            found.next().map(|(_, value)| PathBuf::from(value.expose()))
+        };
+        let own = |path: &Path| process.own.iter().any(|it| path.starts_with(&it.path));
+        let is_covered = |path: &Path| covered.iter().any(|it| path.starts_with(it));
+
+        let mut kept: BTreeSet<KeptPath> = process.own.iter().cloned().collect();
+        kept.extend(shared(data));
+        let named = process.args.iter().filter_map(|it| path_in(it));
+        let program = find(process.program, variable("PATH"));
+        let with_program = program.iter().flat_map(|it| {
+            let folder = it.parent().map(Path::to_owned);
+            let prefix = prefix_of(it);
+            [folder, prefix].into_iter().flatten()
+        });
+        let with_cwd = [process.cwd.to_owned()];
+        for path in named.chain(with_program).chain(with_cwd) {
+            match below_data(&path) {
+                Some(path) if own(&path) => {}
+                Some(path) if is_for_tools(data, &path) => {
+                    kept.insert(KeptPath::writable(path));
+                }
+                Some(_) => {}
+                None if is_covered(&path) && !facts.files.contains(&path) => {
+                    kept.insert(KeptPath::readable(path));
+                }
+                None => {}
+            }
+        }
+        let certificates = CERTIFICATES.iter().filter_map(|it| variable(it));
+        kept.extend(
+            certificates
+                .filter(|it| is_covered(it))
+                .map(KeptPath::readable),
+        );
+        let home = variable("HOME");
+        if let Some(home) = home.as_deref().and_then(below_data) {
+            for folder in HOME_FOLDERS {
+                let folder = home.join(folder);
+                // What is not there now could not be made later, since the folder above is covered.
+                let _ = fs::create_dir(&folder);
+                kept.insert(KeptPath::writable(folder));
+            }
+        }
+        let mut hidden = files;
+        let absolute = |path: &PathBuf| {
+            let path = process.cwd.join(path);
+            let path: PathBuf = path
+                .components()
+                .filter(|it| *it != Component::CurDir)
+                .collect();
+            below_data(&path).unwrap_or(path)
+        };
+        let mut open = |paths: &[PathBuf], writable: bool| -> Vec<PathBuf> {
+            let mut opened = Vec::new();
+            for path in paths.iter().map(absolute) {
+                let is_the_gateways = is_covered(&path) && !own(&path) || hidden.contains(&path);
+                if policy.by_namespace && is_the_gateways {
+                    continue;
+                }
+                if is_covered(&path) {
+                    kept.insert(KeptPath {
+                        path: path.clone(),
+                        writable,
+                    });
+                }
+                hidden.retain(|it| *it != path);
+                opened.push(path);
+            }
+            opened
+        };
+        let mut read = open(&policy.read, false);
+        let mut write = open(&policy.write, true);
+        let mut env = Vec::new();
+        if policy.mode == SandboxMode::Strict {
+            let temporary = temporary_folder(data, process.namespace)?;
+            env.push(("TMPDIR".into(), Secret::new(temporary.to_string_lossy())));
+            kept.insert(KeptPath::writable(&temporary));
+            write.push(temporary);
+            read.extend(SYSTEM.map(PathBuf::from));
+            read.push(process.cwd.to_owned());
+            let on_path = variable("PATH").into_iter();
+            let on_path = on_path.flat_map(|it| std::env::split_paths(&it).collect::<Vec<_>>());
+            for folder in on_path.chain(
+                program
+                    .iter()
+                    .filter_map(|it| Some(it.parent()?.to_owned())),
+            ) {
+                read.extend(prefixes_of(&folder));
+                read.push(folder);
+            }
+            write.extend(CACHES.iter().filter_map(|it| variable(it)));
+            if let Some(home) = &home {
+                write.extend([".cache", ".npm"].map(|it| home.join(it)));
+                read.push(home.join(".local"));
+            }
+            read.retain(|it| it.is_absolute());
+            write.retain(|it| it.is_absolute());
+            // The folder of the code is read alone; other own folders, such as that of the socket, are written.
+            let code = process.cwd;
+            let is_code = |it: &KeptPath| it.path == code && !write.contains(&it.path);
+            kept = kept
+                .into_iter()
+                .map(|it| KeptPath {
+                    writable: it.writable && !is_code(&it),
+                    ..it
+                })
+                .collect();
+        }
+        let network = match policy.network_in_force() {
+            None => NetworkRule::Open,
+            Some(SandboxNetwork::None) => NetworkRule::None,
+            Some(SandboxNetwork::Public) => NetworkRule::Public,
+            Some(SandboxNetwork::Only(addresses)) => {
+                NetworkRule::Only(addresses.iter().map(ToString::to_string).collect())
+            }
+        };
+        let own_user_namespace = facts.support.mounts == MountNamespace::User;
+        Ok(Some(ProcessSandbox {
+            confinement: Arc::new(Confinement {
+                label: process.namespace.to_string(),
+                mode: policy.mode,
+                support: facts.support,
+                covered,
+                hidden,
+                kept: kept.into_iter().collect(),
+                read,
+                write,
+                network,
+                own_ports: facts.ports.clone(),
+                memory: policy.memory.map(|it| it.as_u64()),
+                // Elsewhere the kernel counts all processes of the user.
+                pids: policy.pids.filter(|_| own_user_namespace),
+                cpu: policy.cpu,
+            }),
+            env,
+        }))
+    }
+}
+
+/// The paths of the data directory that all workers read: the runtime and the base environments.
+fn shared(data: &Path) -> Vec<KeptPath> {
+    let environments = data.join("venvs");
+    let entries = fs::read_dir(&environments).into_iter().flatten().flatten();
+    let names = entries.map(|it| it.file_name());
+    let bases = names.filter(|it| it.as_encoded_bytes().starts_with(b".base"));
+    let bases = bases.map(|it| KeptPath::readable(environments.join(it)));
+    bases
+        .chain([KeptPath::readable(data.join("runtime"))])
+        .collect()
+}
+
+/// Returns true for paths of the data directory that a server may be given by its arguments, its program or its directory:
+/// those of tools, and those that are not the gateway's.
+fn is_for_tools(data: &Path, path: &Path) -> bool {
+    let Ok(rest) = path.strip_prefix(data) else {
+        return false;
+    };
+    let mut names = rest.components().map(Component::as_os_str);
+    let Some(first) = names.next() else {
+        return false;
+    };
+    let second = names.next();
+    let is = |name: &str| first == OsStr::new(name);
+    if is("tools") || is("venvs") {
+        return second.is_some();
+    }
+    if is("external") {
+        return second.is_some_and(|it| it != OsStr::new("config.yaml"));
+    }
+    !OWN_FOLDERS.iter().any(|it| is(it)) && data.join(first).is_dir()
+}
+
+/// Files of the gateway, sorted into folders of secrets that are covered as a whole, and single files.
+fn by_folder(files: &[PathBuf]) -> (BTreeSet<PathBuf>, Vec<PathBuf>) {
+    let mut folders = BTreeSet::new();
+    let mut single = Vec::new();
+    for file in files {
+        match FOLDERS_OF_SECRETS.iter().find(|it| file.starts_with(it)) {
+            Some(folder) => {
+                folders.insert(PathBuf::from(folder));
+            }
+            None => single.push(file.clone()),
+        }
+    }
+    (folders, single)
+}
+
+/// The absolute path in an argument, such as that of `--config=/srv/a.json`.
+fn path_in(argument: &OsString) -> Option<PathBuf> {
+    let text = argument.to_str()?;
+    let path = match text.split_once('=') {
+        Some((_, path)) if path.starts_with('/') => path,
+        _ => text,
+    };
+    path.starts_with('/').then(|| path.into())
+}
+
+/// The program's file: the path itself, or the first of that name on a `PATH`.
+fn find(program: &Path, path: Option<PathBuf>) -> Option<PathBuf> {
+    if program.is_absolute() {
+        return Some(program.to_owned());
+    }
+    let folders = path.map(|it| std::env::split_paths(&it).collect::<Vec<_>>());
+    let mut files = folders.into_iter().flatten().map(|it| it.join(program));
+    files.find(|it| it.is_file())
+}
+
+/// The folder above the program's `bin`, if it is an installation of its own.
+fn prefix_of(program: &Path) -> Option<PathBuf> {
+    let prefix = program.parent()?.parent()?;
+    let is_one = prefix.join("lib").is_dir() && prefix.parent().is_some();
+    (is_one && Some(prefix) != home().as_deref()).then(|| prefix.to_owned())
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from)
+}
+
+/// The installations that programs of a folder belong to: the folder above it, that of the folder's real path, those of the
+/// interpreters it links to, and the installation that a virtual environment was made from.
+fn prefixes_of(folder: &Path) -> Vec<PathBuf> {
+    let mut prefixes: Vec<PathBuf> = prefix_of(&folder.join("x")).into_iter().collect();
+    for name in ["python", "python3", "node", "uv", "npx"] {
+        if let Ok(real) = fs::canonicalize(folder.join(name)) {
+            prefixes.extend(prefix_of(&real));
+            prefixes.extend(real.parent().map(Path::to_owned));
+        }
+    }
+    let configured = folder.parent().map(|it| it.join("pyvenv.cfg"));
+    let text = configured.and_then(|it| fs::read_to_string(it).ok());
+    let mut homes = text.iter().flat_map(|it| it.lines()).filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "home").then(|| PathBuf::from(value.trim()))
+    });
+    if let Some(home) = homes.next() {
+        let real = fs::canonicalize(&home).unwrap_or_else(|_| home.clone());
+        prefixes.extend(prefix_of(&real.join("x")));
+        prefixes.extend([home, real]);
+    }
+    prefixes
+}
+
+/// The folder of temporary files of a namespace's strict processes.
+fn temporary_folder(data: &Path, namespace: &NamespaceName) -> Result<PathBuf, String> {
+    let folder = data.join("tmp").join(namespace.as_str());
+    let made = fs::create_dir_all(&folder);
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    made.and_then(|()| fs::set_permissions(&folder, private))
+        .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(data: &Path, support: KernelSupport) -> SandboxHost {
+        SandboxHost::new(HostFacts {
+            support,
+            data: Some(data.to_owned()),
+            files: vec!["/etc/tooldock/tooldock.yaml".into(), "/srv/key.pem".into()],
+            ..HostFacts::default()
+        })
+    }
+
+    fn confined(host: &SandboxHost, policy: &Sandbox, cwd: &Path, args: &[&str]) -> Confinement {
+        let args: Vec<OsString> = args.iter().map(Into::into).collect();
+        let facts = ProcessFacts {
+            namespace: &"ns".parse().unwrap(),
+            program: Path::new("/usr/bin/env"),
+            args: &args,
+            env: &[],
+            cwd,
+            own: &[KeptPath::writable(cwd)],
+        };
+        let made = host.confine(policy, &facts).unwrap().unwrap();
+        (*made.confinement).clone()
+    }
+
+    const ALL: KernelSupport = KernelSupport {
+        landlock: 7,
+        mounts: MountNamespace::User,
+        seccomp: true,
+        connections: true,
+    };
+
+    #[test]
+    fn of_the_data_directory_only_what_is_its_own_or_named_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        for name in [
+            "tools/ns",
+            "tools/other",
+            "venvs/.base.1",
+            "runtime",
+            "notes",
+        ] {
+            fs::create_dir_all(data.join(name)).unwrap();
+        }
+        fs::write(data.join("keys.json"), "{}").unwrap();
+        let host = host(data, ALL);
+        let notes = format!("--root={}", data.join("notes").display());
+        let keys = data.join("keys.json");
+        let cwd = data.join("tools/ns");
+        let policy = Sandbox::of(SandboxMode::Basic);
+        let own = confined(&host, &policy, &cwd, &[&notes, keys.to_str().unwrap()]);
+        let kept: Vec<&Path> = own.kept.iter().map(|it| &*it.path).collect();
+        for (path, stays) in [
+            ("tools/ns", true),
+            ("tools/other", false),
+            ("venvs/.base.1", true),
+            ("runtime", true),
+            ("notes", true),
+            ("keys.json", false),
+        ] {
+            assert_eq!(kept.contains(&&*data.join(path)), stays, "{path}");
+        }
+        assert!(own.covered.contains(&"/etc/tooldock".into()));
+        assert_eq!(own.hidden, [PathBuf::from("/srv/key.pem")]);
+    }
+
+    #[test]
+    fn a_namespace_cannot_open_what_is_the_gateways_and_the_operator_can() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path();
+        let cwd = data.join("tools/ns");
+        let other = data.join("tools/other");
+        fs::create_dir_all(&cwd).unwrap();
+        fs::create_dir_all(&other).unwrap();
+        let mut policy = Sandbox {
+            read: vec![other.clone(), "/srv/key.pem".into(), "/srv/data".into()],
+            ..Sandbox::of(SandboxMode::Basic)
+        };
+        let host = host(data, ALL);
+        for (by_namespace, opened) in [(false, true), (true, false)] {
+            policy.by_namespace = by_namespace;
+            let own = confined(&host, &policy, &cwd, &[]);
+            assert_eq!(own.kept.contains(&KeptPath::readable(&other)), opened);
+            assert_eq!(own.hidden.is_empty(), opened);
+        }
+    }
+
+    #[test]
+    fn strict_needs_landlock_and_reads_its_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let cwd = folder.path().join("tools/ns");
+        fs::create_dir_all(&cwd).unwrap();
+        let policy = Sandbox::of(SandboxMode::Strict);
+        let own = confined(&host(folder.path(), ALL), &policy, &cwd, &[]);
+        assert_eq!(own.network, NetworkRule::None);
+        assert!(own.kept.contains(&KeptPath::readable(&cwd)));
+        assert!(own.write.contains(&folder.path().join("tmp/ns")));
+        let facts = ProcessFacts {
+            namespace: &"ns".parse().unwrap(),
+            program: Path::new("/usr/bin/env"),
+            args: &[],
+            env: &[],
+            cwd: &cwd,
+            own: &[],
+        };
+        let none = host(folder.path(), KernelSupport::default());
+        let error = none.confine(&policy, &facts).unwrap_err();
+        assert!(error.contains("needs Landlock"), "{error}");
+    }
+}
