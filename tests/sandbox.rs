@@ -114,7 +114,7 @@ const WAYS: &[(&str, Off, bool, bool, Needs)] = &[
     ("run_a_program", Off::Open, OPEN, OPEN, Needs::Nothing),
     ("read_environment_of_other", Off::Open, SHUT, SHUT, Needs::Landlock),
     ("read_memory_of_other", Off::Either, SHUT, SHUT, Needs::Landlock),
-    ("list_descriptors_of_other", Off::Open, SHUT, SHUT, Needs::Landlock),
+    ("look_at_descriptors_of_other", Off::Open, SHUT, SHUT, Needs::Landlock),
     ("read_maps_of_other", Off::Open, SHUT, SHUT, Needs::Landlock),
     ("signal_other", Off::Open, SHUT, SHUT, Needs::Scopes),
     ("signal_gateway", Off::Open, SHUT, SHUT, Needs::Scopes),
@@ -198,7 +198,7 @@ impl House {
                 "server": {"timeout": "60s"},
             }},
             "upstreams": {"stdio": {"server": {
-                "command": "python3",
+                "command": std::path::absolute(programs::python("servers").get_program()).unwrap(),
                 "args": ["_server.py"],
                 "cwd": server.path(),
                 "sandbox": sandbox,

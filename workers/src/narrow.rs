@@ -300,7 +300,7 @@ impl Narrowing<'_> {
 #[cfg(test)]
 mod tests {
     use serde::de::DeserializeOwned;
-    use tooldock_base::config::{Concurrency, QUEUE_MAX};
+    use tooldock_base::config::{Concurrency, QUEUE_MAX, SandboxMode};
     use tooldock_base::policy::ToolPolicy;
     use tooldock_base::yaml;
     use tooldock_base::yaml::Value;
@@ -663,6 +663,54 @@ mod tests {
             assert_eq!((limits.queue, limits.max_parked), (5, 3), "{data_file:?}");
             assert_eq!(limits.max_concurrency, Limits::default().max_concurrency);
             assert_eq!(tools["t"].timeout.unwrap().as_secs(), 1, "{data_file:?}");
+        }
+    }
+
+    #[test]
+    fn the_data_file_makes_a_sandbox_stricter_and_never_wider() {
+        let narrowed = narrowed(
+            [
+                "{ defaults: { sandbox: basic }, ceilings: { sandbox: basic }, overrides: { open: { sandbox: off } } }",
+                "{ s: { command: x, sandbox: strict } }",
+            ],
+            [
+                "{ defaults: { sandbox: off }, ceilings: { sandbox: off }, overrides: { shut: { sandbox: strict }, \
+                 wide: { sandbox: off }, open: { sandbox: off } } }",
+                "{ s: { sandbox: off }, new: { command: y, sandbox: off } }",
+            ],
+        );
+        let namespaces = &narrowed.namespaces;
+        assert_eq!(namespaces.defaults.sandbox.mode, SandboxMode::Basic);
+        assert_eq!(namespaces.ceilings.sandbox.mode, SandboxMode::Basic);
+        for (name, mode) in [
+            ("open", SandboxMode::Off),
+            ("shut", SandboxMode::Strict),
+            ("wide", SandboxMode::Basic),
+            ("another", SandboxMode::Basic),
+        ] {
+            let name = name.parse().unwrap();
+            let (limits, ..) = effective_limits(&LimitsPatch::default(), None, &name, namespaces);
+            assert_eq!(limits.sandbox.mode, mode, "{name}");
+        }
+        for (name, mode) in [("s", SandboxMode::Strict), ("new", SandboxMode::Basic)] {
+            let name: NamespaceName = name.parse().unwrap();
+            let own = narrowed.servers.stdio[&name].limits_with_sandbox();
+            let (limits, ..) = effective_limits(&own, None, &name, namespaces);
+            assert_eq!(limits.sandbox.mode, mode, "{name}");
+        }
+        for key in [
+            "namespaces.defaults.sandbox",
+            "namespaces.ceilings.sandbox",
+            "namespaces.overrides.wide.sandbox",
+            "upstreams.stdio.s",
+            "upstreams.stdio.new.limits.sandbox",
+        ] {
+            let mut vain = narrowed.vain.iter();
+            assert!(
+                vain.any(|it| it.starts_with(key)),
+                "{key}: {:?}",
+                narrowed.vain
+            );
         }
     }
 }

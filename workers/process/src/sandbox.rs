@@ -477,6 +477,10 @@ fn home() -> Option<PathBuf> {
 /// interpreters it links to, and the installation that a virtual environment was made from.
 fn prefixes_of(folder: &Path) -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = prefix_of(&folder.join("x")).into_iter().collect();
+    if folder.ends_with("shims") {
+        // Scripts of pyenv and the like, which start what stands beside their folder.
+        prefixes.extend(folder.parent().map(Path::to_owned));
+    }
     for name in ["python", "python3", "node", "uv", "npx"] {
         if let Ok(real) = fs::canonicalize(folder.join(name)) {
             prefixes.extend(prefix_of(&real));

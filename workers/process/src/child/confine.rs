@@ -198,7 +198,7 @@ fn enter(own: &Confinement, cwd: &Path, channel: &UnixStream) -> Result<(), NotC
     Ok(())
 }
 
-/// Prints what the kernel can. For a process of its own: it changes its namespaces.
+/// Prints what the kernel can.
 pub(super) fn print_support() {
     let support = KernelSupport::probe();
     if let Ok(text) = serde_json::to_string(&support) {

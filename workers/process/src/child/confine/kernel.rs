@@ -2,9 +2,10 @@
 
 #![allow(unsafe_code, reason = "no library has a safe form of these calls")]
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -47,22 +48,16 @@ pub struct KernelSupport {
 }
 
 impl KernelSupport {
-    /// Tries each part. Changes the namespaces of this process: for a process of its own, with one thread.
+    /// Tries each part, in forked children where that changes the process.
     pub(super) fn probe() -> Self {
         let landlock = landlock_version();
         let seccomp = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"))
             && has_seccomp_action(libc::SECCOMP_RET_ERRNO);
         let notifications = seccomp && has_seccomp_action(libc::SECCOMP_RET_USER_NOTIF);
         let connections = notifications && landlock >= 4 && takes_descriptors();
-        let dumpable = rustix::process::DumpableBehavior::Dumpable;
-        let _ = rustix::process::set_dumpable_behavior(dumpable);
-        let mounts = match mounts::try_out(MountNamespace::Privileged) {
-            Ok(()) => MountNamespace::Privileged,
-            Err(_) => match mounts::try_out(MountNamespace::User) {
-                Ok(()) => MountNamespace::User,
-                Err(_) => MountNamespace::None,
-            },
-        };
+        let kinds = [MountNamespace::Privileged, MountNamespace::User];
+        let mounts = kinds.into_iter().find(|kind| can_mount(*kind));
+        let mounts = mounts.unwrap_or_default();
         Self {
             landlock,
             mounts,
@@ -151,12 +146,34 @@ fn takes_descriptors() -> bool {
     may_attach && own.is_ok_and(|own| pidfd_getfd(own, 0, PidfdGetfdFlags::empty()).is_ok())
 }
 
+/// Makes a mount namespace in a forked child, which then ends; returns true if that is possible.
+fn can_mount(kind: MountNamespace) -> bool {
+    let Ok((mut outcome, childs_end)) = UnixStream::pair() else {
+        return false;
+    };
+    let mut command = Command::new("/");
+    before_exec(&mut command, move || {
+        let dumpable = rustix::process::DumpableBehavior::Dumpable;
+        let _ = rustix::process::set_dumpable_behavior(dumpable);
+        let succeeded = mounts::try_out(kind).is_ok();
+        let _ = (&childs_end).write_all(&[u8::from(succeeded)]);
+        // No program is run.
+        Err(io::ErrorKind::Interrupted.into())
+    });
+    let _ = command.spawn();
+    // It holds the child's end.
+    drop(command);
+    let mut byte = [0];
+    outcome.read_exact(&mut byte).is_ok() && byte == [1]
+}
+
 /// Has the forked child of `command` call `enter` before it runs the program.
 pub(super) fn before_exec(
     command: &mut Command,
     enter: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) {
-    // SAFETY: the guard has one thread, so its forked child may take any lock and allocate.
+    // SAFETY: the only other thread that the guard has then is the allocator's, which is prepared for forks, so the forked
+    // child may take any lock and allocate.
     unsafe {
         command.pre_exec(enter);
     }
