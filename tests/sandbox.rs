@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::support::{Gateway, programs};
 
-/// What the kernel of this machine can, as the gateway finds it.
+/// Parts of this machine's kernel, as the gateway finds them.
 #[derive(Debug, Deserialize)]
 struct Support {
     landlock: u32,
@@ -39,7 +39,7 @@ enum Needs {
     Nothing,
     /// Files that are kept away: mounts or Landlock.
     Files,
-    /// What Landlock does not cover: attributes and sockets of files.
+    /// Attributes and sockets of files, which Landlock does not cover.
     Mounts,
     Landlock,
     /// Signals and abstract sockets.
@@ -453,6 +453,49 @@ async fn a_refused_connection_is_named_once_in_the_log() {
     })
     .await;
     assert_eq!(house.gateway.log().matches(&line).count(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_file_is_explained_once_with_the_key_that_opens_it() {
+    if !Needs::Files.are_met(&support()) {
+        return;
+    }
+    let house = House::of(json!("basic")).await;
+    let other = house.gateway.data_dir().join("tools/other/secret.txt");
+    for _ in 0..3 {
+        let (status, answer) = house
+            .gateway
+            .call("hostile", "peek", json!({"path": other}))
+            .await;
+        assert_ne!(status, 200, "{answer}");
+    }
+    let line = format!(
+        "for {}: if the sandbox (basic) keeps it away",
+        other.display()
+    );
+    crate::support::eventually("the line", async || {
+        house.gateway.log().contains(&line).then_some(())
+    })
+    .await;
+    assert_eq!(house.gateway.log().matches(&line).count(), 1);
+}
+
+#[tokio::test]
+async fn explain_says_which_sandbox_a_namespace_has() {
+    let gateway = Gateway::with_tools([("plain", "victim.py", VICTIM)])
+        .start()
+        .await;
+    let explained = gateway
+        .request("POST", "/explain")
+        .header("X-Manager-Token", crate::support::gateway::MANAGER_TOKEN)
+        .json(&json!({"as": "bearer", "namespace": "plain"}))
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(explained.contains("sandbox: basic"), "{explained}");
 }
 
 /// The examples that need no other service.

@@ -181,7 +181,7 @@ impl SandboxHost {
         self.facts.load_full()
     }
 
-    /// What explains the refusals of a namespace's sandbox in its output; `None` without a sandbox.
+    /// Explanations of refusals for a namespace's output; `None` without a sandbox.
     pub fn hints(&self, policy: &Sandbox, namespace: &NamespaceName) -> Option<Arc<RefusalHints>> {
         let facts = self.facts.load();
         let data = facts.data.clone()?;
@@ -293,7 +293,7 @@ impl SandboxHost {
         if let Some(home) = home.as_deref().and_then(below_data) {
             for folder in HOME_FOLDERS {
                 let folder = home.join(folder);
-                // What is not there now could not be made later, since the folder above is covered.
+                // A folder could not be made later, since the one above is covered.
                 let _ = fs::create_dir(&folder);
                 kept.insert(KeptPath::writable(folder));
             }

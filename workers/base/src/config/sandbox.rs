@@ -333,7 +333,7 @@ fn is_below_any<'a>(path: &Path, mut folders: impl Iterator<Item = &'a PathBuf>)
 /// The form of a mapping.
 #[derive(Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Keys {
+struct SandboxKeys {
     #[serde(default)]
     mode: SandboxMode,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -369,7 +369,7 @@ impl Serialize for Sandbox {
             cpu,
             by_namespace: _,
         } = self.clone();
-        Keys {
+        SandboxKeys {
             mode,
             read,
             write,
@@ -409,7 +409,7 @@ impl<'de> Deserialize<'de> for Sandbox {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Sandbox, A::Error> {
-                let keys = Keys::deserialize(MapAccessDeserializer::new(map))?;
+                let keys = SandboxKeys::deserialize(MapAccessDeserializer::new(map))?;
                 let sandbox = Sandbox {
                     mode: keys.mode,
                     read: keys.read,

@@ -7,10 +7,10 @@
 //!
 //! | part | by | where the kernel has none |
 //! |---|---|---|
-//! | files of the gateway and of others | a mount namespace in which an empty folder stands over them | Landlock rules for all that stands beside them |
+//! | files of the gateway and of others | an empty folder over them, in a mount namespace | Landlock rules for all beside them |
 //! | `strict`: all other files | Landlock rules | refused: the command is not started |
 //! | `/proc` of others, ptrace, signals, abstract sockets | a Landlock domain with scopes | open |
-//! | connections | Landlock forbids them; the guard makes those that are allowed, by seccomp's notifications | open, or by port |
+//! | connections | Landlock forbids them; the guard makes the allowed ones, by seccomp's notifications | open, or by port |
 //! | calls of the kernel that tools never need | seccomp | open |
 //!
 //! The gateway asks once what the kernel can ([`KernelSupport`]) and describes a sandbox of these parts alone. A part that
@@ -108,8 +108,8 @@ impl Confinement {
     }
 }
 
-/// What the guard does about a sandbox beside and after the start of its command.
-pub(super) struct Confined {
+/// The guard's part of a sandbox, beside and after the start of its command.
+pub(super) struct ConfinedCommand {
     confinement: Confinement,
     /// The guard's end of the channel to the forked child.
     channel: UnixStream,
@@ -122,7 +122,10 @@ pub(super) fn parse(text: &OsString) -> Result<Confinement, String> {
 }
 
 /// Has the child of `command` put itself into the sandbox before it runs the program.
-pub(super) fn prepare(command: &mut Command, confinement: Confinement) -> io::Result<Confined> {
+pub(super) fn prepare(
+    command: &mut Command,
+    confinement: Confinement,
+) -> io::Result<ConfinedCommand> {
     let (channel, childs_end) = UnixStream::pair()?;
     let own = confinement.clone();
     let cwd = std::env::current_dir()?;
@@ -134,13 +137,13 @@ pub(super) fn prepare(command: &mut Command, confinement: Confinement) -> io::Re
         }
         outcome.map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))
     });
-    Ok(Confined {
+    Ok(ConfinedCommand {
         confinement,
         channel,
     })
 }
 
-impl Confined {
+impl ConfinedCommand {
     /// The reason why the child could not enter the sandbox, if that is why it did not start. Called after the spawn.
     pub(super) fn failure(&mut self) -> Option<String> {
         use std::io::Read as _;
@@ -157,7 +160,7 @@ impl Confined {
             return Ok(());
         }
         let listener: OwnedFd = super::hand_over::receive(&self.channel)?;
-        connections::Supervisor::new(&self.confinement, listener, report).start()
+        connections::ConnectionJudge::new(&self.confinement, listener, report).start()
     }
 }
 

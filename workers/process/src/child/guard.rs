@@ -175,7 +175,9 @@ impl Guard {
             .map(|sandbox| confine::prepare(&mut command, sandbox))
             .transpose()?;
         let child = command.spawn().map_err(|error| {
-            let reason = confined.as_mut().and_then(confine::Confined::failure);
+            let reason = confined
+                .as_mut()
+                .and_then(confine::ConfinedCommand::failure);
             reason.map_or(error, io::Error::other)
         })?;
         // `command` holds the descriptor of the child's standard input.

@@ -23,7 +23,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use tooldock_base::address::is_public;
 use tooldock_base::config::SandboxAddress;
 
-use super::kernel::{self, Answer};
+use super::kernel::{self, NotificationAnswer};
 use super::{Confinement, NetworkRule};
 
 /// Maximum length of an address, in bytes: that of the kernel's `sockaddr_storage`.
@@ -38,7 +38,7 @@ const RESOLVED_FOR: Duration = Duration::from_secs(30);
 const DNS: u16 = 53;
 
 /// Judge of connections.
-pub(super) struct Supervisor {
+pub(super) struct ConnectionJudge {
     listener: OwnedFd,
     network: NetworkRule,
     own_ports: Vec<u16>,
@@ -50,7 +50,7 @@ pub(super) struct Supervisor {
     waiting: AtomicUsize,
 }
 
-impl Supervisor {
+impl ConnectionJudge {
     pub(super) fn new(own: &Confinement, listener: OwnedFd, report: fn(&str)) -> Self {
         let destinations = match &own.network {
             NetworkRule::Only(texts) => texts.iter().filter_map(|it| it.parse().ok()).collect(),
@@ -87,52 +87,52 @@ impl Supervisor {
         thread.spawn(read).map(drop)
     }
 
-    fn answer(&self, id: u64, answer: Answer) {
+    fn answer(&self, id: u64, answer: NotificationAnswer) {
         kernel::answer(self.listener.as_fd(), id, answer);
     }
 
     fn decide(self: &Arc<Self>, notification: &libc::seccomp_notif) {
         let id = notification.id;
         match self.call(notification) {
-            Ok(Call::NotOurs) => self.answer(id, Answer::Continue),
-            Ok(Call::Refused) => self.answer(id, Answer::Done(libc::EACCES)),
-            Ok(Call::Connect {
+            Ok(ConnectCall::NotOurs) => self.answer(id, NotificationAnswer::Continue),
+            Ok(ConnectCall::Refused) => self.answer(id, NotificationAnswer::Done(libc::EACCES)),
+            Ok(ConnectCall::Connect {
                 socket,
                 address,
                 waits: false,
             }) => {
                 let outcome = kernel::connect(socket.as_fd(), &address);
-                self.answer(id, Answer::Done(outcome));
+                self.answer(id, NotificationAnswer::Done(outcome));
             }
-            Ok(Call::Connect {
+            Ok(ConnectCall::Connect {
                 socket,
                 address,
                 waits: true,
             }) => {
                 if self.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
                     self.waiting.fetch_sub(1, Ordering::AcqRel);
-                    return self.answer(id, Answer::Done(libc::EAGAIN));
+                    return self.answer(id, NotificationAnswer::Done(libc::EAGAIN));
                 }
                 let own = Arc::clone(self);
                 let connect = move || {
                     let outcome = kernel::connect(socket.as_fd(), &address);
                     own.waiting.fetch_sub(1, Ordering::AcqRel);
-                    own.answer(id, Answer::Done(outcome));
+                    own.answer(id, NotificationAnswer::Done(outcome));
                 };
                 let thread = std::thread::Builder::new().stack_size(64 * 1024);
                 if thread.spawn(connect).is_err() {
                     self.waiting.fetch_sub(1, Ordering::AcqRel);
-                    self.answer(id, Answer::Done(libc::EAGAIN));
+                    self.answer(id, NotificationAnswer::Done(libc::EAGAIN));
                 }
             }
             Err(error) => {
                 let number = error.raw_os_error().unwrap_or(libc::EACCES);
-                self.answer(id, Answer::Done(number));
+                self.answer(id, NotificationAnswer::Done(number));
             }
         }
     }
 
-    fn call(&self, notification: &libc::seccomp_notif) -> io::Result<Call> {
+    fn call(&self, notification: &libc::seccomp_notif) -> io::Result<ConnectCall> {
         let [descriptor, at, length, ..] = notification.data.args;
         let thread = notification.pid;
         if length > ADDRESS_MAX {
@@ -144,7 +144,7 @@ impl Supervisor {
             .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
         let process = process_of(thread)?;
         let process = pidfd_open(process, PidfdFlags::empty())?;
-        // What was read so far is the caller's, unless it is gone and its number is another's.
+        // The bytes were the caller's, unless it is gone and its number is another's.
         if !kernel::is_waiting(self.listener.as_fd(), notification.id) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -152,7 +152,7 @@ impl Supervisor {
         let socket = pidfd_getfd(process, number, PidfdGetfdFlags::empty())?;
         let family = sockopt::socket_domain(&socket)?;
         if family != AddressFamily::INET && family != AddressFamily::INET6 {
-            return Ok(Call::NotOurs);
+            return Ok(ConnectCall::NotOurs);
         }
         let is_stream = sockopt::socket_type(&socket)? == SocketType::STREAM;
         // An address of no family takes a connection back.
@@ -160,10 +160,10 @@ impl Supervisor {
             && !self.allows(address, is_stream)
         {
             self.tell(address);
-            return Ok(Call::Refused);
+            return Ok(ConnectCall::Refused);
         }
         let waits = is_stream && !rustix::fs::fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK);
-        Ok(Call::Connect {
+        Ok(ConnectCall::Connect {
             socket,
             address,
             waits,
@@ -227,7 +227,7 @@ impl Supervisor {
     }
 }
 
-enum Call {
+enum ConnectCall {
     /// A call about another kind of socket.
     NotOurs,
     Refused,
@@ -282,7 +282,7 @@ mod tests {
     use crate::child::confine::KernelSupport;
     use tooldock_base::config::SandboxMode;
 
-    fn supervisor(network: NetworkRule) -> Supervisor {
+    fn judge(network: NetworkRule) -> ConnectionJudge {
         let own = Confinement {
             label: "ns".into(),
             mode: SandboxMode::Basic,
@@ -299,7 +299,7 @@ mod tests {
             cpu: None,
         };
         let listener = fs::File::open("/dev/null").unwrap().into();
-        Supervisor::new(&own, listener, |_| {})
+        ConnectionJudge::new(&own, listener, |_| {})
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
             NetworkRule::Only(vec!["127.0.0.1:*".into(), "169.254.169.254:80".into()]),
         ];
         for rule in rules {
-            let judge = supervisor(rule);
+            let judge = self::judge(rule);
             for address in [
                 "127.0.0.1:8001",
                 "127.9.9.9:8001",
@@ -341,7 +341,7 @@ mod tests {
             (only.clone(), "[2001:db8::1]:1", true),
             (only, "8.8.8.8:443", false),
         ] {
-            let judge = supervisor(rule.clone());
+            let judge = self::judge(rule.clone());
             assert_eq!(
                 judge.allows(address.parse().unwrap(), true),
                 allowed,

@@ -70,7 +70,7 @@ pub(super) fn restrict(own: &Confinement) -> io::Result<()> {
     if handled.is_empty() && abi < ABI::V4 {
         return Ok(());
     }
-    let mut rules = Rules {
+    let mut rules = LandlockRules {
         ruleset: ruleset.create().map_err(failed)?,
         abi,
     };
@@ -148,12 +148,12 @@ fn access(writable: bool, abi: ABI) -> BitFlags<AccessFs> {
 /// Maximum depth of folders on the way to a path that is kept away.
 const DEPTH_MAX: usize = 64;
 
-struct Rules {
+struct LandlockRules {
     ruleset: RulesetCreated,
     abi: ABI,
 }
 
-impl Rules {
+impl LandlockRules {
     /// Allows a path with all below it. A path that is not there needs no rule.
     fn allow(&mut self, path: &Path, access: BitFlags<AccessFs>) -> io::Result<()> {
         let Ok(opened) = PathFd::new(path) else {

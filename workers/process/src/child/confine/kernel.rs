@@ -1,4 +1,4 @@
-//! Calls of the kernel that no library has a safe form of, and the probe of what the kernel can.
+//! Calls of the kernel that no library has a safe form of, and the probe of its parts.
 
 #![allow(unsafe_code, reason = "no library has a safe form of these calls")]
 
@@ -324,7 +324,7 @@ pub(super) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
 
 /// An answer to a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum NotificationAnswer {
     /// The call has been made, or refused, with this error number; 0 for success.
     Done(i32),
     /// The kernel makes the call.
@@ -332,10 +332,10 @@ pub(super) enum Answer {
 }
 
 /// Answers a notification. The process may be gone, which is no error.
-pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) {
+pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: NotificationAnswer) {
     let (error, flags) = match answer {
-        Answer::Done(number) => (-number, 0),
-        Answer::Continue => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
+        NotificationAnswer::Done(number) => (-number, 0),
+        NotificationAnswer::Continue => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
     };
     let response = libc::seccomp_notif_resp {
         id,

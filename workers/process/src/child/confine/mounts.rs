@@ -23,7 +23,7 @@ use super::{Confinement, KeptPath};
 /// Makes a namespace and a mount in it, as [`cover`] does.
 pub(super) fn try_out(kind: MountNamespace) -> io::Result<()> {
     make_namespace(kind)?;
-    // Any folder will do: nobody else sees the mount, and this process ends.
+    // Any folder will do: no other process sees the mount, and this one ends.
     empty_folder(Path::new("/proc"))
 }
 

@@ -78,7 +78,8 @@ impl RefusalHints {
         let mode = self.mode.as_str();
         Some(match path {
             Some(path) => format!(
-                "\"{kind}\" for {}: if the sandbox ({mode}) keeps it away, sandbox.read or sandbox.write opens it (docs/sandbox.md)",
+                "\"{kind}\" for {}: if the sandbox ({mode}) keeps it away, sandbox.read or sandbox.write opens it \
+                 (docs/sandbox.md)",
                 super::printable_text(path)
             ),
             None => format!(
