@@ -88,13 +88,13 @@ pub struct AuditRecord {
     pub status: &'static str,
     /// The status of the HTTP answer.
     pub http_status: u16,
-    /// The cause of the failure; `None` for a success, and when the status says all that is known.
+    /// The cause of the failure; `None` for a success, and for failures that the status describes completely.
     pub(crate) cause: Option<Box<CallCause>>,
     /// Duration of the call, including its wait in the queue.
     pub latency: Duration,
     /// The MCP version; `None` in REST.
     pub protocol_version: Option<&'static str>,
-    /// The digest that stands for the session's id.
+    /// Digest of the session's id, written instead of the id.
     pub session: Option<Arc<str>>,
     /// The client's address; the unspecified address for a client of a Unix socket.
     pub client: IpAddr,
@@ -171,7 +171,7 @@ impl Audit {
 }
 
 impl AuditSender {
-    /// The form in which a record keeps these arguments, as `observability.audit.arguments` says; [`KeptArguments::None`] when no
+    /// Copies a call's arguments in the form that `observability.audit.arguments` selects; [`KeptArguments::None`] if no audit
     /// log is written.
     pub fn keep(&self, arguments: &Bytes) -> KeptArguments {
         match self.log {
@@ -180,8 +180,8 @@ impl AuditSender {
         }
     }
 
-    /// Returns true if records may hold the message with which a tool describes its failure. False when arguments are not
-    /// recorded, since such a message may repeat them.
+    /// Returns true if records may contain the error message of a tool. False if arguments are not recorded, since an error
+    /// message may repeat arguments.
     pub(crate) fn keeps_words_of_tools(&self) -> bool {
         self.arguments != AuditArguments::None
     }

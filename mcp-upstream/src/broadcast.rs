@@ -1,9 +1,9 @@
-//! Tells clients of changes in a namespace: its sessions that have, or had, a stream for server notifications, and the
-//! `subscriptions/listen` requests on it.
+//! Delivers change notifications of a namespace to clients: to sessions that have, or had, a stream for server notifications,
+//! and to `subscriptions/listen` requests.
 //!
-//! Announcing does not deliver: it notes the change and lets a task deliver it, so that the announcing code does not wait for an
-//! audience of thousands. Equal changes noted before the task handles them count once: clients fetch the new state anyway, so a
-//! list that changed twice has changed.
+//! Announcing a change does not deliver it: the change is queued for a task, so that the announcing code does not wait for
+//! thousands of clients. Equal changes queued before the task handles them are delivered once, since a client fetches the new
+//! state after any notification.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -39,9 +39,9 @@ const STEP: usize = 256;
 /// Announces changes of namespaces to the sessions and listeners that are registered for them.
 pub struct Audience {
     log: Arc<EventLog>,
-    /// The replicas whose clients are told of changes that functions announce.
+    /// Replicas whose clients receive the changes that functions announce.
     replicas: Arc<Replicas>,
-    /// Registrations by namespace. An entry stays after its first registration: at most one for each namespace ever served.
+    /// Registrations by namespace. An entry is never removed: there is at most one for each namespace ever served.
     namespaces: DashMap<NamespaceName, Arc<NamespaceAudience>>,
     /// Counters of announced list changes, for code of the gateway that follows a namespace by [`Audience::overhear`].
     overheard: DashMap<NamespaceName, watch::Sender<u64>>,
@@ -49,10 +49,10 @@ pub struct Audience {
     noted: Mutex<PendingChanges>,
 }
 
-/// The sessions and listeners that are told of changes in one namespace.
+/// Sessions and listeners that receive the changes of one namespace.
 #[derive(Default)]
 pub(crate) struct NamespaceAudience {
-    /// Weak: being told of changes keeps no session alive.
+    /// Weak references: a registration does not keep its session alive.
     sessions: Mutex<Slab<Weak<Session>>>,
     listeners: Mutex<Slab<Arc<StreamListener>>>,
 }
@@ -89,7 +89,7 @@ pub enum Change {
     Prompts,
     /// The list of resources or of their templates changed.
     Resources,
-    /// The content of one resource changed; only sessions and listeners subscribed to it are told.
+    /// The content of one resource changed; only sessions and listeners subscribed to the resource are notified.
     Updated(Arc<str>),
 }
 
@@ -110,8 +110,8 @@ impl Audience {
         })
     }
 
-    /// Registers a session until it ends: changes announced while its client is away wait in the log. To be called when the
-    /// session opens a stream for server notifications; repeating the call is harmless.
+    /// Registers a session until it ends; changes announced while its client is disconnected are kept in the event log. Called
+    /// when the session opens a stream for server notifications; a second registration has no effect.
     pub(crate) fn join(&self, session: &Arc<Session>) {
         if session.is_seated() {
             return;
@@ -169,7 +169,7 @@ impl Audience {
         self.announce(namespace, change);
     }
 
-    /// Announces a change that another replica has told of. News in a form of another version are ignored.
+    /// Announces a change received from another replica. Messages in the format of another version are ignored.
     pub(crate) fn hear(self: &Arc<Self>, news: &str) {
         if let Ok((namespace, change)) = serde_json::from_str::<(NamespaceName, Change)>(news) {
             self.announce(&namespace, change);
@@ -297,8 +297,8 @@ impl Drop for Delivery<'_> {
 
 async fn tell_listeners(members: &NamespaceAudience, changes: &Changes) {
     let mut listeners = members.all_listeners();
-    // Clients count their requests from the same number, so most listeners share an id and with it the frame. Sorted by id, so
-    // that only the frames of one id are in memory at a time.
+    // Clients number their requests from the same start, so most listeners have the same id and receive the same frame. The
+    // listeners are sorted by id, so that only the frames of one id are in memory at a time.
     listeners.sort_by(|one, other| one.subscription_id().cmp(&other.subscription_id()));
     let mut framed = HashMap::new();
     let mut framed_for = None;
@@ -349,8 +349,8 @@ impl Drop for Seat {
 }
 
 impl PendingChanges {
-    /// Takes all noted changes; with none left, the task ends. Changes noted meanwhile wait for the next round, so that a
-    /// namespace that changes all the time does not delay the others.
+    /// Takes all queued changes; without any, the task ends. Changes queued during delivery wait for the next round, so that a
+    /// namespace that changes constantly does not delay the others.
     fn take(&mut self) -> HashMap<NamespaceName, Changes> {
         let round = std::mem::take(&mut self.changes);
         self.running = !round.is_empty();
@@ -366,7 +366,7 @@ impl Changes {
             Change::Resources => self.resources = true,
             Change::Updated(uri) => {
                 let bytes = self.updated_bytes.saturating_add(uri.len());
-                // No client can have subscribed to a URI longer than a session's URIs may be together.
+                // A session's subscribed URIs are bounded together, so no client can have subscribed to a longer URI.
                 let fits = uri.len() <= URI_BYTES_MAX
                     && self.updated.len() < UPDATES_MAX
                     && bytes <= UPDATE_BYTES_MAX;

@@ -20,7 +20,7 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
         | CallErrorCode::PromptNotFound => StatusCode::NOT_FOUND,
         CallErrorCode::InvalidArguments => StatusCode::UNPROCESSABLE_ENTITY,
         CallErrorCode::InsufficientScope => StatusCode::FORBIDDEN,
-        // REST callers cannot be asked: the request itself lacks the capability, so another attempt fails in the same way.
+        // A REST request cannot ask its caller a question: it lacks the capability, so a retry fails in the same way.
         CallErrorCode::MissingCapability => StatusCode::BAD_REQUEST,
         CallErrorCode::ExecutionTimeout => StatusCode::GATEWAY_TIMEOUT,
         CallErrorCode::WorkerUnavailable | CallErrorCode::Starting | CallErrorCode::Overloaded => {
@@ -39,8 +39,8 @@ pub(crate) fn rest_status(code: CallErrorCode) -> StatusCode {
     }
 }
 
-/// The details of a failed call for this caller: the worker's own, without a traceback unless the caller has the manager token
-/// with the request id for looking the call up and the seconds to wait.
+/// Details of a failed call for this caller: the worker's own details, with a traceback only for the manager token, the
+/// request id for looking the call up, and the seconds to wait.
 pub(crate) fn details(error: &CallError, caller: &Caller) -> Box<RawValue> {
     let mut details: BTreeMap<Cow<'_, str>, Cow<'_, RawValue>> = BTreeMap::new();
     if let Some(given) = &error.details {
@@ -80,9 +80,9 @@ const SAID_MAX: usize = 64 * 1024;
 pub(crate) struct CallCause {
     /// The kind of failure, or the code of the server's error.
     pub(crate) code: Cow<'static, str>,
-    /// The cause in words, cut to [`DETAIL_MAX`].
+    /// The cause as text, cut to [`DETAIL_MAX`].
     pub(crate) detail: String,
-    /// True if the words come from a tool or its server. They may contain data that only the caller should see.
+    /// True if the text was written by a tool or its server. It may contain data that only the caller may see.
     pub(crate) of_tool: bool,
 }
 
@@ -138,7 +138,7 @@ impl CallCause {
     }
 }
 
-/// Whole seconds of a wait, rounded up, at least one: a client told to wait zero seconds would not wait.
+/// Seconds of a wait, rounded up and at least 1, since a client that is told 0 would retry at once.
 pub(crate) fn retry_seconds(after: Duration) -> u64 {
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
     seconds.max(1)

@@ -125,7 +125,7 @@ impl CallNote {
     }
 }
 
-/// The namespaces that a token opens. The namespaces' own lists of principals apply as well.
+/// Namespaces that a token opens. The lists of principals of the namespaces apply in addition.
 #[derive(Clone, Default)]
 pub enum Visibility {
     /// The token opens all namespaces.
@@ -146,7 +146,7 @@ impl Caller {
         self.key_limits.as_deref().unwrap_or_default()
     }
 
-    /// Records the budget that a limit has left after a call.
+    /// Records the budget that remains of a limit after a call.
     pub(crate) fn note_budget(&self, budget: Option<Budget>) {
         if let (Some(note), Some(budget)) = (&self.budget, budget) {
             note.write(budget);
@@ -182,7 +182,7 @@ impl Caller {
 }
 
 impl fmt::Debug for Caller {
-    /// Leaves out the headers, which contain credentials.
+    /// The headers are omitted, since they contain credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
             .field("namespace", &self.namespace)

@@ -19,17 +19,16 @@
 //! | pages mended for strict clients, and the faults of a server's lists | [`mend`], [`cursor`], [`mending`] |
 //! | arguments sent as JSON in strings, converted to the types of the schema | [`coerce`] |
 //!
-//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version: it changes
-//! whenever they may have changed, because the server said so, another process took the place of the one that listed them, or a
-//! client was shown other tools. They are read again on demand when the version has changed or the list is old. While a server
-//! cannot be asked, its last list is used.
+//! The tools that a namespace's files declare are a [`ToolList`] that never changes. A server's tools have a version, which
+//! changes whenever the tools may have changed: the server announced a change, the process that listed them was replaced, or a
+//! client was shown different tools. The tools are read again on demand when the version has changed or the list is old. While
+//! a server cannot be reached, its last list is used.
 //!
-//! Only lists that all clients share are kept here: a list from a session's own process may be that session's alone. A client's
-//! own `tools/list` goes up to the server each time.
+//! Only lists that all clients share are cached: a list from a session's own process may be valid for that session alone. A
+//! client's `tools/list` request is always sent to the server.
 //!
-//! A lookup table is not needed for either: a namespace keeps its tool list or catalogue with itself from first use
-//! (`Namespace::attached`), for as long as it is served. A table of targets beside the registry would be a second place that a
-//! reload has to swap.
+//! There is no lookup table for tool lists and catalogues: a namespace keeps its own from first use (`Namespace::attached`) for
+//! as long as it is served. A table beside the registry would be a second place for a reload to swap.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +82,7 @@ const HINTS_MAX: usize = 10_000;
 /// The tools and lists that one server offers to all clients. Empty by `Default`.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
-    /// Plain data; the lock is never held across an await.
+    /// Catalogue state. The lock is never held across an await.
     inner: Mutex<CatalogueState>,
     /// The mode in which the server's lists are mended, and the log of their faults.
     lists: Arc<ListMending>,
@@ -95,9 +94,9 @@ pub(crate) struct Catalogue {
 #[derive(Debug, Default)]
 struct CatalogueState {
     pages: Pages,
-    /// For each tool, true when its calls may be repeated.
+    /// True for each tool whose calls may be repeated.
     hints: HashMap<Arc<str>, bool>,
-    /// True when the hints are to be read again, whatever the pages say.
+    /// True when the hints must be read again, even from unchanged pages.
     stale: bool,
     version: u64,
     /// The last complete list of tools, of the current `version` or of an earlier one.
@@ -136,7 +135,7 @@ impl Catalogue {
         &self.lists
     }
 
-    /// Sets the mode in which lists are mended from now on.
+    /// Sets the mode in which subsequent lists are mended.
     pub(crate) fn set_lists(&self, mode: ListMode) {
         if self.lists.set(mode) {
             self.changed();
@@ -181,7 +180,7 @@ impl Catalogue {
         self.lock().version
     }
 
-    /// The tools, if the known list is current.
+    /// The tools, if the cached list is current.
     pub(crate) fn current(&self) -> Option<Arc<ToolList>> {
         self.lock().current().map(|known| Arc::clone(&known.list))
     }
@@ -205,8 +204,8 @@ impl Catalogue {
         self.results.is_news(tool, fault)
     }
 
-    /// Keeps the result of a list method. A first page of tools without a next page holds all tools of its version. A page that
-    /// another cursor led to already is not kept: clients invent such cursors.
+    /// Stores the result of a list method. A first page of tools without a next page contains all tools of its version. A page
+    /// already stored under another cursor is not stored again: clients invent such cursors.
     pub(crate) fn remember(&self, key: PageKey, result: &Bytes) {
         if self.lock().has(&key, result) {
             return;
@@ -276,8 +275,8 @@ impl Catalogue {
         self.announced.subscribe()
     }
 
-    /// The reading that callers who want the current tools wait for. A [`BegunReading`] comes with a new reading: the caller has
-    /// to carry it out.
+    /// The reading that callers who need the current tools wait for. A new reading comes with a [`BegunReading`], which the
+    /// caller must carry out.
     pub(crate) fn begin(&self) -> (Arc<ListReading>, Option<BegunReading>) {
         let mut inner = self.lock();
         let version = inner.version;
@@ -289,8 +288,8 @@ impl Catalogue {
         (Arc::clone(begun.reading()), Some(begun))
     }
 
-    /// Waits until no reading is in progress, and begins a reading for a connection of this era. `None` if the current tools are
-    /// known as such a connection lists them.
+    /// Waits until no reading is in progress, and begins a reading for a connection of this era. `None` if the current tools
+    /// were listed in this era.
     pub(crate) async fn turn(&self, era: Era) -> Option<BegunReading> {
         loop {
             let running = {

@@ -1,5 +1,5 @@
-//! The cost of a message in the service. A change that makes a message more expensive must show it: allocations are asserted
-//! here, instructions are compared with `cost.json` by `make cost`.
+//! Measures the cost of a message in the service. A change that makes a message more expensive must show it: tests assert the
+//! allocations, and `make cost` compares the instructions with `cost.json`.
 
 use std::hint::black_box;
 use std::sync::Arc;

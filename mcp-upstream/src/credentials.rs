@@ -1,4 +1,4 @@
-//! Port to the edge's credentials, since the service does not know the edge.
+//! Port to the credentials of the edge, since this crate does not depend on the edge.
 
 use tooldock_workers::explain::{Credential, Principals};
 

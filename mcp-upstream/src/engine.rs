@@ -1,4 +1,4 @@
-//! Runs every call, whatever its transport and its upstream, in one order (FRM-08, FRM-12).
+//! Runs every call in one order, for all transports and upstreams (FRM-08, FRM-12).
 //!
 //! A call passes these steps in this order: its namespace is up → the policy allows the tool → its upstream has the tool →
 //! limits counted in tool calls → a permit of the namespace's queue → the upstream → the bound on results. The time limit
@@ -64,13 +64,13 @@ pub(crate) type CallOutcome = Result<UpstreamReply, CallError>;
 /// The future of a started call, which owns everything that the call needs. It is the only box of a call.
 pub(crate) type Work = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
-/// A call that can run once. A client's cancellation with a message of its own is delivered first ([`CancelNotice`]).
+/// A call that can run once. Its client's cancellation notice may have to be delivered first ([`CancelNotice`]).
 pub(crate) trait UpstreamCall: CancelNotice {
     /// The facts by which the engine admits and records the call.
     fn facts(&self) -> &CallFacts;
 
-    /// Checks that the upstream can run the call, as far as is known without asking the server or worker. Called after the
-    /// policy, before limits are counted.
+    /// Checks that the upstream can run the call, without a request to the server or worker. Called after the policy check,
+    /// before limits are counted.
     ///
     /// # Errors
     ///
@@ -83,9 +83,9 @@ pub(crate) trait UpstreamCall: CancelNotice {
     /// reply go to `peer`.
     fn start(self: Arc<Self>, peer: Peer) -> Work;
 
-    /// The call in another namespace whose reply answers this call. The engine runs that call, and admits and records it as a
-    /// call of the other namespace. This call is then not started, and takes no permit and has no time limit of its own: those
-    /// of the other call apply.
+    /// The call in another namespace whose reply is the reply of this call. The engine runs the other call, and admits and
+    /// records it as a call of the other namespace. This call is then not started, and has no permit and no time limit of its
+    /// own: those of the other call apply.
     fn delegate(&self) -> Option<Delegate<'_>> {
         None
     }
@@ -100,7 +100,7 @@ pub(crate) trait UpstreamCall: CancelNotice {
         Err(error)
     }
 
-    /// The subject and the arguments in the client's request: a request that brings answers to questions of this call must repeat
+    /// The subject and the arguments as the client sent them. A retry that brings answers to this call's questions must repeat
     /// both.
     fn asked_as(&self) -> (&str, &[u8]) {
         let facts = self.facts();
@@ -152,21 +152,20 @@ pub(crate) struct CallFacts {
     pub(crate) session: Option<Arc<str>>,
     /// Kinds of messages that the upstream may send before its reply.
     pub(crate) talks: Talks,
-    /// The token for the client's progress notifications, as raw JSON, if the upstream does not write them as whole messages.
+    /// The token for the client's progress notifications, as raw JSON; `None` if the upstream writes the notifications itself.
     pub(crate) progress_token: Option<String>,
-    /// True if the upstream may send each of its questions as a separate request, so that questions that belong together come
-    /// one after another.
+    /// True if the upstream may send its questions as separate requests, so that related questions arrive one after another.
     pub(crate) asks_singly: bool,
 }
 
 /// Kinds of messages that an upstream may send before its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Talks {
-    /// No messages: the call has no channel and no loop.
+    /// The call sends no messages: it has no channel and no loop.
     No,
     /// Progress and log messages, but no questions.
     Tells,
-    /// Progress, log messages and questions; the time limit does not run while the client is asked.
+    /// The call may send progress, log messages and questions; its time limit is suspended while the client is asked.
     Asks,
 }
 
@@ -200,7 +199,7 @@ pub trait Limiter: Send + Sync {
         counted: CountedBy,
     ) -> Result<Option<Budget>, ExhaustedLimit>;
 
-    /// Takes one request from the budgets of all limits that count requests, for a request that did not come by HTTP.
+    /// Takes one request from the budgets of all limits that count requests. For requests that did not arrive over HTTP.
     ///
     /// # Errors
     ///
@@ -215,14 +214,14 @@ pub trait Limiter: Send + Sync {
 pub enum CountedBy {
     /// All limits that apply to the call count it.
     All,
-    /// Only the limits of the namespace: the other limits count the call at the member to which it is delegated.
+    /// Only the limits of the namespace: the other limits count the call at the member that runs it.
     Namespace,
 }
 
 /// A limit that has no budget left for a call.
 #[derive(Debug)]
 pub struct ExhaustedLimit {
-    /// The time until there is budget for the same call.
+    /// Time until the limit admits the same call.
     pub wait: Duration,
     /// The budget of the limit, as it is now.
     pub budget: Budget,
@@ -233,7 +232,7 @@ pub(crate) struct Engine {
     pub(crate) limiter: Arc<dyn Limiter>,
     pub(crate) audit: AuditSender,
     pub(crate) metrics: Arc<UpstreamMetrics>,
-    /// The subscribers of namespaces, who are told when workers announce changed lists and resources.
+    /// Subscribers of namespaces, which receive the changes of lists and resources that workers announce.
     pub(crate) audience: Arc<Audience>,
     /// The bound on the memory that all replies use.
     pub(crate) answers: Arc<AnswerBudget>,
@@ -301,8 +300,8 @@ impl Engine {
         outcome
     }
 
-    /// Runs a call, and hides secrets if it failed. Returns the outcome, and the status by which it is counted. `reached` is
-    /// set once the call is admitted to its upstream.
+    /// Runs a call, and hides secrets if it failed. Returns the outcome, and the status for the metrics. `reached` is set once
+    /// the call is admitted to its upstream.
     async fn settled(
         &self,
         caller: &Caller,
@@ -317,7 +316,7 @@ impl Engine {
         let outcome = match call.facts().may_tell_of_failure(status) {
             true => {
                 let secrets = self.secrets_of(caller, call.facts());
-                // Boxed: most calls succeed, and would otherwise reserve space for this future.
+                // The future is boxed: most calls succeed, and would otherwise reserve space for it.
                 Box::pin(secrets.hide_in_failure(outcome)).await
             }
             false => outcome,
@@ -416,7 +415,7 @@ impl Engine {
         }
     }
 
-    /// Runs a call that cannot ask before its reply: a permit of the queue, then the upstream, with one time limit over both.
+    /// Runs a call without questions: waits for a permit of the queue, then calls the upstream, under one time limit.
     async fn in_turn(
         &self,
         caller: &Caller,
@@ -471,7 +470,7 @@ impl UnfinishedCall<'_> {
             Ok("ok") => Err(error.code),
             Ok(said) => {
                 cause.of_tool = true;
-                // The audit log has the code of MCP; REST has a code of its own for a server's error.
+                // The audit log records the error code of MCP; REST has a different code for a server's error.
                 if error.cause.is_none() {
                     cause.code = said.into();
                 }

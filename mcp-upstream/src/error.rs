@@ -1,4 +1,4 @@
-//! Maps failures to HTTP statuses and JSON-RPC errors. No other module of this crate does so.
+//! Maps failures to HTTP statuses and JSON-RPC errors. All such mappings of this crate are in this module.
 //!
 //! There are two families. A [`RequestError`] is a refused MCP message: a JSON-RPC error object, whose status and some of whose
 //! codes differ between the eras. A `CallError` is a failed call: for a tool an `isError` result in MCP (built in `format`), for
@@ -19,11 +19,11 @@ use crate::replicas::ReplicaId;
 use crate::reply::{Head, Refusal, Reply};
 use crate::scopes;
 
-/// Seconds that a principal with too many streams is told to wait: clients may end their streams at any time.
+/// Value of `Retry-After`, in seconds, for a principal with too many streams: clients may end their streams at any time.
 const STREAM_LIMIT_RETRY: u64 = 5;
 
-/// Seconds that a client is told to wait for the session of an unreachable replica: by then the replica is back, or another one
-/// has claimed the session. Also those to wait for the session store.
+/// Value of `Retry-After`, in seconds, for the session of an unreachable replica: after it the replica is back, or another
+/// replica has claimed the session. Used for an unreachable session store, too.
 const REPLICA_RETRY: u64 = 3;
 
 /// The replies to a request that was refused.
@@ -141,7 +141,7 @@ fn headed(error: &RequestError, mut reply: Reply) -> Reply {
     }
 }
 
-/// The reply that makes the edge forward the request to another replica. The given replies are used if that fails.
+/// Reply that makes the edge forward the request to another replica. `unreachable` and `lost` are used if forwarding fails.
 fn elsewhere(replica: ReplicaId, unreachable: Reply, lost: Reply) -> Reply {
     match (unreachable, lost) {
         (

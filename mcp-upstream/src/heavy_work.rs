@@ -1,11 +1,11 @@
-//! Runs computations whose size a client or the author of a tool decides, away from the threads that carry messages.
+//! Runs computations whose size depends on client input or a tool's author outside the I/O threads.
 //!
-//! A message thread serves hundreds of connections, which all wait while it computes. Work that may take longer than some
-//! milliseconds runs here instead: on separate threads, of which at most as many run at once as half of the machine has cores.
-//! Further work waits in a bounded queue, for a bounded time; beyond that the request is refused, and its client may try again.
+//! An I/O thread serves hundreds of connections, which all wait while it computes. Computations that may take longer than some
+//! milliseconds run here instead, on separate threads, at most half as many at once as the machine has cores. Further
+//! computations wait in a bounded queue, for a bounded time; beyond that the request is refused, and its client may retry.
 //!
-//! Work that has begun is not interrupted: each kind of work has its own budget. Its permit is freed when it has ended, even if
-//! its client has left.
+//! A running computation is not interrupted: each kind has its own budget. Its permit is released at its end, even if its
+//! client has disconnected.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const WAITING_TOTAL: usize = 512;
 /// Time limit of a request's wait.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Delay that a refused client is told to wait before a retry.
+/// Value of `Retry-After` for a refused client.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The gate for work in this process. Principals take turns.
@@ -40,7 +40,7 @@ pub(crate) fn places() -> usize {
     (cores / 2).max(1)
 }
 
-/// Runs a computation for a principal's request on a thread that carries no messages. The computation must limit itself.
+/// Runs a computation for a principal's request outside the I/O threads. The computation must limit itself.
 ///
 /// # Errors
 ///
@@ -63,7 +63,7 @@ pub(crate) async fn run<T: Send + 'static>(
         .retry_after(RETRY_AFTER));
     };
     let done = tokio::task::spawn_blocking(move || {
-        // The permit is held until the computation has ended, even if its client has left.
+        // The computation holds the permit until it ends, even if its client has disconnected.
         let _permit = permit;
         work()
     });

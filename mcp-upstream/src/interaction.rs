@@ -1,4 +1,4 @@
-//! Questions of upstreams to clients before the answer of a call: elicitation, sampling, roots.
+//! Questions that upstreams ask clients before a call is answered: elicitation, sampling, roots.
 //!
 //! A question is an [`Interaction`]: its content, the responder that takes the answer back to the upstream, and a deadline. The
 //! first answer counts, from any source, and it reaches the upstream once.
@@ -19,13 +19,14 @@
 //! | the key within its call | the function, or the gateway for a server | [`CallInteractions`], which owns the entry |
 //! | the id that the client sees | the gateway | [`SessionInteractions`]; a modern client answers by key |
 //!
-//! The owner enforces the deadline: a call's future for the questions of the call, a small task for a question that a
-//! server asks outside of calls. A 2026-07-28 client's call that waits between two requests is kept by
+//! The deadline is enforced by the question's owner: by the call's future for the questions of a call, by a small task for a
+//! question that a server asks outside of calls. A call of a 2026-07-28 client that waits between two requests is kept in
 //! [`SuspendedCalls`] until the deadline of its questions.
 //!
-//! There is deliberately no table for the whole process. No name is unique beyond its session, call or connection, so
-//! such a table would be these indexes again, with locks shared by strangers, and every scope's end would have to search
-//! it. Kept apart, a question cannot be found from another client's session at all, and a scope ends by being dropped.
+//! There is deliberately no table for the whole process. Each id is unique only within its session, call or connection, so such
+//! a table would repeat the three indexes, its locks would be shared by unrelated clients, and the end of each scope would have
+//! to search it. With separate indexes, a question cannot be found from another client's session, and a scope is ended by
+//! dropping it.
 //!
 //! The bounds on open questions and kept answers are in this module: [`OPEN_IN_CALL`], [`OPEN_IN_SESSION`], [`EARLY_MAX`],
 //! [`KEPT_ANSWERS_MAX`]. Events that wait to be read are bounded beside their queue (`interaction/events.rs`). The questions of
@@ -62,11 +63,11 @@ pub(crate) use messages::{TakenBack, notification};
 pub(crate) use session::{AnswerFate, QUESTION_COST, SessionInteractions};
 pub(crate) use suspended::{NoPlace, ResumeRefusal, Suspendable, SuspendedCalls};
 
-/// The most questions that one call may have open at once: as many as a worker's function or an `input_required` result may ask.
+/// Maximum number of open questions of one call: as many as a worker's function or an `input_required` result may ask.
 pub(crate) const OPEN_IN_CALL: usize = OPEN_QUESTIONS_MAX;
-/// The most questions that one session may have open at once. In practice the number of calls that ask is the bound.
+/// Maximum number of open questions of one session. In practice the number of calls that ask is the tighter bound.
 pub(crate) const OPEN_IN_SESSION: usize = 1000;
-/// The most questions of a server before the call that it was opened for has begun.
+/// Maximum number of questions that a server may ask before the call for which the server was opened has begun.
 pub(crate) const EARLY_MAX: usize = 16;
 /// The most bytes of answers that are kept for a modern call while others of its questions are still open: 4 MiB, the default
 /// size limit of a message. Answers that leave no question open are not kept and may be larger.
@@ -77,7 +78,7 @@ const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// A question of an upstream to a client.
 pub(crate) struct Interaction {
-    /// The content; `None` for a request of a server that is of no known kind and only passes through.
+    /// The content; `None` for a server's request of an unknown kind, which is passed through.
     question: Option<Question>,
     /// The memory of the question until its last reference is dropped, in bytes.
     bytes: usize,
@@ -90,7 +91,7 @@ pub(crate) struct Interaction {
 
 /// The owner of a question: a call, or a wait outside of calls. Its methods never wait.
 pub(crate) trait QuestionOwner: Send + Sync {
-    /// Tells the client that a question is taken back.
+    /// Sends the client the message that withdraws a question.
     fn take_back(&self, message: TakenBack);
 
     /// Notes that a question has its answer, or needs none.
@@ -101,7 +102,7 @@ pub(crate) trait QuestionOwner: Send + Sync {
 enum QuestionPhase {
     Open {
         responder: Responder,
-        /// The id of the request that asked the client; `None` if the client was not asked by a request.
+        /// Id of the request that carried the question to the client; `None` if no request did.
         client_id: Option<u64>,
     },
     Answered {
@@ -112,7 +113,7 @@ enum QuestionPhase {
 }
 
 impl Interaction {
-    /// A question that is asked now and belongs to `scope`.
+    /// Creates a question that belongs to `scope`, opened now.
     pub(crate) fn new(
         question: Option<Question>,
         responder: Responder,
@@ -137,7 +138,7 @@ impl Interaction {
         self.question.as_ref()
     }
 
-    /// The bytes by which the question counts in a queue, constant for its whole life.
+    /// Size of the question in a queue, in bytes; constant.
     fn bytes(&self) -> usize {
         self.bytes
     }
@@ -157,7 +158,8 @@ impl Interaction {
         matches!(*self.phase(), QuestionPhase::Over)
     }
 
-    /// Returns true if a client that declared these capabilities, raw JSON, can be asked; fails the question otherwise.
+    /// Returns true if a client with these declared capabilities, raw JSON, supports the question; fails the question
+    /// otherwise.
     pub(crate) fn admit(&self, declared: &[u8]) -> bool {
         let Some(question) = &self.question else {
             return true;
@@ -187,7 +189,7 @@ impl Interaction {
         })
     }
 
-    /// Takes the client's whole response. Returns `false` if there was an answer already, or none is wanted.
+    /// Accepts the client's complete response. Returns `false` if the question was answered before, or no answer is wanted.
     pub(crate) fn respond(&self, response: Response) -> bool {
         self.settle(Answer::Response(response), |_| None)
     }
@@ -197,12 +199,12 @@ impl Interaction {
         self.settle(Answer::Result(result), |_| None)
     }
 
-    /// Fails the question. The client is not told. Returns `false` as [`Self::respond`] does.
+    /// Fails the question without a message to the client. Returns `false` as [`Self::respond`] does.
     pub(crate) fn fail(&self, why: CallError) -> bool {
         self.settle(Answer::Failed(why), |_| None)
     }
 
-    /// Ends the question, since the upstream does not want an answer any more. `message` is its whole `notifications/cancelled`.
+    /// Withdraws the question for the upstream. `message` is the upstream's complete `notifications/cancelled`.
     pub(crate) fn withdraw(&self, message: &[u8]) {
         self.end(|id| messages::taken_back(id, message));
     }
@@ -221,8 +223,8 @@ impl Interaction {
         self.end(|id| messages::cancelled(id, "The call is over"));
     }
 
-    /// Ends an open question for whose answer the upstream does not wait; the question is dropped. A client that was asked by a
-    /// request is sent the message that `words` makes for its id.
+    /// Ends an open question whose answer the upstream no longer awaits, and drops it. If a request carried the question to the
+    /// client, the client receives the message that `words` makes for the request's id.
     fn end(&self, words: impl FnOnce(u64) -> TakenBack) {
         let mut phase = self.phase();
         if !matches!(*phase, QuestionPhase::Open { .. }) {
@@ -235,7 +237,7 @@ impl Interaction {
         }
     }
 
-    /// Delivers the answer to the upstream. An open question stays open.
+    /// Delivers the answer to the upstream. Does nothing if the question is open.
     pub(crate) fn deliver(&self) {
         let mut phase = self.phase();
         match std::mem::replace(&mut *phase, QuestionPhase::Over) {
@@ -256,7 +258,8 @@ impl Interaction {
         }
     }
 
-    /// Notes an answer. A client that was asked by a request is sent the message that `words` makes for its id.
+    /// Stores an answer. If a request carried the question to the client, the client receives the message that `words` makes
+    /// for the request's id.
     fn settle(&self, answer: Answer, words: impl FnOnce(u64) -> Option<TakenBack>) -> bool {
         let mut phase = self.phase();
         let asked = match std::mem::replace(&mut *phase, QuestionPhase::Over) {
@@ -282,21 +285,21 @@ impl Interaction {
         let Some(scope) = self.scope.upgrade() else {
             return;
         };
-        // The client is told first: a call that has all its answers may end at any time.
+        // The message to the client comes first: a call that has all its answers may end at any time.
         if let Some(message) = taken_back {
             scope.take_back(message);
         }
         scope.settled();
     }
 
-    /// Locks the phase of the question. Plain data; the lock is never held across an await.
+    /// Locks the phase of the question. The lock is never held across an await.
     fn phase(&self) -> MutexGuard<'_, QuestionPhase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Interaction {
-    /// Leaves out the content, which is the users'.
+    /// The content is omitted, since it is the users' data.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Interaction").finish_non_exhaustive()
     }
@@ -312,7 +315,7 @@ pub(crate) fn after(now: Instant, limit: Duration) -> Instant {
     now.checked_add(limit).unwrap_or_else(|| now + FAR)
 }
 
-/// Returns true if a client that declared these capabilities, raw JSON, can be asked this. `null` declares nothing.
+/// Returns true if a client with these declared capabilities, raw JSON, supports the method. `null` declares none.
 fn may_ask(declared: &[u8], method: AskMethod) -> bool {
     let declared = serde_json::from_slice::<HashMap<String, &RawValue>>(declared);
     let declared = declared.unwrap_or_default();

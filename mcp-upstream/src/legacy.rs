@@ -1,12 +1,13 @@
-//! HTTP+SSE, the transport of 2024-11-05, over the same methods as Streamable HTTP.
+//! HTTP+SSE, the transport of 2024-11-05, with the methods of Streamable HTTP.
 //!
 //! ```text
 //!   GET /sse ───────▶ session ──▶ stream: `endpoint`, then every message to the client
 //!   POST /messages ─▶ 202         its answer goes to the stream
 //! ```
 //!
-//! The stream is the session: when it ends, the session and its calls end. There is no resumption, and there are no event ids.
-//! A client may send requests before it initializes (LEG-05); until then the session has version 2024-11-05.
+//! A session lasts as long as its stream: the end of the stream ends the session and its calls. The stream cannot be resumed,
+//! and its events have no ids. A client may send requests before it initializes (LEG-05); until then the session has version
+//! 2024-11-05.
 
 use std::sync::Arc;
 

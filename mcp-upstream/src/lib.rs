@@ -1,8 +1,8 @@
-//! The service behind the edge: MCP and REST over one tool engine, called in process.
+//! The MCP and REST service behind the edge: one tool engine for both, called in process.
 //!
-//! The edge has admitted a request before it reaches this crate. A request arrives as a [`caller::Caller`], the few headers
-//! that are used and the body's bytes, and its answer leaves as a [`reply::Reply`]. This crate opens no socket of the listeners
-//! and knows no Pingora type.
+//! The edge has admitted a request before this crate handles it. A request arrives as a [`caller::Caller`], the relevant
+//! headers and the body's bytes, and its response leaves as a [`reply::Reply`]. This crate opens no listener's socket and uses
+//! no Pingora type.
 //!
 //! ```text
 //! service ─┬─ mcp, legacy    the protocol's surfaces: version, session, how an answer travels

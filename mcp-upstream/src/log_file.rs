@@ -1,4 +1,4 @@
-//! Log files with one record per line, which operators rotate: the audit log and the access log.
+//! Log files with one record per line, which operators may rotate: the audit log and the access log.
 //!
 //! ```text
 //! request ── record ─▶ queue ─▶ writer thread ── lines ─▶ LogFile
@@ -6,12 +6,11 @@
 //!                       └────────────▶ losses ◀────────────┘   counted, and told when they begin and end
 //! ```
 //!
-//! A request only queues its record: a slow or full disk never delays a request. Before each write, [`LogFile`] checks if its
-//! file was moved or deleted, and it never appends a line to an incomplete one.
+//! A request only queues its record: a slow or full disk never delays a request. Before each write, [`LogFile`] checks whether
+//! its file was moved or deleted. A line is never appended to an incomplete line.
 //!
-//! `tracing-appender` does less: its queue is bounded in lines, not in bytes; it formats the line in the request, keeps a file
-//! that was moved away until it rolls over, deletes old files by their number instead of their age, and does not report a full
-//! disk.
+//! `tracing-appender` does less: its queue is bounded in lines, not in bytes; it formats the line in the request, keeps writing
+//! to a moved file until the next rollover, deletes old files by number instead of age, and does not report a full disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -54,7 +53,7 @@ pub enum LogTarget {
     Stdout,
 }
 
-/// Appends whole lines to a log's target.
+/// Appends complete lines to a log's target.
 #[derive(Debug)]
 pub struct LogFile {
     target: LogTarget,
@@ -124,7 +123,7 @@ impl LogFile {
         self.buffer.clear();
     }
 
-    /// Writes the buffered lines and reopens the path, so that the file exists again after it was moved away.
+    /// Writes the buffered lines and reopens the path, which recreates a file that was moved.
     pub fn reopen(&mut self) {
         self.flush();
         if self.target == LogTarget::Stdout {
@@ -177,7 +176,7 @@ impl LogFile {
             LogTarget::Path(_) | LogTarget::Regular(_) => {
                 let file = self.target.open()?;
                 let metadata = file.metadata()?;
-                // A gateway that was killed, or a full disk, may have left an incomplete line.
+                // A killed gateway or a full disk may have left an incomplete line.
                 if metadata.is_file() {
                     self.torn = self.target.ends_within_a_line().unwrap_or(self.torn);
                 }
@@ -261,7 +260,7 @@ fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count()
 }
 
-/// Writes whole lines. `torn`: true while the last written bytes ended within a line.
+/// Writes complete lines. `torn`: true while the last written bytes ended within a line.
 fn write_lines(out: &mut impl Write, lines: &[u8], torn: &mut bool) -> Result<(), WriteFailure> {
     let mut rest = lines;
     let mut waited = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Answers messages posted on an MCP path: finds era, version and session, prepares the request, and runs its call.
+//! Answers messages posted to an MCP path: determines era, version and session, prepares the request, and runs its call.
 //!
 //! ```text
 //!   post ─┬─ modern                      2026-07-28: everything is in the request
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The steps: parse → era → namespace → version header → session → agreement of version and session → Accept → the message. A
-//! failure answers at once with a JSON-RPC error; the later steps do not run.
+//! failed step is answered with a JSON-RPC error, and the later steps do not run.
 //!
-//! The futures of the branches are boxed: reserving space for all of them in every request would cost more than the answer to a
+//! The futures of the branches are boxed: reserving space for all of them in every request would cost more than answering a
 //! `ping`.
 
 use std::pin::Pin;
@@ -57,7 +57,7 @@ pub(crate) use exchange::events_head;
 use head::McpHead;
 pub(crate) use sessions::{create_session, delete, forget_session, get, open_stream, stream_place};
 
-/// Words for the requirements on the `Accept` of a POST in error messages, with the configuration key that relaxes them.
+/// Wording of the `Accept` requirements in error messages, with the configuration key that relaxes them.
 const BOTH_BY_NAME: &str = "application/json and text/event-stream, both by name, unless the operator sets \
     `accept: lenient` for the listener";
 const JSON_AT_LEAST: &str =
@@ -198,7 +198,7 @@ fn posted_again<'a>(
     })
 }
 
-/// Passes a message to its server, if that is reached in pass-through mode; `None` otherwise.
+/// Forwards a message to a server in pass-through mode; `None` for other upstreams.
 async fn passed(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -233,7 +233,7 @@ pub(crate) fn refused(caller: &Caller, invalid: Invalid<'_>) -> Reply {
     failure.reply(id)
 }
 
-/// Prepares a request: gives a response, or a call of its upstream.
+/// Prepares a request: returns a response, or a call of its upstream.
 ///
 /// # Errors
 ///
@@ -329,8 +329,8 @@ async fn spoken_in(
     Ok((session, version))
 }
 
-/// The live session that the headers of an `initialize` name, with its version. `None` if the id is unknown, expired or another
-/// client's, so that a client which still sends its id from before a restart gets a new session.
+/// The live session named by the headers of an `initialize`, with its version. `None` if the id is unknown, expired or belongs
+/// to another client, so that a client that still sends its id from before a restart gets a new session.
 async fn spoken_in_again(
     core: &Core,
     caller: &Caller,
@@ -361,7 +361,7 @@ async fn spoken_in_again(
     Ok(Some((session, version)))
 }
 
-/// The context of a message. Only this function looks up the namespace's upstream.
+/// Builds the context of a message. No other function looks up the namespace's upstream.
 pub(crate) fn context<'a>(
     core: &'a Core,
     caller: &'a Caller,

@@ -24,9 +24,10 @@ pub enum KeptArguments {
 }
 
 impl KeptArguments {
-    /// Brings arguments into the form that `wanted` names; long ones become a digest. The result does not refer to the request's
-    /// body: `arguments` are a view of the body, and a small view would hold all of a large body in memory until the log's writer
-    /// is done. The digest is made here, and not by the writer, while the arguments are in the processor's cache.
+    /// Converts arguments to the form `wanted`; long arguments become a digest. The result does not borrow from the request's
+    /// body: `arguments` are a view of the body, and a small view would keep all of a large body in memory until the log's
+    /// writer has written it. The request computes the digest, not the writer, while the arguments are in the processor's
+    /// cache.
     pub(super) fn of(arguments: &Bytes, wanted: AuditArguments) -> Self {
         match wanted {
             AuditArguments::None => Self::None,

@@ -55,7 +55,7 @@ impl DailyFiles {
         }
     }
 
-    /// Deletes the files past their retention. Other files in the folder are left alone.
+    /// Deletes log files older than the retention. Other files in the folder are not deleted.
     pub(super) fn clean(&mut self, today: Date) {
         if self.retention_days == 0 {
             return;

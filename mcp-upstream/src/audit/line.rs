@@ -1,6 +1,6 @@
 //! Formats an audit record as one JSON line. The field names are a contract.
 //!
-//! Written by hand, since there is a line per call: the fields are known, and few texts have anything to escape.
+//! The formatter is hand-written, since there is a line per call: the field names are constant, and few texts need escaping.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub(super) fn format(record: &AuditRecord, clock: &mut Clock, line: &mut Vec<u8>
     if let Some(via) = &record.via {
         text(line, b",\"via\":", via);
     }
-    // A tool call is the usual line, and leaves two fields out.
+    // Most lines record a tool call, for which two fields are omitted.
     if record.method == TOOLS_CALL {
         text(line, b",\"tool\":", &record.subject);
     } else {
@@ -108,7 +108,7 @@ fn peer(line: &mut Vec<u8>, peer: &RelayPeer) {
 /// Appends a member with a text. `name` holds the member's name with the punctuation around it, so that one copy appends all.
 fn text(line: &mut Vec<u8>, name: &'static [u8], text: &str) {
     line.extend_from_slice(name);
-    // No early return from the loop, so that the compiler can look at many bytes at once.
+    // The loop has no early return, so that the compiler can vectorize it.
     let escaped = |any, byte: u8| any | (byte < b' ') | (byte == b'"') | (byte == b'\\');
     if text.bytes().fold(false, escaped) {
         serde_json::to_writer(line, text).expect("a string serializes into memory");

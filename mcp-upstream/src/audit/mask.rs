@@ -4,7 +4,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 const MASK: &str = "***MASKED***";
-/// A key holds a secret when its letters contain one of these words.
+/// Words that mark a secret: a key whose letters contain one of them has its value masked.
 const SECRET_WORDS: [&str; 11] = [
     "password",
     "passwd",

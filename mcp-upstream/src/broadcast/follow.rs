@@ -10,7 +10,8 @@ use tooldock_workers::registry::{Namespace, Registry, Snapshot};
 
 use super::{Audience, Change};
 
-/// Tells the audience of every namespace that a swap changes, until the registry is gone. Swaps in quick succession count as one.
+/// Notifies the clients of every namespace that a registry swap changes, until the registry is dropped. Swaps in quick
+/// succession are handled as one.
 pub(crate) async fn follow(audience: Arc<Audience>, registry: Arc<Registry>) {
     let mut published = registry.subscribe();
     let mut seen = registry.snapshot();
@@ -60,7 +61,7 @@ fn same_tools(old: Maybe<'_>, new: Maybe<'_>) -> bool {
             .all(|(old, new)| Arc::ptr_eq(old, new) || same_tool(old, new))
 }
 
-/// Returns true if `tools/list` shows both tools the same way.
+/// Returns true if both tools have the same entry in `tools/list`.
 fn same_tool(old: &Tool, new: &Tool) -> bool {
     let raw = |value: &Option<Arc<RawValue>>| value.as_ref().map(|it| it.get().to_owned());
     (&old.name, &old.title, &old.description) == (&new.name, &new.title, &new.description)

@@ -121,7 +121,7 @@ impl StreamListener {
     }
 
     pub(super) fn push(&self, frame: Bytes) {
-        // A listener that left or was too slow removes itself by dropping its guard.
+        // A listener whose client disconnected or reads too slowly is removed when its guard is dropped.
         self.stream.push(frame);
     }
 }

@@ -1,11 +1,11 @@
-//! Checks arguments against a tool's `inputSchema` before a REST call goes up.
+//! Checks arguments against a tool's `inputSchema` before a REST call is sent to its server.
 //!
-//! The server has the last word: arguments that cannot be checked here go up unchanged. That is so if the schema is not a valid
-//! JSON Schema of a known dialect, is made of more than one document (a `$ref` elsewhere is never fetched, an `$id` inside begins
-//! another document), or is too large, and if the check would be too much work ([`effort`]). `format` is an annotation here, as
-//! in 2020-12: servers differ in the addresses that they accept.
+//! Arguments that cannot be checked are sent unchanged, and the server decides about them. They cannot be checked if the schema
+//! is not a valid JSON Schema of a known dialect, consists of several documents (a `$ref` to another document is never fetched,
+//! an `$id` inside begins another document) or is too large, or if the check would be too much work ([`effort`]). `format` is
+//! an annotation, as in 2020-12: servers differ in the addresses that they accept.
 //!
-//! Nothing is coerced: text that a lenient server would read as a number is not a number here.
+//! No value is coerced: text that a lenient server would read as a number counts as text.
 
 mod effort;
 mod problems;
@@ -30,12 +30,12 @@ const PATTERN_MAX: usize = 2 * 1024 * 1024;
 const PATTERN_WEIGHT: usize = 64 * 1024;
 /// The largest arguments and structured results that are checked, in bytes: as parsed values they take many times that.
 pub(super) const ARGUMENTS_MAX: usize = 256 * 1024;
-/// The number of steps ([`effort`]) up to which all problems are reported; beyond that, only the first. There are no more errors
-/// than steps, and each takes some hundred bytes while all are found.
+/// Number of steps ([`effort`]) up to which all problems are reported; above it, only the first. There are at most as many
+/// errors as steps, and each takes some hundred bytes while all errors are collected.
 const LISTED_STEPS_MAX: u64 = 20_000;
-/// Maximum number of steps of a check on a thread that carries messages.
+/// Maximum number of steps of a check on an I/O thread.
 const LIGHT_STEPS_MAX: u64 = 4_000;
-/// Maximum size of the arguments of such a check, in bytes.
+/// Maximum size of the arguments of a check on an I/O thread, in bytes.
 const LIGHT_BYTES_MAX: usize = 16 * 1024;
 
 /// A compiled schema that arguments can be checked against.
@@ -86,7 +86,7 @@ impl InputSchema {
         if patterns > PATTERNS_MAX {
             return Err(Unusable::TooLarge);
         }
-        // A regex engine without backtracking: patterns that it cannot match (a look-ahead, a back reference) are not checked.
+        // The regex engine does not backtrack: patterns that it does not support (look-ahead, back references) are not checked.
         let pattern_options = PatternOptions::regex()
             .size_limit(PATTERN_MAX)
             .dfa_size_limit(PATTERN_MAX);
@@ -123,7 +123,7 @@ impl InputSchema {
         within.unwrap_or(Ok(()))
     }
 
-    /// Checks arguments if that is little work. `None` if it is more than a thread that carries messages should do.
+    /// Checks arguments if the check is small enough for an I/O thread; `None` if it is not.
     pub(crate) fn check_lightly(&self, arguments: &[u8]) -> Option<Result<(), CallError>> {
         if arguments.len() > LIGHT_BYTES_MAX {
             return None;
@@ -133,7 +133,7 @@ impl InputSchema {
 
     /// Checks arguments within `steps_max` steps. `None` if the check takes more.
     fn check_within(&self, arguments: &[u8], steps_max: u64) -> Option<Result<(), CallError>> {
-        // Arguments that cannot be read as a value (a number beyond all bounds, say) are left to the server.
+        // Arguments that do not parse as a value (a number out of range, for example) are left to the server.
         let Ok(arguments) = serde_json::from_slice::<Value>(arguments) else {
             return Some(Ok(()));
         };
@@ -197,8 +197,8 @@ const REFUSE_NOTHING: [&str; 11] = [
     "const",
 ];
 
-/// Returns true if a tool with this schema cannot be called without arguments. For a schema that cannot be used for checks, only
-/// its `required` counts. `may_compile` is asked before the schema is compiled for this, which is much work; a schema that may
+/// Returns true if a tool with this schema cannot be called without arguments. For a schema that cannot be used for checks,
+/// only its `required` counts. Compiling a schema is much work, so `may_compile` decides if it is allowed; a schema that may
 /// not be compiled counts as unusable.
 pub(crate) fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool) -> bool {
     let Some(members) = spans::members(schema.get()) else {
@@ -215,8 +215,8 @@ pub(crate) fn are_required(schema: &RawValue, may_compile: impl FnOnce() -> bool
         && InputSchema::compile(schema).is_ok_and(|schema| schema.check(b"{}").is_err())
 }
 
-/// Returns true if a subschema begins, or contains, a document of its own; counts the patterns on the way. Recursion is bounded:
-/// the parser refuses nesting beyond 128.
+/// Returns true if a subschema is, or contains, a document of its own, and counts the patterns found. Recursion is bounded,
+/// since the parser refuses nesting beyond 128.
 fn has_documents(part: &Value, id_key: &str, patterns: &mut usize) -> bool {
     match part {
         Value::Array(parts) => parts.iter().any(|it| has_documents(it, id_key, patterns)),

@@ -26,9 +26,9 @@ const DEPTH_MAX: usize = 16;
 /// The number of steps after which the arguments stay unchanged. Schemas that refer to each other can take any number of
 /// steps, and this runs on a thread that carries messages. The largest arguments take about half of it against a usual schema.
 const STEPS_MAX: usize = 200_000;
-/// This many values of an `enum` cost a step.
+/// Number of `enum` values that count as one step.
 const VALUES_PER_STEP: usize = 8;
-/// This many bytes of text cost a step.
+/// Number of bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 256;
 
 /// A set of types of JSON values.
@@ -140,7 +140,7 @@ impl SchemaPart<'_> {
 /// multiplies the others.
 struct Coercion<'a> {
     root: &'a Value,
-    /// The number of steps left; `None` once the conversion took too many, and from then on no argument is converted.
+    /// Number of remaining steps; `None` once the conversion exceeded them, after which no argument is converted.
     left: Option<usize>,
     /// The types that schemas allow, by the address of the schema: the items of an array have the same schema.
     allowed: HashMap<*const Value, Types>,
@@ -160,7 +160,7 @@ impl<'a> Coercion<'a> {
         self.left.map(|_| ())
     }
 
-    /// A value, raw JSON, converted to the schema's types; `None` if it stays unchanged.
+    /// Converts a raw JSON value to the schema's types; `None` if the value stays unchanged.
     fn value(&mut self, schema: &'a Value, raw: &str, depth: usize) -> Option<String> {
         let depth = depth.checked_sub(1)?;
         let raw = raw.trim();

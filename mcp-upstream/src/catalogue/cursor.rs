@@ -33,7 +33,7 @@ pub(super) fn judge(next: &str, asked_by: Option<&str>) -> CursorVerdict {
     match next.as_bytes().first() {
         _ if next == "null" => CursorVerdict::Unfit("its nextCursor is null"),
         _ if next == "false" => CursorVerdict::Unfit("its nextCursor is false"),
-        // Otherwise a client would request the same page for ever.
+        // A page whose cursor is its own would make a client request that page for ever.
         _ if asked_by.is_some_and(|asked| same(asked, next)) => {
             CursorVerdict::Unfit("its nextCursor is the cursor of the page itself")
         }
@@ -55,13 +55,13 @@ fn is_deep(cursor: &str) -> bool {
     depth::exceeds(cursor.as_bytes(), DEPTH_MAX)
 }
 
-/// The raw JSON of a cursor in its server's own spelling; `None` if it is in that spelling already. Clients may have made up the
-/// text themselves: text that is nested too deep to go up as JSON stays text.
+/// Restores a marked cursor to the server's own spelling, as raw JSON; `None` if it is not marked. A client may have invented
+/// the text: text that is nested too deep to be sent as JSON stays a string.
 pub(crate) fn of_server(cursor: &RawValue) -> Option<Box<RawValue>> {
     let text: Cow<'_, str> = jsonrpc::string(cursor)?;
     let own = text.strip_prefix(MARK).filter(|own| !is_deep(own))?;
     let own = RawValue::from_string(own.to_owned()).ok()?;
-    // Strings are never marked, so a string behind the mark is the server's own cursor.
+    // Strings are never marked, so a marked string is a cursor that the server itself wrote.
     (!own.get().starts_with('"')).then_some(own)
 }
 

@@ -39,9 +39,9 @@ pub(crate) struct ToolList {
 pub(crate) struct ToolEntry {
     name: Arc<str>,
     source: DefinitionSource,
-    /// The compiled schema of arguments, once a call needed it; `None` inside: there is no usable schema.
+    /// The compiled schema of arguments, set when a call first needs it; `None` inside if the schema is unusable.
     input: OnceLock<Option<Arc<InputSchema>>>,
-    /// The compiled schema of structured results, once a result was checked; `None` inside: there is no usable schema.
+    /// The compiled schema of structured results, set when a result is first checked; `None` inside if the schema is unusable.
     output: OnceLock<Option<Arc<InputSchema>>>,
 }
 
@@ -324,7 +324,7 @@ impl ToolEntry {
     }
 }
 
-/// A member of a definition that is known to be JSON.
+/// Extracts a member of a tool definition, which must be valid JSON.
 fn member<'a>(definition: &'a Bytes, key: &str) -> Option<&'a RawValue> {
     let definition = std::str::from_utf8(definition).ok()?;
     serde_json::from_str(spans::find(definition, key)?).ok()

@@ -1,9 +1,9 @@
 //! Mends lists of servers for strict clients.
 //!
-//! Many clients check a whole list against the schema of MCP and refuse all of it for one entry, so one careless entry
-//! would hide all others. A page is mended where that keeps its meaning: members that are `null` or of a wrong type are
-//! left out, and an `inputSchema` says `type: object`, since arguments are an object in every revision. An entry without
-//! a usable name, and a tool whose schema allows no object, are left out. All other bytes stay as the server wrote them.
+//! Many clients check a whole list against the schema of MCP and refuse all of it for one invalid entry, which would hide all
+//! others. A page is mended where that does not change its meaning: members that are `null` or of a wrong type are omitted, and
+//! an `inputSchema` gets `type: object`, since arguments are an object in every revision. An entry without a usable name, and a
+//! tool whose schema allows no object, are omitted. All other bytes are unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -44,7 +44,7 @@ pub(crate) struct Mend {
     pub(super) what: String,
 }
 
-/// A mended definition, and a description of the faults that it had.
+/// A mended definition, and a description of its faults.
 pub(crate) type MendedEntry = (String, String);
 
 impl ListKind {
@@ -193,7 +193,7 @@ const PROMPT: [Field; 5] = [
 enum MendVerdict {
     Fits,
     Changed(String),
-    /// The value is left out, for this reason.
+    /// The value is omitted, for this reason.
     Unfit(&'static str),
 }
 
@@ -226,7 +226,7 @@ fn is_word(value: &str, words: &[&str]) -> bool {
     serde_json::from_str::<Cow<'_, str>>(value).is_ok_and(|word| words.contains(&&*word))
 }
 
-/// Judges a list of texts against `words`. Texts outside `words` are left out.
+/// Judges a list of texts against the allowed `words`. Other texts are omitted.
 fn listed_words(value: &str, words: &[&str]) -> MendVerdict {
     let fits = |it: &&str| is_word(it, words);
     if value.starts_with('[') && spans::items(value).all(|it| fits(&it)) {
@@ -255,8 +255,8 @@ fn object(value: &str, fields: &[Field]) -> MendVerdict {
     }
 }
 
-/// Judges a list of objects. Objects without a text under the key `name` are left out. An object of named objects
-/// becomes a list of them.
+/// Judges a list of objects. Objects without a text under the key `name` are omitted. An object of named objects becomes a list
+/// of them.
 fn objects(value: &str, name: &str, fields: &[Field]) -> MendVerdict {
     if name == "name" && value.starts_with('{') {
         let Some(list) = named_arguments(value) else {
@@ -336,7 +336,7 @@ fn mended_fields(object: &str, fields: &[Field], wrong: &mut Vec<String>) -> Opt
     (!changes.is_empty()).then(|| spans::edit(object, &changes))
 }
 
-/// The object without repeated keys. The last value of a key stays, as most parsers read it. `true`: a key was
+/// Removes repeated keys from an object; the last value of a key is kept, as most parsers do. The flag is true if a key was
 /// repeated. `None` for a value that is not an object.
 fn single_keys(object: &str) -> Option<(Cow<'_, str>, bool)> {
     if spans::members(object).is_some() {
@@ -519,7 +519,7 @@ pub(crate) fn page(
 struct PageMends {
     all: Vec<Mend>,
     known: HashSet<Mend>,
-    /// The number of all mends, including those that are not kept.
+    /// Number of all mends, including those that were not kept.
     count: usize,
 }
 
@@ -554,8 +554,8 @@ fn keyed_entry<'a>(kind: ListKind, key: &str, value: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// The list with each entry mended or left out; `None` if nothing is wrong. Entries are handled one by one: a list may hold
-/// millions of unusable entries, and no memory is spent on them.
+/// Builds the list with each entry mended or omitted; `None` if all entries are valid. Entries are handled one by one, since a
+/// list may have millions of unusable entries, and memory for them must stay bounded.
 fn entries_mended<'a>(
     (kind, era): (ListKind, Era),
     entries: impl Iterator<Item = Cow<'a, str>> + Clone,

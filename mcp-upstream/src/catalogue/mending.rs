@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 20;
 pub(crate) struct ListMending {
     /// True when lists are passed on as the server wrote them.
     raw: AtomicBool,
-    /// Plain data; the lock is never held across an await.
+    /// Mends that were logged. The lock is never held across an await.
     told: Mutex<MendLog>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct MendReport {
     /// The number of further entries, which are not named.
     #[serde(skip_serializing_if = "is_zero")]
     more: usize,
-    /// True when the entries are left out.
+    /// True when the entries are omitted.
     left_out: bool,
     /// A description of the fault.
     fault: String,
@@ -130,7 +130,7 @@ impl ListMending {
     }
 }
 
-/// Adds a mend to the report of its fault, or adds a report if there are fewer than `max`.
+/// Adds a mend to the report of the same fault, or adds a new report if there are fewer than `max`.
 fn note(reports: &mut Vec<MendReport>, kind: ListKind, mend: &Mend, max: usize) {
     let list = kind.method();
     let same = |it: &&mut MendReport| {

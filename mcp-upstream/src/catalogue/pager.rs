@@ -47,7 +47,7 @@ pub(super) struct ReadTools {
     pub(super) era: Era,
     /// True when the server announces changes of its tools.
     pub(super) announces: bool,
-    /// Each page with the cursor that requested it, in the server's own spelling.
+    /// Each page with the cursor of its request, in the server's own spelling.
     pub(super) pages: Vec<(Option<String>, Bytes)>,
     pub(super) entries: Vec<ToolEntry>,
 }
@@ -107,7 +107,7 @@ pub(super) async fn read(
         let Some(next) = cursor.as_deref().map(RawValue::get) else {
             return Ok(read);
         };
-        // A cursor that was requested before would repeat the same pages for ever.
+        // A repeated cursor would make the pager read the same pages for ever.
         let asked = |(by, _): &(Option<String>, _)| by.as_deref() == Some(next);
         if read.pages.iter().any(asked) {
             return Ok(read);

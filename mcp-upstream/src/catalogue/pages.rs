@@ -1,4 +1,4 @@
-//! Keeps the last good pages of one server's lists, as the server wrote them, for times when it cannot be asked.
+//! Cache of the last good pages of one server's lists, as the server wrote them, for when the server is unavailable.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::protocol::Era;
 
-/// The most bytes of pages that are kept; a page that does not fit is not kept.
+/// Maximum size of all cached pages, in bytes; a page that does not fit is not cached.
 pub(super) const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// The longest cursor of a kept page, in bytes: a cursor comes from the client until the server has accepted it.
+/// Maximum length of the cursor of a cached page, in bytes: a cursor is client input until the server has accepted it.
 pub(super) const CURSOR_MAX: usize = 1024;
 /// Maximum number of pages that are kept of one server.
 pub(super) const PAGES_MAX: usize = 1000;
@@ -73,7 +73,7 @@ impl Pages {
         self.by_key.get(key)
     }
 
-    /// Returns true if a page is kept, under this cursor or under another one of the same list.
+    /// Returns true if the page is cached under this cursor or another cursor of the same list.
     pub(super) fn has(&self, key: &PageKey, result: &Bytes) -> bool {
         match self.by_key.get(key) {
             Some(page) => page == result,

@@ -1,4 +1,4 @@
-//! A shared reading of a server's tools: all callers wait for the same one.
+//! A shared reading of a server's tools, for which all callers wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub(super) const FAILED: Duration = Duration::from_secs(5);
 /// Result of a reading: the tools, or the reason why they could not be read.
 pub(crate) type ReadingOutcome = Result<Arc<ToolList>, CallError>;
 
-/// A reading of a list, in progress or over. It goes on when the caller that began it leaves, so that with a server that does not
-/// answer, no caller waits for more than one reading.
+/// A reading of a list, in progress or finished. It continues when the caller that began it disconnects, so that with a server
+/// that does not respond, no caller waits for more than one reading.
 #[derive(Debug)]
 pub(crate) struct ListReading {
     started: Instant,
@@ -33,18 +33,19 @@ pub(crate) struct ListReading {
 struct Over {
     outcome: ReadingOutcome,
     at: Instant,
-    /// True when the reading was dropped before its end, which says nothing about the server.
+    /// True when the reading was dropped before its end, which is no evidence about the server.
     abandoned: bool,
 }
 
-/// A reading that its holder has to carry out. Dropping it tells the waiting callers that it was abandoned.
+/// A reading that its owner must carry out. Dropping it notifies the waiting callers that it was abandoned.
 #[derive(Debug)]
 pub(crate) struct BegunReading(Arc<ListReading>);
 
 impl ListReading {
     /// The moment until which calls wait for the reading, if each call has this time limit.
     pub(crate) fn patience(&self, limit: Duration) -> Instant {
-        // Calls come one after the other, and the server may be silent for long: all calls together wait only this once.
+        // The limit counts from the start of the reading, so that successive calls to a silent server together wait for it only
+        // once.
         self.started + CALLS_WAIT.min(limit / 4)
     }
 
@@ -58,12 +59,12 @@ impl ListReading {
         let over = over.wait_for(Option::is_some).await;
         match over.as_deref() {
             Ok(Some(over)) => over.outcome.clone(),
-            // Not reached: `self` holds the sender, and the value was waited for.
+            // Unreachable: `self` owns the sender, so the channel cannot close before it has a value.
             Ok(None) | Err(_) => Err(given_up()),
         }
     }
 
-    /// Returns true if the reading took so long that no other is begun at once.
+    /// Returns true if the reading took so long that no other may begin immediately.
     pub(crate) fn is_slow(&self) -> bool {
         match &*self.over.borrow() {
             Some(over) => over.is_slow(self.started),
@@ -78,11 +79,12 @@ impl ListReading {
     /// Returns true if the reading serves callers that miss the tools of this version.
     pub(super) fn serves(&self, version: u64) -> bool {
         match &*self.over.borrow() {
-            // A running reading is waited for, so that there is one at a time.
+            // Callers wait for a running reading, so that there is at most one at a time.
             None => true,
-            // The tools from a successful reading are known already, and no longer current.
+            // The tools of a successful reading are cached, and were found to be out of date.
             Some(over) if over.outcome.is_ok() => false,
-            // A fast failure is cheap and may be over by now, so it is retried; a slow one is not repeated at once.
+            // A failed reading is retried if it failed fast, since a retry is cheap; a slow reading is not repeated
+            // immediately.
             Some(over) => {
                 let slow = over.is_slow(self.started);
                 slow && self.version == version && over.at.elapsed() < FAILED

@@ -1,7 +1,7 @@
 //! Checks results of tools against the `outputSchema` that their servers list.
 //!
-//! Official clients refuse a result that does not fit: the tool has done its work, and the answer is lost. Nothing is
-//! checked if no tool of the server has an `outputSchema`.
+//! Official clients refuse a result that violates the schema: the tool has run, and its result is lost. Nothing is checked if
+//! no tool of the server has an `outputSchema`.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,18 +19,18 @@ const FAULTS_MAX: usize = 1_000;
 pub(super) struct Results {
     /// True when some tool has an `outputSchema`.
     pub(super) declared: AtomicBool,
-    /// Pairs of a tool and a fault that were logged. Plain data; the lock is never held across an await.
+    /// Pairs of a tool and a fault that were already logged. The lock is never held across an await.
     logged: Mutex<HashSet<(String, String)>>,
 }
 
 /// Outcome of checking a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResultCheck {
-    /// No fault was found, or the result could not be checked.
+    /// No fault was found, or the result cannot be checked.
     Fits,
     /// The fault: its path in the result and the violated rule.
     Fault(String),
-    /// The check is more work than a thread that carries messages should do.
+    /// The check is too much work for an I/O thread.
     Heavy,
 }
 
@@ -70,7 +70,7 @@ impl ToolList {
             return Ok(None);
         }
         let structured = spans::find(result, "structuredContent");
-        // Too large to be checked, whatever the rest of the result says.
+        // The structured content is too large to be checked.
         if structured.is_some_and(|it| it.len() > ARGUMENTS_MAX) {
             return Ok(None);
         }

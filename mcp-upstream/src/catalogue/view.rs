@@ -1,10 +1,10 @@
 //! Views: the tools of a namespace that one caller may see and call. All code that shows or runs tools asks a view.
 //!
-//! A view holds the tools that the namespace's policy allows and the scopes of the caller's credential open. Anything that
-//! narrows views further is to be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then include.
+//! A view contains the tools that both the namespace's policy and the scopes of the caller's credential allow. A further
+//! restriction of views must be a field of [`Access`], which [`View::allows_tool`] and [`View::fingerprint`] then include.
 //!
-//! Scopes refer to tools by their names in their own namespaces. So the view of an aggregate, which publishes the tools of its
-//! members under names of its own, leaves scopes to the views of its members.
+//! Scopes name tools by their names in their own namespaces. An aggregate publishes its members' tools under other names, so
+//! the view of an aggregate ignores scopes, and the views of its members apply them.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -82,7 +82,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns true if the scopes of the caller's credential open the tool, whatever the namespace's policy says.
+    /// Returns true if the scopes of the caller's credential open the tool. The namespace's policy is not considered.
     pub(crate) fn opens_tool(self, name: &str) -> bool {
         let policy = &self.namespace.policy;
         self.tools
@@ -100,8 +100,8 @@ impl<'a> View<'a> {
         opened && self.namespace.policy.allows_every_tool()
     }
 
-    /// Returns true if the caller may be told why there is no tool of this name: the file that was not loaded, and its error.
-    /// Only for callers to whom scopes open every tool, and not for names that the policy hides.
+    /// Returns true if the caller may learn why a tool is missing: the file that failed to load, and its error. True only for
+    /// callers whose scopes open every tool, and for names that the policy does not hide.
     pub(crate) fn may_explain_missing(self, name: &str) -> bool {
         self.tools.is_none_or(ToolScope::is_admin) && self.namespace.policy.allows_tool(name)
     }
@@ -118,8 +118,8 @@ impl<'a> View<'a> {
         list.tool(name).filter(|_| self.allows_tool(name))
     }
 
-    /// The scope in which clients may cache lists and `server/discover`: public if every admitted caller sees the same of the
-    /// namespace (MOD-08).
+    /// The scope in which clients may cache lists and `server/discover`: public if all admitted callers see the same tools of
+    /// the namespace (MOD-08).
     pub(crate) fn cache_scope(self) -> CacheScope {
         static USUAL: LazyLock<Limits> = LazyLock::new(Limits::default);
         let (usual, limits) = (&*USUAL, &self.namespace.limits);
@@ -144,9 +144,9 @@ impl<'a> View<'a> {
         )
     }
 
-    /// A page of a server's list, reduced to the tools that may be shown: other entries are left out, the kept entries keep their
-    /// bytes. A page that depends on the caller gets the private cache scope. `None` if some tools are hidden and the page cannot
-    /// be read for sure: of a key that is there twice, a client may read the other value.
+    /// Filters a page of a server's list: hidden tools are omitted, visible entries keep their bytes. A page that depends on
+    /// the caller gets the private cache scope. `None` if some tools are hidden and the page is ambiguous: of a repeated key, a
+    /// client may read the other value.
     pub(crate) fn of_page(self, result: Bytes) -> Option<Bytes> {
         match self.changed(&result) {
             Ok(Some(changed)) => Some(changed.into()),

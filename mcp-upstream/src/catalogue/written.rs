@@ -1,5 +1,5 @@
-//! Written lists of tools. A list never changes, so the text written for the first request is copied behind the ids of all other
-//! requests whose caller may see the same.
+//! Cache of serialized lists of tools. A list never changes, so the text written for the first request is reused for all
+//! requests whose callers may see the same tools; only the id of the response differs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +11,8 @@ use crate::format::ResultFormat;
 
 /// Maximum size of a written list that is kept, in bytes; a longer one is written for each request.
 const KEPT_MAX: usize = 256 * 1024;
-/// Maximum number of written forms of one list that are kept; a new form takes the place of the oldest. There are three forms for
-/// each view: legacy without output schemas, legacy with them, and modern.
+/// Maximum number of serialized forms of one list; a new form replaces the oldest. Each view has three forms: legacy without
+/// output schemas, legacy with output schemas, and modern.
 const FORMS_MAX: usize = 12;
 
 /// The written forms of one list.

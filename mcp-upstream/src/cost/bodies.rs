@@ -6,8 +6,8 @@ use super::*;
 
 /// Size of the bodies, in bytes: less than the maximum, so that the test takes a few seconds.
 const BODY: usize = 256 * 1024;
-/// Maximum memory for answering such a body besides the body itself, in bytes, however large the body is. A thousand answers in
-/// one request take most of it.
+/// Maximum memory for answering a body in addition to the body itself, in bytes, for bodies of any size. A thousand responses
+/// in one batch take most of it.
 const BESIDE_MAX: u64 = 128 * 1024;
 
 /// JSON values of about `BODY` bytes: long arrays, and objects of many equal or different keys.

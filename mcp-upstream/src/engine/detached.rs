@@ -1,7 +1,7 @@
-//! A future that runs on when its caller drops it.
+//! A future that continues when its caller drops it.
 //!
-//! The future is polled in place, so the usual case costs one allocation and no task; only when it is dropped does it become a
-//! task of the current runtime. A time limit or an abort handle that is to end it early must be part of it.
+//! The future is polled in place, so it usually costs one allocation and no task; dropping it makes it a task of the current
+//! runtime. A time limit or abort handle that is to end it early must be part of the future.
 
 use std::future::Future;
 use std::pin::Pin;

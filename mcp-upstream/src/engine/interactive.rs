@@ -45,9 +45,9 @@ pub(super) struct InteractiveCall<'a> {
     engine: &'a Engine,
     facts: &'a CallFacts,
     trace: Option<Arc<RequestTrace>>,
-    /// The whole time limit, for the error message.
+    /// The complete time limit, for the error message.
     limit: Duration,
-    /// The time that is left of the limit, updated whenever the clock stops.
+    /// The remaining time of the limit, updated whenever the clock stops.
     left: Duration,
     questions: Arc<CallInteractions>,
     secrets: Arc<CallSecrets>,
@@ -95,7 +95,7 @@ impl<'a> InteractiveCall<'a> {
         }
     }
 
-    /// Runs the call to its end. `start` starts the work once the call has a permit.
+    /// Runs the call to its end. `start` is called once the call has a permit.
     pub(super) async fn run(mut self, start: impl FnOnce(Peer) -> Work + Send) -> CallOutcome {
         let began = Instant::now();
         let gate = &self.questions.namespace().gate;
@@ -200,7 +200,7 @@ impl<'a> InteractiveCall<'a> {
 }
 
 impl Drop for InteractiveCall<'_> {
-    /// Ends the questions: the call has its reply, or its client has left.
+    /// Ends the questions: the call has its reply, or its client disconnected.
     fn drop(&mut self) {
         self.questions.end();
     }

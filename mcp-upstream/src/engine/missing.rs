@@ -1,4 +1,4 @@
-//! Explains an unknown tool: a file of its namespace that could not be loaded may declare the tool.
+//! Explains an unknown tool: lists the files of its namespace that could not be loaded and may declare the tool.
 //!
 //! File names and import errors are only shown to callers to whom every tool is open ([`View::may_explain_missing`]). Under
 //! `mask_errors` the import error's text is only logged, like that of exceptions.
@@ -21,7 +21,7 @@ pub(crate) fn missing_tool(caller: &Caller, namespace: &Namespace, name: &str) -
     explained(unknown_tool(name), caller, namespace, name)
 }
 
-/// Adds the files that may declare the tool to an error with the code `tool_not_found`. Other errors stay unchanged.
+/// Adds the files that may declare the tool to an error with the code `tool_not_found`. Other errors are returned unchanged.
 pub(crate) fn explained(
     mut error: CallError,
     caller: &Caller,

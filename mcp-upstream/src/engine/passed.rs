@@ -1,9 +1,9 @@
-//! Calls in pass-through mode, whose answer is passed on as it arrives: the engine admits the call, and its resources live as
-//! long as the answer.
+//! Calls in pass-through mode: the engine admits the call, its answer is forwarded as it arrives, and its resources are
+//! released with the answer.
 //!
-//! The order is that of any other call: policy, limits counted in tool calls, a permit of the queue, one time limit over all of
-//! it. The surface sends the request to the server, and finishes the call with its observations of the answer. A call that is
-//! dropped unfinished is recorded as a call whose client left.
+//! The order is that of any other call: policy, limits counted in tool calls, a permit of the queue, and one time limit over
+//! all steps. The surface sends the request to the server, and finishes the call with its observations of the answer. A call
+//! that is dropped unfinished is recorded as a call whose client disconnected.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl PassedCall {
         self.facts.max_result()
     }
 
-    /// Records that the call is refused after all, and gives back its facts with the error.
+    /// Records that the call is refused after its admission, and returns its facts with the error.
     pub(crate) fn refuse(self: Box<Self>, error: CallError) -> (CallFacts, CallError) {
         let Self {
             record,
@@ -107,8 +107,8 @@ impl PassedCall {
         (facts, error)
     }
 
-    /// Records the end of the call, with the status by which its answer is counted, or the error code. `sent`: the HTTP status,
-    /// if the answer is the gateway's own.
+    /// Records the end of the call, with the status of its answer for the metrics, or with the error code. `sent`: the HTTP
+    /// status, if the gateway wrote the answer itself.
     pub(crate) fn finish(
         mut self: Box<Self>,
         outcome: Result<&'static str, CallErrorCode>,

@@ -36,8 +36,9 @@ struct PeerChannel {
 }
 
 impl Peer {
-    /// The peer for the client of a call. With `heard`, progress and log messages go to the client, without the secrets; a
-    /// client that reads too slowly loses messages, which `dropped` counts. With an inbox, the client can be asked.
+    /// Creates the peer for the client of a call. With `heard`, progress and log messages are sent to the client, without
+    /// secrets; messages for a client that reads too slowly are dropped and counted in `dropped`. With an inbox, the client can
+    /// be asked.
     pub(super) fn new(
         heard: Option<(EventSender, Arc<CallSecrets>)>,
         inbox: Option<Arc<CallInbox>>,
@@ -77,8 +78,8 @@ impl Peer {
         }
     }
 
-    /// Sends a whole notification. A log message with a level goes only to a client that wants that level. Messages beyond the
-    /// channel's bound are dropped and counted.
+    /// Sends a complete notification. A log message is sent only if the client wants its level. Messages beyond the channel's
+    /// bound are dropped and counted.
     pub(crate) fn say(&self, level: Option<LogLevel>, message: Bytes) {
         if let Some(heard) = &self.heard {
             let message = heard.secrets.hide_in(message);
@@ -87,7 +88,7 @@ impl Peer {
         }
     }
 
-    /// Asks the client; questions that the client cannot be asked fail at once.
+    /// Sends questions to the client; questions that the client does not support fail at once.
     pub(crate) fn ask(&self, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         if let Some(inbox) = &self.inbox {
             return inbox.ask(asked);

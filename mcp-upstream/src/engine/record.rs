@@ -18,10 +18,10 @@ use crate::metrics::{CallEnd, NamespaceMetrics};
 use crate::protocol::method::TOOLS_CALL;
 use crate::trace::{PIPES, error_of};
 
-/// The status of a request whose client left before its answer, as nginx counts it.
+/// Status of a request whose client disconnected before its answer, as in nginx.
 const STATUS_CLIENT_GONE: u16 = 499;
 
-/// The record of a call in progress. If it is dropped unfinished, the caller left or the call was cancelled.
+/// Record of a call in progress. Dropping it unfinished records that the client disconnected or the call was cancelled.
 ///
 /// `A` is the sender of audit lines: borrowed by a call that its own future runs, owned by a call whose answer is passed on.
 pub(super) struct CallRecord<A: Borrow<AuditSender>> {
@@ -81,7 +81,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// A flag that is set once the call is admitted to its upstream. Until then the tool's name may be any text of a client.
+    /// Flag that is set once the call is admitted to its upstream. Before that, the tool's name may be arbitrary client input.
     pub(super) fn reached(&self) -> &AtomicBool {
         &self.reached
     }
@@ -107,7 +107,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         }
     }
 
-    /// Records the end of the call: its status, or its error code. `cause`: the reason for a failure, as far as known.
+    /// Records the end of the call: its status, or its error code. `cause`: the reason for a failure, if known.
     pub(super) fn finish(
         mut self,
         outcome: Result<&'static str, CallErrorCode>,
@@ -123,8 +123,8 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
         self.write(outcome);
     }
 
-    /// Adapts the record of a call that was dropped unfinished. Without a session the client left and got no response; in a
-    /// session, the POST was answered with the cancellation.
+    /// Adapts the record of a call that was dropped unfinished. Without a session the client disconnected and got no response;
+    /// in a session, the POST was answered with the cancellation.
     fn abandoned(&mut self) {
         if let Some(line) = &mut self.line
             && line.session.is_none()
@@ -184,7 +184,7 @@ impl<A: Borrow<AuditSender>> CallRecord<A> {
     }
 }
 
-/// Notes the end of a call in the trace of its request. Arguments and results are no part of it.
+/// Writes the end of a call to the trace of its request, without arguments and results.
 #[cold]
 fn end_trace(
     trace: &RequestTrace,
@@ -225,7 +225,7 @@ fn end_trace(
     let namespace: Arc<str> = line.namespace.as_str().into();
     let end = TracedCall {
         method: line.method,
-        // The name may be any text of a client otherwise.
+        // An unknown name may be arbitrary client input, so only known names are traced.
         target: key.filter(|_| is_known).map(|key| (key, &line.subject)),
         error,
         attributes,
@@ -326,7 +326,7 @@ impl LineBudget {
         self.take_at(Instant::now())
     }
 
-    /// Takes a log entry if one is left in this second. Returns the number of entries that were left out before.
+    /// Takes a permit for a log entry if one remains in this second. Returns the number of entries suppressed before.
     fn take_at(&self, now: Instant) -> Option<u64> {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! Hides secrets in all texts about a failure: in errors, in results with `isError`, in progress and in log messages (SCR-14).
-//! The result of a successful call is the tool's own and stays unchanged.
+//! Hides secrets in all texts about a failure: errors, results with `isError`, progress and log messages (SCR-14). The result
+//! of a successful call is not changed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,11 +10,11 @@ use tooldock_workers::registry::{Namespace, Registry};
 use super::{CallOutcome, UpstreamReply};
 use crate::heavy_work;
 
-/// Size in bytes above which a reply is parsed on a thread that carries no messages, and above which a message of a call is
-/// searched without parsing.
+/// Size in bytes above which a reply is parsed outside the I/O threads, and above which a message of a call is searched without
+/// parsing.
 const LARGE: usize = 64 * 1024;
 
-/// The secrets that a call can know: those of its namespace and of its caller. Looked up at the first message or failure.
+/// Secrets that a call may contain: those of its namespace and of its caller. Looked up at the first message or failure.
 pub(crate) struct CallSecrets {
     registry: Arc<Registry>,
     namespace: Arc<Namespace>,

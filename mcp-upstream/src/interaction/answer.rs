@@ -1,4 +1,4 @@
-//! Answers to questions, and the responders that take an answer to the upstream that asked.
+//! Answers to questions, and the responders that deliver them to the upstream.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -14,27 +14,27 @@ use crate::protocol::code;
 /// Maximum length of a client's error message that a function gets, in characters.
 const REFUSAL_MAX: usize = 512;
 
-/// Takes the answer to the upstream that asked. Dropping the responder without an answer fails a server's request.
+/// Delivers an answer to the upstream that asked. Dropping the responder without an answer fails a server's request.
 pub(crate) enum Responder {
     /// A worker's function, which waits for the question's key.
     Function(Replier),
-    /// A stdio server's own request, counted while it has no answer if it belongs to a call. Boxed: see
+    /// A request of a stdio server. The guard counts the question as open if it belongs to a call. Boxed, see
     /// [`QuestionPhase`](super::QuestionPhase).
     Request(Box<ServerRequest>, Option<OpenQuestionGuard>),
     /// A round of questions, all of which must be answered before the server is called again.
     Round(oneshot::Sender<Result<Bytes, CallError>>),
 }
 
-/// Questions that are asked together.
+/// Questions that are asked together, each with its responder.
 pub(crate) type QuestionSet = Vec<(Question, Responder)>;
 
 /// The answer to a question.
 pub(super) enum Answer {
-    /// The whole response of a client that takes requests.
+    /// The complete response of a client to a request.
     Response(Response),
     /// The result of the question's method, a JSON object.
     Result(Bytes),
-    /// The reason why there is no answer.
+    /// The reason why the question has no answer.
     Failed(CallError),
 }
 
@@ -111,14 +111,14 @@ pub(crate) fn of_function(ask: Ask) -> QuestionSet {
         .collect()
 }
 
-/// Fails questions before they are asked.
+/// Fails questions before they are sent to the client.
 pub(crate) fn refuse(asked: QuestionSet, reason: &str) {
     for (question, responder) in asked {
         responder.answer(&question.key, Answer::Failed(ask_failed(reason)));
     }
 }
 
-/// Fails the questions of a call whose caller cannot be asked anything.
+/// Fails the questions of a call whose caller cannot be asked.
 pub(crate) fn cannot_be_asked(asked: QuestionSet) {
     for (question, responder) in asked {
         let failed = Answer::Failed(missing_capability(question.method));

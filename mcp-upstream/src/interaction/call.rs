@@ -20,11 +20,11 @@ pub(crate) struct CallInteractions {
     namespace: Arc<Namespace>,
     /// The principal of the call.
     principal: Option<Arc<str>>,
-    /// Takes questions to the client; `None` if the client cannot be asked.
+    /// Sender of questions to the client; `None` if the client cannot be asked.
     events: Option<EventSender>,
     /// Signals a new question or answer. Only the call waits for it.
     changed: Notify,
-    /// Plain data; the lock is never held across an await.
+    /// Entries of the call. The lock is never held across an await.
     book: Mutex<Book>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct CallInteractions {
 struct Book {
     /// Questions of the call whose answers were not delivered yet.
     entries: Vec<Arc<Interaction>>,
-    /// Permit to wait for the client, held from the call's first question until the call goes on.
+    /// Permit to wait for the client, held from the call's first question until the call resumes.
     place: Option<ParkingPermit>,
     /// True when the call is over.
     ended: bool,
@@ -63,7 +63,7 @@ impl CallInteractions {
         self.events.as_ref()
     }
 
-    /// Asks all questions, or none: questions that cannot be asked fail, and the returned list is empty.
+    /// Asks all questions or none: if they cannot be asked, they fail and the returned list is empty.
     pub(crate) fn open(self: &Arc<Self>, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         let Some(events) = &self.events else {
             self.book().release();
@@ -104,8 +104,8 @@ impl CallInteractions {
         Vec::new()
     }
 
-    /// Checks that the call may ask `more` further questions, and takes the permit to wait if the call has none. The error is for
-    /// the function or server that asks.
+    /// Checks that the call may ask `more` further questions, and acquires the permit to wait if the call has none. The error
+    /// message is for the function or server that asks.
     fn admit(&self, book: &mut Book, more: usize) -> Result<(), String> {
         if book.ended {
             return Err("The call is over".into());
@@ -134,7 +134,7 @@ impl CallInteractions {
         Ok(())
     }
 
-    /// Waits until there is a question whose answer was not delivered. Cancel safe.
+    /// Waits until a question exists whose answer was not delivered. Cancel safe.
     pub(crate) async fn asked(&self) {
         while self.book().entries.is_empty() {
             self.changed.notified().await;
@@ -169,7 +169,7 @@ impl CallInteractions {
         }
     }
 
-    /// Delivers the client's answers to the upstream that asked. Open questions stay open: the call goes on.
+    /// Delivers the client's answers to the upstream. Questions without an answer stay open.
     pub(crate) fn deliver(&self) {
         let (entries, place) = {
             let mut book = self.book();
@@ -209,7 +209,7 @@ impl CallInteractions {
 }
 
 impl Book {
-    /// Returns the permit to wait if no question is left.
+    /// Takes out the permit to wait if no question remains.
     fn release(&mut self) -> Option<ParkingPermit> {
         self.place.take_if(|_| self.entries.is_empty())
     }

@@ -1,7 +1,7 @@
-//! Open requests of a stdio server to its only client, by the server's own ids.
+//! Open requests of a stdio server to its only client, indexed by the server's ids.
 //!
-//! The link's own table of requests (`stdio/link/questions.rs`) ensures that each use of an id is answered at most once: it lies
-//! below, and also covers requests that never become a question.
+//! The link's table of requests (`stdio/link/questions.rs`) ensures that each use of an id is answered at most once. That table
+//! is a layer below, and also covers requests that never become a question.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -11,10 +11,10 @@ use tooldock_process::worker::AskMethod;
 use super::{EARLY_MAX, Interaction};
 use crate::jsonrpc::{Key, Members, Notification, RawId, ServerRequest};
 
-/// The questions of a server over one connection, or over successive connections of the same session.
+/// Questions of a server on one connection, or on successive connections of the same session.
 #[derive(Default)]
 pub(crate) struct ConnectionInteractions {
-    /// Holds at most as many questions as a link may have open. Plain data; the lock is never held across an await.
+    /// Open questions, at most as many as a link may have open. The lock is never held across an await.
     book: Mutex<Book>,
     /// The number of questions in calls without an answer.
     unanswered: Arc<watch::Sender<usize>>,

@@ -1,7 +1,7 @@
-//! Messages of a call to its client before its answer: progress, log messages, questions.
+//! Messages of a call to its client before the call's response: progress, log messages, questions.
 //!
-//! Bounded in events and in bytes. A client that does not keep up loses progress and log messages, which are counted; a question
-//! without room fails instead. A call whose function cannot talk has no such queue.
+//! The queue is bounded in events and in bytes. For a client that reads too slowly, progress and log messages are dropped and
+//! counted; a question without room fails instead. A call whose function cannot send messages has no queue.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -29,25 +29,25 @@ pub(crate) enum PeerEvent {
     Log {
         /// The level that `params` contains.
         level: LogLevel,
-        /// The whole `params` object.
+        /// The complete `params` object.
         params: Bytes,
     },
     /// A notification of an upstream that speaks MCP itself.
     Message {
         /// The level of a log message, which is to be filtered for each client.
         level: Option<LogLevel>,
-        /// The whole message, untouched.
+        /// The complete, unchanged message.
         message: Bytes,
     },
     /// Questions: the call waits for its client.
     InputRequests(Vec<Arc<Interaction>>),
 }
 
-/// Sends a call's events; held by the engine. Cheap to clone.
+/// Sender of a call's events, owned by the engine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct EventSender(Arc<EventQueue>);
 
-/// Receives a call's events; held by the transport.
+/// Receiver of a call's events, owned by the transport.
 #[derive(Debug)]
 pub(crate) struct EventReceiver(Arc<EventQueue>);
 
@@ -55,14 +55,14 @@ pub(crate) struct EventReceiver(Arc<EventQueue>);
 #[derive(Debug, Default)]
 struct EventQueue(Mutex<QueuedEvents>);
 
-/// Queued events and the waker of their reader. Plain data; the lock is never held across an await.
+/// Queued events and the waker of their reader. The lock is never held across an await.
 #[derive(Debug, Default)]
 struct QueuedEvents {
     events: VecDeque<PeerEvent>,
     bytes: usize,
     /// The waker of the receiver that waits for an event.
     reader: Option<Waker>,
-    /// True when the receiver is gone.
+    /// True when the receiver was dropped.
     is_over: bool,
 }
 
@@ -77,7 +77,7 @@ impl EventQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an event and returns true, if there is room. Never waits.
+    /// Queues an event if there is room, and returns true if so. Never waits.
     fn put(&self, event: PeerEvent) -> bool {
         let waiting = self.lock();
         let fits = waiting.has_room_for(&event);
@@ -125,20 +125,20 @@ impl PeerEvent {
 }
 
 impl EventSender {
-    /// Queues progress or a log message; counts it as dropped if there is no room. Never waits.
+    /// Queues progress or a log message; if there is no room, counts it as dropped. Never waits.
     pub(crate) fn tell(&self, event: PeerEvent, dropped: &IntCounter) {
         if !self.0.put(event) {
             dropped.inc();
         }
     }
 
-    /// Queues questions and returns true, if there is room. Never waits.
+    /// Queues questions if there is room, and returns true if so. Never waits.
     pub(super) fn ask(&self, questions: Vec<Arc<Interaction>>) -> bool {
         self.0.put(PeerEvent::InputRequests(questions))
     }
 
-    /// Queues the message that takes a question back: the server's own if there is room for it, else the gateway's, for which
-    /// there always is room: it is short, and there are at most as many as questions that the reader took. Never waits.
+    /// Queues the message that withdraws a question: the server's message if there is room for it, else the gateway's, which
+    /// always fits: it is short, and there are at most as many as questions that the reader took. Never waits.
     pub(super) fn take_back(&self, message: TakenBack) {
         let TakenBack { own, ours } = message;
         let event = |message| PeerEvent::Message {
@@ -156,7 +156,7 @@ impl EventSender {
 }
 
 impl EventReceiver {
-    /// The next event. Stays pending once a call is over, so it must be awaited beside the call. Cancel safe.
+    /// The next event. Stays pending after the call has ended, so it must be awaited together with the call. Cancel safe.
     pub(crate) async fn next(&mut self) -> PeerEvent {
         // A function that never stops talking must not starve other tasks.
         cooperative(poll_fn(|context| self.poll(context))).await

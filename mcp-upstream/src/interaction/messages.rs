@@ -9,9 +9,9 @@ use crate::jsonrpc::splice;
 
 /// The message that takes a question back from a client, in two versions.
 pub(crate) struct TakenBack {
-    /// The message of the server that asked, with the gateway's id. May be as long as any message.
+    /// The message of the server that asked, with the gateway's id. Its length is bounded only by that of any message.
     pub(crate) own: Option<Bytes>,
-    /// The gateway's own message, which is short.
+    /// The gateway's message, which is short.
     pub(crate) ours: Bytes,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn question(id: u64, question: &Question) -> Vec<u8> {
     out
 }
 
-/// Takes a question back by the message of the server that asked it, with the gateway's id of the question in it.
+/// Builds the message that withdraws a question from the server's message, with the gateway's id of the question.
 pub(super) fn taken_back(id: u64, message: &[u8]) -> TakenBack {
     let text = std::str::from_utf8(message).ok();
     let own = text.and_then(|text| splice::with_request_id(text, &id.to_string()));

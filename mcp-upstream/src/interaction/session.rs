@@ -1,4 +1,4 @@
-//! Questions that the client of a session was asked by requests, by the ids that the client sees.
+//! Questions of a session that requests carried to its client, indexed by the ids of those requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -10,9 +10,9 @@ use crate::jsonrpc::Response;
 pub(crate) enum AnswerFate {
     /// The answer was awaited and is taken.
     Taken,
-    /// The question was answered or given up before.
+    /// The question was answered or withdrawn before.
     Over,
-    /// There was no such question.
+    /// No question had this id.
     Unknown,
 }
 
@@ -24,7 +24,7 @@ pub(crate) const QUESTION_COST: usize =
 /// The questions of a session that have no answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct SessionInteractions {
-    /// A handful of entries. Guards plain data; the lock is never held across an await.
+    /// Open questions, usually few. The lock is never held across an await.
     table: Mutex<OpenQuestions>,
 }
 
@@ -37,8 +37,8 @@ struct OpenQuestions {
 }
 
 impl SessionInteractions {
-    /// Starts without questions, in a session that was taken up `epoch` times: ids of questions that another process asked are
-    /// not used again, and answers to them come too late. After 2^21 times the ids are no longer exact in JavaScript.
+    /// Creates an empty table for a session that was resumed `epoch` times: ids of questions of earlier processes are not used
+    /// again, and answers to them count as too late. After 2^21 times the ids are no longer exact in JavaScript.
     pub(crate) fn of_epoch(epoch: u32) -> Self {
         let table = OpenQuestions {
             last: u64::from(epoch) << 32,
@@ -59,7 +59,7 @@ impl SessionInteractions {
             entry.fail(over());
             return None;
         }
-        // In one step: a question that ends meanwhile uses up neither an entry nor an id.
+        // Done under one lock: a question that ends meanwhile uses up neither an entry nor an id.
         let id = table.last + 1;
         let message = entry.ask_under(id)?;
         table.last = id;
@@ -80,7 +80,7 @@ impl SessionInteractions {
             };
             let (_, entry) = table.open.swap_remove(at);
             if table.open.is_empty() {
-                // Frees the table's memory: a session is to hold memory for open questions only, not for earlier ones.
+                // Frees the table's memory, so that a session uses memory for open questions only.
                 table.open = Vec::new();
             }
             entry
@@ -91,7 +91,7 @@ impl SessionInteractions {
         }
     }
 
-    /// Fails all open questions and later ones.
+    /// Fails all open and all later questions.
     pub(crate) fn close(&self) {
         let open = {
             let mut table = self.lock();
@@ -103,7 +103,7 @@ impl SessionInteractions {
         }
     }
 
-    /// The number of questions that are open, or were given up since the last one was asked.
+    /// Number of questions that are open, or were withdrawn since the last question was asked.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
     }

@@ -1,12 +1,12 @@
 //! Calls that wait for their client between two of its requests (MRTR).
 //!
-//! A question ends the request that made it: the client gets the question and a sealed state, the call stays here. The retry
-//! brings the state back and takes the call out; of two retries with one state the first wins. The state is opaque to its holder
-//! and is valid for one principal, namespace, method, name and arguments only.
+//! A question ends the request that made it: the client receives the question and a sealed state, and the call is kept. A retry
+//! with the state takes the call out; of two retries with the same state the first wins. The state is opaque to the client, and
+//! valid for one principal, namespace, method, name and arguments only.
 //!
-//! Each suspended call is owned by a small task, which keeps it going (its question may run out of time, its worker may end) and
-//! drops it, and so cancels it, if it is not taken out in time. The table only leads to that task. A call is never run a second
-//! time: a state whose call is gone is an error.
+//! Each suspended call is owned by a small task, which continues to poll it (its question may time out, its worker may end),
+//! and drops and so cancels it if no retry takes it out in time. The table only refers to the task. A call is never run a
+//! second time: a state whose call has ended is an error.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -66,7 +66,7 @@ pub(crate) enum NoPlace {
     NoRandomness,
 }
 
-/// A call that can be suspended: it goes on while it waits, until a retry takes it out.
+/// A call that can be suspended: it continues while it is suspended, until a retry takes it out.
 pub(crate) trait Suspendable: Send + Sized + 'static {
     /// Lets the call go on until it has its answer. Must keep that answer and be cancel safe.
     fn go_on(&mut self) -> impl Future<Output = ()> + Send;
@@ -79,7 +79,7 @@ pub(crate) struct SuspendedCalls<T> {
     table: Arc<SuspensionTable<T>>,
 }
 
-/// Suspended calls by namespace and number. Plain data; the lock is never held across an await.
+/// Suspended calls by namespace and number. The lock is never held across an await.
 struct SuspensionTable<T>(Mutex<HashMap<NamespaceName, NamespaceCalls<T>>>);
 
 /// The suspended calls of one namespace.
@@ -123,7 +123,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         let calls = table.entry(bound.namespace.clone()).or_default();
         let principal: Arc<str> = bound.principal.unwrap_or_default().into();
         if let Err(full) = calls.shares.room(&principal, max) {
-            // If the principal's own share is used up, calls of others make no room for it.
+            // If the principal has used up its share, only a finished call of the same principal makes room.
             let own = full == ParkingFull::Principal;
             let goes =
                 |entry: &SuspensionEntry<T>| entry.over && (!own || entry.principal == principal);
@@ -156,7 +156,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         let (replica, id) = self.open(state, bound)?;
         match self.replicas.settled_standing(replica).await {
             Standing::Own => {}
-            // If told that its call is gone, a client would make the call again.
+            // The error must not say that the call is gone, since a client would then make the call again.
             Standing::Up(_) | Standing::Unclear => return Err(ResumeRefusal::Elsewhere(replica.0)),
             Standing::Leaving | Standing::Gone => return Err(ResumeRefusal::Gone),
         }
@@ -187,7 +187,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
         drop(ended);
     }
 
-    /// Returns true if a request's state belongs to a suspended call, even one that is gone.
+    /// Returns true if a request's state belongs to a suspended call, including a call that has ended.
     pub(crate) fn seals(&self, state: Option<&RawValue>) -> bool {
         let state = state.and_then(crate::jsonrpc::string);
         let state = state.and_then(|state| self.key.open_state(&state));
@@ -237,7 +237,7 @@ impl<T: Suspendable> SuspendedCalls<T> {
     }
 }
 
-/// The digest of the request that a state is bound to. A retry may spell the same arguments otherwise, up to 64 KiB of them.
+/// Digest of the request to which a state is bound. A retry may spell equal arguments differently, if they are at most 64 KiB.
 fn digest_of(bound: &BoundRequest<'_>) -> [u8; 32] {
     let mut hash = bound.hash();
     // Whitespace has no meaning, so arguments are compared by value. Numbers that no value can hold (1e400) are compared by
@@ -320,7 +320,8 @@ impl<T: Suspendable> SuspensionGuard<T> {
                 // A retry takes the call, or its entry was removed.
                 claim = &mut claimed => {
                     if let Ok(hand) = claim {
-                        // If the retry's client left meanwhile, the call is dropped, as any modern request is.
+                        // If the client of the retry disconnected meanwhile, the call is dropped, like the call of any modern
+                        // request.
                         let _ = hand.send(call);
                     }
                     return;

@@ -16,8 +16,8 @@ use crate::reply::Reply;
 use crate::session::{Session, SessionTransport};
 use crate::upstream::{Client, IncomingRequest, PreparedRequest};
 
-/// Takes a message. A malformed message, or one without a session, is refused at once; every other response goes to the stream,
-/// including errors.
+/// Handles a message. A malformed message, or one without a session, is refused in the HTTP response; every other response is
+/// sent on the stream, including errors.
 pub(super) async fn take<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -87,7 +87,7 @@ pub(super) async fn take<'a>(
     Ok(Reply::empty(StatusCode::ACCEPTED))
 }
 
-/// Takes a message once more after its `null` keys were removed.
+/// Handles a message again after its `null` keys were removed.
 fn taken_again<'a>(
     core: &'a Arc<Core>,
     caller: &'a Caller,
@@ -101,7 +101,7 @@ fn taken_again<'a>(
     })
 }
 
-/// Refuses a version header that contradicts the session's negotiated version. The transport itself has no such header.
+/// Refuses a version header that contradicts the session's negotiated version. The HTTP+SSE transport has no such header.
 fn agree(caller: &Caller, head: &McpHead, session: &Session) -> Result<(), RequestError> {
     let Some(sent) = &head.version else {
         return Ok(());

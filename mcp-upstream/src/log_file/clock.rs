@@ -1,6 +1,6 @@
 //! Formats the time of a log record, and gives the day for the name of a log file.
 //!
-//! Most records are of the same second as the one before, so the calendar is computed once a second.
+//! Consecutive records are mostly of the same second, so the calendar is computed once a second.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Losses of a log: every lost record is counted, and the process's log says when losing begins and ends.
+//! Counts the lost records of a log, and logs when losses begin and end.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub struct Losses(Arc<LossState>);
 
 #[derive(Debug)]
 struct LossState {
-    /// Name of the log, such as `audit log`.
+    /// Name of the log in messages, such as `audit log`.
     log: &'static str,
     counter: IntCounter,
     calm: Duration,

@@ -1,14 +1,14 @@
-//! Queue of records between the requests and the log's writer.
+//! Queue of records between the requests and the log's writer thread.
 //!
-//! A list under a lock instead of a channel: a record is moved once, no memory is allocated for it, and the writer takes all
-//! records at once. A sender wakes the writer only if the writer sleeps without a time limit.
+//! The queue is a list under a lock instead of a channel: a record is moved once without an allocation, and the writer takes
+//! all records at once. A sender wakes the writer only if the writer sleeps without a time limit.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::losses::Losses;
 
-/// Maximum number of records that wait for the writer, including those that it is writing.
+/// Maximum number of records in the queue, including those that the writer is writing.
 const RECORDS: usize = 16_384;
 /// Maximum number of bytes that waiting records keep in memory besides themselves.
 const BYTES: usize = 64 * 1024 * 1024;
@@ -24,7 +24,7 @@ pub trait Record: Send + 'static {
 /// The queue between senders and the writer.
 #[derive(Debug)]
 pub(crate) struct RecordQueue<R> {
-    /// Plain data. The lock is never held while waiting or writing.
+    /// Queued records. The lock is never held while waiting or writing.
     waiting: Mutex<QueuedRecords<R>>,
     /// Wakes the writer for a record or for the end.
     filled: Condvar,
@@ -59,7 +59,7 @@ pub(crate) enum Turn {
     End,
 }
 
-/// The writer's end of the queue. Once it is dropped, further records are lost.
+/// The writer's end of the queue. Records sent after it is dropped are lost.
 #[derive(Debug)]
 pub(crate) struct Records<'q, R>(&'q RecordQueue<R>);
 
@@ -191,7 +191,7 @@ impl<R> Drop for Records<'_, R> {
     fn drop(&mut self) {
         let mut waiting = self.0.lock();
         waiting.is_over = true;
-        // Without a writer the waiting records are dropped, with the bodies that they keep in memory.
+        // Queued records are dropped without being written, and the bodies that they refer to are freed.
         let unwritten = std::mem::take(&mut waiting.records);
         let lost = std::mem::take(&mut waiting.held);
         drop(waiting);

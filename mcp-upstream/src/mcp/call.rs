@@ -26,7 +26,8 @@ pub(super) async fn answer(
     call: Arc<dyn UpstreamCall>,
 ) -> Result<Reply, RequestError> {
     let answer = of_call(core, cx, id, &call).await?;
-    // Only a whole response can still be replaced. Otherwise the client's next request is told that the session is over.
+    // Only a complete response can be replaced by the error. After a streamed response, the client's next request gets the
+    // error.
     let may_end = matches!(answer, Reply::Full { .. }) && call.has_lost_its_session();
     if let Some(session) = cx.session().filter(|_| may_end) {
         drop(answer);
@@ -53,8 +54,8 @@ async fn of_call(
     Ok(Reply::json(StatusCode::OK, response))
 }
 
-/// Runs a call that sends no messages before its response. In a session the call goes on when the connection of its POST
-/// closes; `notifications/cancelled`, the end of the session or the tool's time limit end it.
+/// Runs a call that sends no messages before its response. In a session the call continues when the connection of its POST
+/// closes; `notifications/cancelled`, the end of the session or the tool's time limit ends it.
 async fn quiet_in_session(
     core: &Arc<Core>,
     cx: &CallContext<'_>,
@@ -145,7 +146,7 @@ fn result_of(
     Ok(answer.end())
 }
 
-/// The milliseconds for which a worker lets its result be cached, and the number of bytes of this key and value, which come
+/// The milliseconds for which a worker allows its result to be cached, and the length in bytes of this key and value, which are
 /// first in the object.
 fn own_ttl(result: &[u8]) -> Option<(u64, usize)> {
     let name = b"\"ttlMs\":";

@@ -26,7 +26,7 @@ use crate::upstream::http::port::HttpClient;
 use crate::upstream::system::Management;
 use crate::upstream::{SessionChanges, Upstreams};
 
-/// The state behind the functions that the edge calls; one value per process.
+/// State behind the functions that the edge calls; one value per process.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) reloader: Option<Arc<dyn ReloadControl>>,
@@ -36,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     /// The upstreams of namespaces, by kind.
     pub(crate) upstreams: Upstreams,
-    /// The proxy's HTTP client, which knows the health of remote servers' backends.
+    /// HTTP client of the proxy, which tracks the health of remote servers' backends.
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     /// The single-page app that is served at `/ui/`.
     pub(crate) pages: Option<Arc<Pages>>,
@@ -44,7 +44,7 @@ pub(crate) struct Core {
     pub(crate) health: Arc<Health>,
     /// Store of the events of sessions' streams, which also opens and feeds the streams.
     pub(crate) events: Arc<EventLog>,
-    /// Subscribers that are told of changes in namespaces.
+    /// Subscribers that receive the changes of namespaces.
     pub(crate) audience: Arc<Audience>,
     /// The timer of all streams, which also ends them at shutdown.
     pub(crate) pulse: Arc<Pulse>,
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) suspended: SuspendedCalls,
     /// The management tools, if this process has them.
     pub(crate) management: Option<Arc<Management>>,
-    /// Store of credentials, in which they are looked up by name.
+    /// Store of credentials, for lookups by name.
     pub(crate) credentials: Option<Arc<dyn Credentials>>,
     /// Facts about the process for the web UI, if this process serves it.
     pub(crate) web: Option<Arc<WebFacts>>,
@@ -79,7 +79,7 @@ pub struct WebFacts {
     pub host_data_dir: String,
     /// The folder of the audit log.
     pub logs: PathBuf,
-    /// The last lines of the gateway's own log.
+    /// The most recent lines of the gateway's log.
     pub log: Arc<RecentLines>,
     /// The certificates of listeners.
     pub certificates: Arc<dyn CertificateEnds>,
@@ -96,7 +96,7 @@ pub trait ConfigurationView: std::fmt::Debug + Send + Sync {
     /// When a value cannot be written, in one sentence.
     fn in_force(&self) -> Result<Vec<ConfiguredValue>, String>;
 
-    /// The reason why the data directory's own configuration is not in force; `None` if it is.
+    /// The reason why the configuration in the data directory is not in force; `None` if it is.
     fn problem(&self) -> Option<String>;
 
     /// The keys whose values the files and variables would change now.

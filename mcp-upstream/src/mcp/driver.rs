@@ -1,6 +1,6 @@
-//! Drives a call of the upstream from its start to its outcome, and yields its messages to the client before the outcome.
+//! Drives a call of the upstream from its start to its outcome, and yields its messages for the client before the outcome.
 //!
-//! How events become messages differs by era, and is not decided here: a session's client is asked by requests
+//! The era decides how events become messages, outside this module: a session's client is asked by requests
 //! (`mcp/exchange/delivery.rs`), a 2026-07-28 client by the response to its request (`mcp/modern/delivery.rs`).
 
 use std::pin::Pin;
@@ -42,8 +42,8 @@ impl<T> CallDriver<T> {
         self.outcome.is_some()
     }
 
-    /// Waits for the next event of the call, or for its outcome once all events are taken. Cancel safe; must not be called
-    /// again after the outcome.
+    /// Waits for the next event of the call, or for its outcome after all events. Cancel safe; must not be called again after
+    /// the outcome.
     pub(crate) async fn next(&mut self) -> DriverStep<T> {
         let Some(events) = &mut self.events else {
             return DriverStep::Over(self.work.as_mut().await);

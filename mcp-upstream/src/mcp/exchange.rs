@@ -6,8 +6,8 @@
 //!        └── one speaks, or `poll_after` is over ──▶ stream opened ──▶ calls run in a task, POST reads the stream
 //! ```
 //!
-//! In a session nothing depends on the POST: messages go through the event log, and a client whose connection closed fetches
-//! them with GET and `Last-Event-ID`. Without a session there is only the stream, and dropping it cancels the calls.
+//! In a session the calls do not depend on the POST: messages are stored in the event log, and a client whose connection closed
+//! reads them with GET and `Last-Event-ID`. Without a session, dropping the stream cancels the calls.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Waits for a reader that is behind, within the remaining time.
+    /// Waits for a slow reader within the remaining time.
     pub(crate) async fn wait_for(&mut self, stream: &Stream) {
         if self.0.is_zero() {
             return;
@@ -79,9 +79,9 @@ pub(crate) struct Exchange {
     /// Messages that were not sent yet; at first only responses.
     ready: Ready,
     calls: RunningCalls,
-    /// The ids of the calls, as raw JSON; kept if another process may have to answer instead of this one.
+    /// Ids of the calls, as raw JSON, kept in case another process must answer instead of this one.
     owes: Vec<Box<str>>,
-    /// Time at which the POST is cut short, so that its client comes back for the remaining messages.
+    /// Time at which the POST is ended, so that its client polls for the remaining messages.
     poll_at: Option<Instant>,
     /// True if responses wait for each other, as in a batch; meanwhile their memory is counted.
     is_batch: bool,
@@ -127,7 +127,7 @@ impl Exchange {
             ready: Ready::new(),
             calls: RunningCalls::default(),
             owes: Vec::new(),
-            // A client that accepts no stream cannot be told to come back.
+            // A client that accepts no stream cannot be asked to poll.
             poll_at: poll_at(core, cx).filter(|_| cx.streams),
             is_batch: false,
             refused: Arc::default(),
@@ -183,8 +183,8 @@ impl Exchange {
     /// Runs the calls until all have answered or one sends a message; returns true in the latter case. Cancel safe.
     async fn until_spoken(&mut self) -> bool {
         loop {
-            // step: a call sends a message before its response, and the POST becomes a stream; or a call has ended.
-            // sleep: the time for polling is over, and the client gets a stream to which it comes back.
+            // step: a call sends a message before its response, and the POST becomes a stream; or a call has ended. sleep: the
+            // time until polling is over, and the client gets a stream by which it polls.
             tokio::select! { biased;
                 step = self.calls.next() => match step {
                     Some(Step::Said(message)) => {
@@ -215,20 +215,20 @@ impl Exchange {
         let stream = open_stream(&self.core, &session, kind, self.primes, &self.owes).await?;
         let events = stream.read();
         let poll_at = self.poll_at;
-        // The task is bounded by the calls' own time limits; the end of the session, or cancelling each call, ends it.
+        // The calls' own time limits bound the task; the end of the session, or cancelling each call, ends it.
         tokio::spawn(self.deliver(Destination::Logged { session, stream }));
         Ok(streamed(events, poll_at, ()))
     }
 
-    /// Sends all messages to the stream of an HTTP+SSE session: complete responses at once, further messages from a separate
-    /// task.
+    /// Sends all messages to the stream of an HTTP+SSE session: responses that are complete at once, further messages from a
+    /// separate task.
     pub(crate) async fn settle(mut self, session: Arc<Session>) {
         let target = Destination::Whole(session);
         for answer in std::mem::take(&mut self.ready) {
             target.append(&self.core, &answer).await;
         }
         if !self.calls.is_empty() {
-            // The task is bounded by the calls' own time limits and their namespace's queue; the end of the session ends it.
+            // The calls' own time limits and their namespace's queue bound the task; the end of the session ends it.
             tokio::spawn(self.deliver(target));
         }
     }
@@ -303,7 +303,7 @@ enum Destination {
 }
 
 impl Destination {
-    /// Sends a message. Returns false if the session or the reader is gone, so that the calls need not go on.
+    /// Sends a message. Returns false if the session has ended or the reader disconnected, and the calls can be cancelled.
     async fn append(&self, core: &Core, message: &[u8]) -> bool {
         match self {
             Self::Logged { session, stream } => core.events.append(session, stream, message).await,
@@ -325,7 +325,7 @@ impl Destination {
         }
     }
 
-    /// Waits for a reader that is behind.
+    /// Waits for a slow reader.
     async fn pace(&self, patience: &mut Patience) {
         let stream = match self {
             Self::Logged { stream, .. } | Self::Bare(stream) => Some(Arc::clone(stream)),

@@ -8,7 +8,7 @@
 //!   events alone                   one event          unchanged
 //! ```
 //!
-//! Refusals with an error status stay JSON, since a client recognizes them by the status.
+//! Refusals with an error status stay JSON, since clients recognize them by the status.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{StreamExt, stream};

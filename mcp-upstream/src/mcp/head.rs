@@ -56,12 +56,12 @@ pub struct MirroredHeaders {
     pub name: Option<String>,
     /// The `Mcp-Param-*` headers: names in lower case without the prefix, and values.
     pub params: Vec<(String, String)>,
-    /// The name of a mirrored header that was sent more than once.
+    /// Name of a mirrored header that was sent more than once.
     pub duplicate: Option<String>,
 }
 
 impl fmt::Debug for McpHead {
-    /// Leaves out the session id, which is a credential.
+    /// The session id is omitted, since it is a credential.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("McpHead")
             .field("session", &self.session.as_ref().map(|_| "[redacted]"))

@@ -72,7 +72,7 @@ pub(super) async fn answer(
         transport: SessionTransport::Streamable,
     };
     let session = create_session(core, binding, Some(asked.client)).await?;
-    // Removes the session again if the client leaves before it has its answer.
+    // Removes the session if the client disconnects before it has the response.
     let unclaimed = UnclaimedSession::new(Arc::clone(core) as _, &session);
     let opened = body(cx, &session, id, version).await;
     let body = match opened {

@@ -1,7 +1,7 @@
-//! Requests of 2026-07-28: every request carries its own version, capabilities and log level, since no session has them.
+//! Requests of 2026-07-28. Each request carries its version, capabilities and log level, since there are no sessions.
 //!
-//! The steps of a request: Accept → namespace → `_meta` → version → mirrored headers → method. Methods do the same as in the
-//! legacy era (`methods`); this module has only the differences of the transport. Session ids and event ids in a request are
+//! The steps of a request: Accept → namespace → `_meta` → version → mirrored headers → method. Methods are shared with the
+//! legacy era (`methods`); this module contains the differences of the transport. Session ids and event ids in a request are
 //! ignored.
 
 use std::borrow::Cow;
@@ -41,7 +41,7 @@ const LISTEN: &str = "subscriptions/listen";
 pub(crate) type SuspendedCalls = interaction::SuspendedCalls<delivery::ModernCall>;
 
 /// Returns true if a message belongs to the modern era. `asks`: the method and the members of a request or notification.
-/// `initialize` belongs to the legacy era, whatever the headers say (K-14).
+/// `initialize` belongs to the legacy era, regardless of the headers (K-14).
 pub(super) fn is_modern(head: &McpHead, asks: Option<(&str, &Members<'_>)>) -> bool {
     let method = asks.map(|(method, _)| method);
     if head.session.is_none() {
@@ -99,7 +99,7 @@ pub(super) async fn answer(
     })
 }
 
-/// The protocol version in a request's header, if the gateway does not know it: neither 2026-07-28 nor a legacy version.
+/// The protocol version in a request's header if the gateway does not support it: neither 2026-07-28 nor a legacy version.
 fn unknown(head: &McpHead) -> Option<&str> {
     let version = head.version.as_deref().map(str::trim)?;
     (version != VERSION && version.parse::<ProtocolVersion>().is_err()).then_some(version)
@@ -167,8 +167,8 @@ async fn request(
             .await
         {
             Ok(tools) => Some(tools),
-            // An intermediary may have used headers that cannot be compared with the body now. A call without such headers gave
-            // the intermediary nothing to use, and need not wait for a list.
+            // An intermediary may have acted on headers that cannot be compared with the body now. Without such headers there
+            // was nothing to act on, and the call need not wait for a list.
             Err(error) if mirrors_parameters(head) => return Err(RequestError::Upstream(error)),
             Err(_) => None,
         },

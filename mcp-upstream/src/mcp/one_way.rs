@@ -1,7 +1,7 @@
 //! Messages that get no response: notifications, and a client's responses to the gateway's requests.
 //!
-//! Only two notifications are handled here: the handshake's confirmation, and cancellations. Others are passed to a server that
-//! speaks MCP itself, or are accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are
+//! Only two notifications are handled: the confirmation of the handshake, and cancellations. Other notifications are forwarded
+//! to a server that speaks MCP, or accepted and ignored, among them `notifications/roots/list_changed`: a client's roots are
 //! requested each time a function needs them.
 
 use serde_json::value::RawValue;
@@ -55,9 +55,9 @@ pub(crate) async fn notified(
     }
 }
 
-/// Passes a response to the call that asked. A response that comes too late is accepted, since the client could not know. A
-/// response to a question that was never asked in this session is refused, and so is a response that its server could read as
-/// another message.
+/// Delivers a response to the call that asked. A late response is accepted, since the client could not know. A response to a
+/// question that was never asked in this session is refused, and so is a response that its server could read as another
+/// message.
 pub(crate) fn answered(
     cx: &CallContext<'_>,
     id: &str,
@@ -65,7 +65,7 @@ pub(crate) fn answered(
     members: &Members<'_>,
 ) -> Result<(), RequestError> {
     if cx.upstream.speaks_mcp() {
-        // Checked because the whole message may be passed to the server.
+        // Checked because the complete message may be forwarded to the server.
         members.unambiguous_unanswered()?;
     }
     let message = members.message();

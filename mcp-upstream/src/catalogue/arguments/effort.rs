@@ -1,9 +1,8 @@
-//! Counts how much work it is to check a value against a schema, before the work is done.
+//! Estimates the work of checking a value against a schema, before the check runs.
 //!
-//! A schema of a few hundred bytes can require more steps than any machine can make: subschemas that refer to each other twice
-//! double the work with each level. So the steps are counted first, in the plainest order and without checking anything, and the
-//! count ends at a bound. Finding all errors of nested alternatives costs more the deeper they are nested, and so does a step
-//! here.
+//! A schema of a few hundred bytes can require an unbounded number of steps: subschemas that refer to each other twice double
+//! the work with each level. So the steps are counted first, in schema order and without checking, up to a bound. Collecting
+//! all errors of nested alternatives costs more with each level of nesting, and the estimate includes that.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +15,7 @@ const NESTING_MAX: u64 = 512;
 const PATTERN_STEPS: u64 = 20;
 /// Looking up this many names costs a step.
 const NAMES_PER_STEP: usize = 8;
-/// This many bytes of text cost a step.
+/// Number of bytes of text that count as one step.
 const BYTES_PER_STEP: usize = 256;
 
 /// The number of steps that the check of the value against the schema takes. The check cannot find more errors than that. `None`
@@ -143,7 +142,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts a value that is compared with others as a whole.
+    /// Counts the steps of comparing a whole value with others.
     fn whole(&mut self, value: &Value) -> Option<()> {
         self.spend(1)?;
         match value {
@@ -175,7 +174,7 @@ impl<'a> Walk<'a> {
             .try_for_each(|it| self.visit(it, value, nesting))
     }
 
-    /// Finds the subschemas with this anchor. Which one a reference means depends on the path to it, so all of them count.
+    /// Finds the subschemas with this anchor. The path to the reference decides which subschema is meant, so all of them count.
     fn anchored(&mut self, part: &'a Value, name: &str, found: &mut Vec<&'a Value>) -> Option<()> {
         self.spend(1)?;
         match part {

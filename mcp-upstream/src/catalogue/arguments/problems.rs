@@ -31,7 +31,7 @@ pub(super) struct Problem {
     r#type: String,
 }
 
-/// The problems that an error of the validator reports. A missing or unexpected member is a problem of its own.
+/// Problems that an error of the validator reports. Each missing or unexpected member is a separate problem.
 pub(super) fn problems(error: ValidationError<'_>) -> Vec<Problem> {
     let at: Vec<Value> = (error.instance_path().segments())
         .map(|segment| match segment {

@@ -124,7 +124,7 @@ impl KeywordFaults {
 /// A keyword's value after its mend.
 enum MendedValue {
     Fits,
-    /// The value fits, and a schema inside was mended.
+    /// The value is valid after a schema inside it was mended.
     Inside(String),
     Replaced(String),
     Unfit,
@@ -252,8 +252,8 @@ fn named(
     (!changes.is_empty()).then(|| spans::edit(schemas, &changes))
 }
 
-/// Mends a list of schemas. The name of a type becomes a schema of that type; any other value that is not a schema is left out,
-/// or becomes a schema that allows everything if positions count.
+/// Mends a list of schemas. A type name becomes a schema of that type; any other value that is not a schema is omitted, or
+/// becomes a schema that allows everything if positions count.
 fn listed(
     schemas: &str,
     keyword: &'static str,
@@ -294,8 +294,8 @@ fn listed(
     kept.map(|kept| kept + "]")
 }
 
-/// Mends `type`. If a name is not a type and has no clear meaning, the whole keyword is left out: without that name the schema
-/// would refuse values that the server takes.
+/// Mends `type`. If a name is not a type and has no clear meaning, the whole keyword is omitted: without that name the schema
+/// would refuse values that the server accepts.
 fn types(value: &str) -> MendedValue {
     if let Some(name) = text(value) {
         return match type_name(&name) {
@@ -330,7 +330,7 @@ fn types(value: &str) -> MendedValue {
     }
 }
 
-/// The JSON Schema type for the name of a type, which may come from another language.
+/// The JSON Schema type for a type name, which may come from another language.
 fn type_name(name: &str) -> Option<&'static str> {
     Some(match &*name.trim().to_ascii_lowercase() {
         "string" | "str" | "text" | "char" | "varchar" => "string",

@@ -14,14 +14,14 @@ use crate::interaction::{CallInteractions, Interaction, QuestionSet, of_function
 pub(in crate::engine) struct CallInbox {
     pub(super) questions: Arc<CallInteractions>,
     pub(super) dropped: IntCounter,
-    /// The subscribers of the namespace, who are told of changes that the function announces.
+    /// Subscribers of the namespace, which receive the changes that the function announces.
     pub(super) audience: Arc<Audience>,
     /// The secrets that are hidden in messages.
     pub(super) secrets: Arc<CallSecrets>,
 }
 
 impl CallInbox {
-    /// Asks the client; questions that the client cannot be asked fail at once.
+    /// Sends questions to the client; questions that the client does not support fail at once.
     pub(in crate::engine) fn ask(&self, asked: QuestionSet) -> Vec<Arc<Interaction>> {
         self.questions.open(asked)
     }

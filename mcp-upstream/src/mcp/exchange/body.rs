@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::reply::{BodyError, Head, Reply};
 use crate::stream::Subscription;
 
-/// The head of a response that is a stream of events. Its headers tell proxies to pass each event on at once and unchanged.
+/// Head of a response that is a stream of events. Its headers make proxies forward each event at once and unchanged.
 pub(crate) fn events_head() -> Head {
     Head::new(StatusCode::OK)
         .with(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))
@@ -23,7 +23,7 @@ pub(crate) fn events_head() -> Head {
         )
 }
 
-/// A streamed response that ends with its events, or at `until` so that its client comes back. `owned` is dropped with the
+/// A streamed response that ends with its events, or at `until`, after which its client polls. `owned` is dropped with the
 /// body.
 pub(crate) fn streamed<T: Send + 'static>(
     events: Subscription,

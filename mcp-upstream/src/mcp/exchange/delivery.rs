@@ -1,5 +1,5 @@
-//! Turns the events of a call into messages for a client that accepts a stream: in order, before the response. How the messages
-//! are sent is not decided here. Questions become requests to the client under ids of the session.
+//! Converts the events of a call, in order and before its response, into messages for a client that accepts a stream. Sending
+//! the messages is left to the caller. Questions become requests to the client with ids of the session.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -36,7 +36,7 @@ pub(super) enum Step {
 }
 
 impl StreamedCall {
-    /// The call of a request of this conversation, with the request's id as raw JSON. It runs in [`Self::step`]. `waits`: its
+    /// Starts tracking the call of a request, with the request's id as raw JSON. The call runs in [`Self::step`]. `waits`: the
     /// response waits for those of other calls, and its memory is counted meanwhile.
     pub(super) fn new(
         core: &Arc<Core>,
@@ -84,7 +84,7 @@ impl StreamedCall {
             .extend(interaction::notification(event, token, Some(wanted)));
     }
 
-    /// The request that asks the client a question, with an id of the session; `None` if the client cannot be asked.
+    /// The request that carries a question to the client, with an id of the session; `None` if the client cannot be asked.
     fn ask(&self, question: &Arc<Interaction>) -> Option<Vec<u8>> {
         let session = self.session.as_ref();
         let declared = session.map(|session| session.client().capabilities.get());

@@ -1,4 +1,4 @@
-//! The running calls of a POST. Usually there is a single call, and then nothing more is allocated.
+//! The running calls of a POST. A single call, the usual case, needs no allocation.
 
 use std::pin::Pin;
 

@@ -13,8 +13,8 @@ use crate::mcp::Core;
 use crate::mcp::driver::{CallDriver, DriverStep};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// Time during which a server that asks by one request after the other may go on, before its client is asked all questions at
-/// once. Without it, three questions would take the client three rounds.
+/// Time in which further questions of a server that asks by separate requests are collected before its client is asked. Without
+/// it, three questions would take the client three rounds.
 const ASKED_TOGETHER: Duration = Duration::from_millis(25);
 
 /// A call of the upstream that may still send messages and questions. Owns all its data, so that it can outlive its request.
@@ -22,7 +22,7 @@ pub(crate) struct ModernCall {
     driver: CallDriver<CallOutcome>,
     /// Questions that are not answered yet. The engine limits their number.
     questions: Vec<Arc<Interaction>>,
-    /// Time until which further questions are added to the present ones before the client is asked.
+    /// Time until which further questions are collected before the client is asked.
     gathering: Instant,
     call: Arc<dyn UpstreamCall>,
 }
@@ -44,7 +44,7 @@ pub(super) enum Step {
     Over(CallOutcome),
 }
 
-/// Questions that a client is asked in one response: at least one, each of a known kind.
+/// Questions of one response to the client: at least one, each of a known kind.
 pub(super) struct InputRequests {
     pub(super) questions: Vec<Arc<Interaction>>,
     /// The latest deadline of the questions.
@@ -82,7 +82,7 @@ impl ModernCall {
         known.filter(|it| it.is_open())
     }
 
-    /// Passes the client's answers to the call.
+    /// Delivers the client's answers to the call.
     ///
     /// # Errors
     ///

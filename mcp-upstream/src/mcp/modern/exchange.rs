@@ -32,7 +32,7 @@ use crate::stream::open::OpenKind;
 use crate::stream::{Stream, frame};
 use crate::upstream::{CallContext, RequestMeta};
 
-/// A request in which a call begins or goes on.
+/// A request that begins or continues a call.
 struct Exchange {
     core: Arc<Core>,
     caller: Caller,
@@ -178,7 +178,7 @@ impl Exchange {
         streamed(events, None, listed)
     }
 
-    /// Runs the call to its end and writes its stream. Ends, and cancels the call, when the reader leaves.
+    /// Runs the call to its end and writes its stream. Stops, and cancels the call, when the reader disconnects.
     async fn deliver(self, first: Vec<u8>, mut driver: ModernCall, stream: Arc<Stream>) {
         let _finishing = stream.finish_on_drop();
         let push = |message: &[u8]| stream.push(frame::message(None, message));

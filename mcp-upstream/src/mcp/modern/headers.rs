@@ -40,7 +40,7 @@ pub(super) fn version_fault(head: &McpHead, version: &str) -> Option<Cow<'static
 }
 
 /// Checks all other mirrored headers of a request; those of a tool's parameters by its input schema, if the caller may see the
-/// tool. Returns the fault; `None` if they agree, or if the message came without any headers.
+/// tool. Returns the fault; `None` if headers and body agree, or if the message came without HTTP headers.
 pub(super) fn fault(
     head: &McpHead,
     tool: Option<&ToolEntry>,

@@ -1,7 +1,7 @@
-//! `subscriptions/listen`: a stream of exactly the changes that a client subscribed to.
+//! `subscriptions/listen`: a stream of the changes that a client subscribed to.
 //!
-//! The stream begins with the granted subscriptions, and each of its messages carries the request's own id. If the gateway ends
-//! the stream, its last message is the result. It cannot be resumed: a client that lost it listens again.
+//! The first message of the stream lists the granted subscriptions, and each message carries the request's id. If the gateway
+//! ends the stream, its last message is the result. The stream cannot be resumed: a client that lost it subscribes again.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub(super) async fn open(
     })
 }
 
-/// Reads the changes that the client subscribes to. Unknown kinds are ignored, like kinds that are not served.
+/// Reads the changes that the client subscribes to. Unknown and unsupported kinds are ignored.
 fn requested(raw: Option<&RawValue>) -> Result<Filter, RequestError> {
     let invalid = |reason: &'static str| RequestError::InvalidParams(reason.into());
     let entries = raw
