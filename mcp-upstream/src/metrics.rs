@@ -1,4 +1,4 @@
-//! Counters and histograms of the service. Label values are namespaces and fixed words, never text from a client.
+//! Counters and histograms of the service. Label values are namespaces and constants, never text from a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -93,7 +93,7 @@ pub(crate) struct MemberState {
     pub(crate) namespace: NamespaceName,
     /// The member's name in the aggregate.
     pub(crate) member: Arc<str>,
-    /// The state as a word of `/ready`.
+    /// The state as in `/ready`.
     pub(crate) state: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! `/ui/`: serves a single-page app from a directory (RST-20).
 //!
 //! The whole directory is read at the start and at every reload, within limits, and kept in memory. A request's path is looked
-//! up among the files that were read, so no path can lead out of the directory. Symbolic links that lead out of the directory
+//! up among the files that were read, so no path can refer to a file outside. Symbolic links to targets outside the directory
 //! and names that begin with a dot are ignored.
 
 use std::collections::HashMap;
@@ -78,7 +78,7 @@ impl Pages {
         }
     }
 
-    /// Answers a request for a decoded path below `/ui/`; `None`: for `/ui` itself. `known`: the value of `If-None-Match`.
+    /// Answers a request for a decoded path below `/ui/`; `None` for `/ui` itself. `known`: the value of `If-None-Match`.
     pub(crate) fn get(&self, path: Option<&str>, prefix: &str, known: Option<&str>) -> Reply {
         let Some(path) = path else {
             let to = HeaderValue::try_from(format!("{prefix}/ui/"));

@@ -1,9 +1,8 @@
-//! Probes of the servers in front of the gateway, by which `tooldock doctor` finds changed requests and
-//! streams that are held back.
+//! Probes of the servers in front of the gateway, by which `tooldock doctor` detects modified requests and buffered streams.
 //!
 //! An operator gets nonces from the gateway (`/operator/doctor`) and sends a request with each through the public URL. A nonce
-//! is sealed by the session key, so that each replica of the key takes it; it counts for a minute and, in each process, once.
-//! Without a nonce the path of probes answers as a path that is not there.
+//! is sealed by the session key, so that each replica with the key accepts it; it is valid for a minute and, in each process,
+//! once. A probe without a nonce gets the response for an unknown path.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +19,7 @@ const USED_MAX: usize = 256;
 /// Number of random bytes in a nonce.
 const RANDOM_BYTES: usize = 16;
 
-/// The nonces of probes: sealed for operators, and taken once.
+/// Nonces of probes, sealed for operators; each is accepted once.
 pub struct Probes {
     key: SessionKey,
     /// Random parts of the nonces that were taken, with their ends in ms since 1970, the oldest first. Plain data.

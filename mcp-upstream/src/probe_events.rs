@@ -1,4 +1,4 @@
-//! The stream by which `tooldock doctor` finds if servers in front of the gateway pass on events as they come.
+//! The event stream by which `tooldock doctor` detects servers in front of the gateway that buffer events.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Rules of a listener. They are data, not code paths: a handler reads the rule that it needs, and no code checks the profile's
-//! name.
+//! Rules of a listener as data: a handler reads the rule that it needs, and no code checks the profile's name.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ pub struct Profile {
     pub name: &'static str,
     /// The only namespace that is served; `None` if all namespaces are.
     pub namespace: Option<NamespaceName>,
-    /// True to serve requests that name no namespace: as requests for all namespaces at once, or for the only one.
+    /// True to serve requests without a namespace: as requests for all namespaces, or for the only one.
     pub unnamed_namespace: bool,
     /// The versions that `initialize` negotiates; the first is offered to clients that request an unknown one. Not empty.
     pub versions: Vec<ProtocolVersion>,
@@ -34,13 +33,13 @@ pub struct Profile {
     pub initialized_wait: Duration,
     /// The protocol version of a request that names none and has no session.
     pub unnamed: ProtocolVersion,
-    /// True if a function's value is the whole result of `tools/call`, without content blocks (K-33).
+    /// True if a function's return value is the complete result of `tools/call`, without content blocks (K-33).
     pub raw_result: bool,
     /// The form of REST answers.
     pub rest_shape: RestShape,
     /// True if requests of 2026-07-28 are accepted.
     pub modern: bool,
-    /// True if some tokens open only some namespaces, so that answers to one caller may differ from those to others.
+    /// True if some tokens open only some namespaces, so that responses may differ between callers.
     pub scoped_tokens: bool,
     /// True if `/health` and `/ready` show every client all details, not only callers with a token. Pages from unknown host names
     /// and origins get only the status.
@@ -72,7 +71,7 @@ pub enum SessionRule {
     /// A session id is required from 2025-06-18 on. The default of profiles; no configuration key selects it.
     #[serde(skip)]
     RequiredSince2025_06_18,
-    /// A session id is not required; sessions are issued all the same.
+    /// A session id is not required, although sessions are issued.
     #[serde(rename = "optional")]
     Optional,
 }
@@ -83,7 +82,7 @@ pub enum SessionRule {
 pub enum AcceptRule {
     /// `Accept` must list both media types by name from 2025-06-18 on; before that it must allow JSON.
     Strict,
-    /// `Accept` must allow JSON or a stream of events; the answer has a media type that it allows.
+    /// `Accept` must allow JSON or a stream of events; the response has an allowed media type.
     Lenient,
 }
 
@@ -181,7 +180,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the manager port: those of the core port, for the management tools alone (MCP-41).
+    /// Rules of the manager port: those of the core port, restricted to the management tools (MCP-41).
     pub fn manager() -> Self {
         Self {
             name: "manager",
@@ -199,7 +198,7 @@ impl Profile {
         }
     }
 
-    /// Rules of this process's own pipes: every revision with a transport of lines, and a single client.
+    /// Rules of the process's own standard input and output: every revision that has a transport of lines, and a single client.
     pub fn stdio(namespace: NamespaceName) -> Self {
         Self {
             name: "stdio",
@@ -226,7 +225,7 @@ impl Profile {
         }
     }
 
-    /// Rules of the metrics port: health checks show all details, which the counters on the same port would tell anyway.
+    /// Rules of the metrics port: health checks show all details, which the metrics on the same port would reveal as well.
     pub fn metrics() -> Self {
         Self {
             name: "metrics",

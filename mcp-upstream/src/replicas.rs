@@ -9,9 +9,9 @@
 //!                                             Unclear ── waits for the next beats
 //! ```
 //!
-//! A replica that did not beat for [`BEAT_LIFE`] counts as gone, and its sessions are claimed by the replicas that are
-//! asked for them. A process that was stopped for longer (SIGSTOP, a suspended machine) learns it from its own clock and
-//! checks each session against its record before the next use ([`Replicas::lapses`]).
+//! A replica that did not beat for [`BEAT_LIFE`] counts as gone, and another replica that receives a request for one of its
+//! sessions claims the session. A process that was suspended for longer (SIGSTOP, a suspended machine) detects that by its own
+//! clock, and checks each session against its record before the next use ([`Replicas::lapses`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -42,14 +42,14 @@ mod routing;
 mod silent;
 mod unreachable;
 
-/// Time between two beats, by which a replica reports to the directory that it is up.
+/// Interval of the beats by which a replica reports to the directory that it is up.
 pub const BEAT_EVERY: Duration = Duration::from_millis(500);
 /// Time after its last beat for which a replica counts as up.
 pub const BEAT_LIFE: Duration = Duration::from_secs(2);
 /// Longest wait of a request for the next beats: `BEAT_LIFE`, `BEAT_EVERY` and a margin.
 const WAIT_MAX: Duration = Duration::from_millis(3000);
 
-/// The number of a replica, as it stands in sealed session ids and in records.
+/// Number of a replica, used in sealed session ids and in records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ReplicaId(pub u32);
@@ -73,17 +73,17 @@ pub struct Announcement {
     pub id: ReplicaId,
     /// Name of the replica, for logs and `/ready`.
     pub name: Arc<str>,
-    /// Random number of the process, which tells two processes with one name apart.
+    /// Random number of the process, which distinguishes two processes of the same name.
     pub incarnation: u64,
     /// `host:port`, or `unix:PATH` on one machine, at which other replicas reach this replica; `None` if they cannot.
     pub address: Option<Arc<str>>,
-    /// Identity of the process that listens at a `unix:` address: another process may listen there once this one has ended.
+    /// Identity of the process that listens at a `unix:` address; after its end, another process may listen there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Arc<str>>,
     /// A digest of the session key. Replicas with different keys do not understand each other's session ids.
     pub key: Arc<str>,
-    /// Names of the replica's listeners for clients. A forwarded request is judged by the rules of the listener that its
-    /// client asked.
+    /// Names of the replica's listeners for clients. A forwarded request is subject to the rules of the listener that received
+    /// it.
     #[serde(default)]
     pub listeners: BTreeSet<Arc<str>>,
     /// True if the replica is about to end: its sessions may be claimed.
@@ -104,19 +104,19 @@ pub struct Announcement {
 pub struct Heard {
     /// The other replicas that beat within [`BEAT_LIFE`].
     pub others: Vec<Announcement>,
-    /// True if every replica that is missing from `others` is gone. A directory that knows replicas only by their beats can
-    /// tell this after it has received beats without a pause for [`BEAT_LIFE`].
+    /// True if every replica that is missing from `others` is gone. A directory that knows replicas only by their beats needs
+    /// beats without a pause for [`BEAT_LIFE`] to decide this.
     pub settled: bool,
     /// True if another process beats under this replica's number. The directory has refused this beat then.
     pub rival: bool,
-    /// True if the directory holds an earlier beat of this process. Otherwise the store has lost its data, including the
+    /// True if the directory contains an earlier beat of this process. Otherwise the store has lost its data, including the
     /// session records.
     pub known: bool,
     /// Number of reloads that were requested of all replicas ([`ReplicaDirectory::ask_reload`]).
     pub reloads: u64,
     /// Number of the newest news item of any replica.
     pub newest: u64,
-    /// News items of other replicas that follow the ones heard before, in order.
+    /// News of other replicas after the last known ones, in order.
     pub news: Vec<String>,
     /// The directory's clock, in milliseconds of Unix time: one clock for all replicas.
     pub now: u64,
@@ -125,7 +125,7 @@ pub struct Heard {
 /// The port to the directory of replicas, which a store keeps.
 #[async_trait]
 pub trait ReplicaDirectory: Send + Sync {
-    /// True for a directory on this machine. Such a directory loses no data, and a beat finds at once that a process has ended.
+    /// True for a directory on this machine, which loses no data and detects the end of a process with the next beat.
     fn is_local(&self) -> bool {
         false
     }
@@ -156,15 +156,15 @@ pub trait ReplicaDirectory: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store does not answer.
+    /// [`StoreError`] when the store does not respond.
     async fn ask_reload(&self) -> Result<u64, StoreError>;
 
-    /// Counts the use of limit budgets by one of `replicas` replicas. Returns for each budget the time until it is whole again,
-    /// considering the use of all replicas.
+    /// Records the use of limit budgets by one of `replicas` replicas. Returns for each budget the time until it is full again,
+    /// including the use of all replicas.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store does not answer. The store may have counted the use all the same.
+    /// [`StoreError`] when the store does not respond. The store may have recorded the use nevertheless.
     async fn take_budgets(
         &self,
         used: &[BudgetUse],
@@ -183,7 +183,7 @@ pub enum Standing {
     Leaving,
     /// The replica did not beat for [`BEAT_LIFE`].
     Gone,
-    /// The beats do not tell yet whether the replica is up or gone.
+    /// The beats do not show yet whether the replica is up or gone.
     Unclear,
 }
 
@@ -206,7 +206,7 @@ pub struct Replicas {
     silent: SilentReplicas,
     /// Last reload that another replica requested and this replica has made.
     reloaded: Mutex<Option<AnnouncedReload>>,
-    /// Number of the last reload that this replica requested of all replicas; `None` if the others were not told.
+    /// Number of the last reload that this replica requested of all replicas; `None` if the request was not sent.
     asked: Mutex<Option<u64>>,
     /// Triggers a beat before its time.
     due: Notify,
@@ -224,7 +224,7 @@ struct Known {
     /// True if the log reports the rival as present.
     rival_told: bool,
     reloads: Option<u64>,
-    /// Number of the newest news item that was heard.
+    /// Number of the newest news item received.
     seen: Option<u64>,
     /// The digest of this replica's namespaces, as the last beat announced it.
     sources: Option<Arc<str>>,
@@ -238,7 +238,7 @@ struct Known {
     tried: Instant,
     /// Start of the last beat that the directory answered.
     answered: Option<Instant>,
-    /// Start of the last beat that the directory accepted: it refuses those of a rival.
+    /// Start of the last beat that the directory accepted. Beats of a rival process are refused.
     accepted: Option<Instant>,
 }
 
@@ -298,7 +298,7 @@ impl Replicas {
         )
     }
 
-    /// Creates a replica with a directory. It hears nothing of other replicas before [`Replicas::run`].
+    /// Creates a replica with a directory. It receives no beats of other replicas before [`Replicas::run`].
     pub fn of(own: Announcement, directory: Arc<dyn ReplicaDirectory>) -> Arc<Self> {
         Self::with(own, Some(directory))
     }
@@ -377,7 +377,7 @@ impl Replicas {
     pub fn standing(&self, id: ReplicaId) -> Standing {
         let known = self.known.borrow();
         if id == self.own.id {
-            // Sessions under this number may live in the rival process, and a claim would take them away from it.
+            // Sessions with this number may be in use by the rival process, and a claim would take them over.
             return match known.rival {
                 Some(_) => Standing::Unclear,
                 None => Standing::Own,
@@ -397,14 +397,14 @@ impl Replicas {
             .await
     }
 
-    /// Notes the replica that this process succeeds at the same address.
+    /// Records the replica that this process replaces at the same address.
     pub fn succeed(&self, predecessor: ReplicaId) {
         let _ = self.predecessor.set(predecessor);
     }
 
-    /// True for this replica, for its predecessor, and while this replica leaves, for a successor at its address: requests that
-    /// are forwarded to any of these arrive here, also over connections that were opened before a hand-over. Any other replica
-    /// at this address is a mistake in the configuration.
+    /// True for this replica, for its predecessor, and, while this replica shuts down, for a successor at its address: requests
+    /// forwarded to any of these arrive here, also on connections that were opened before a hand-over. Any other replica at
+    /// this address is a mistake in the configuration.
     pub fn answers_for(&self, id: ReplicaId) -> bool {
         let is_the_successor = || {
             let known = self.known.borrow();
@@ -414,8 +414,8 @@ impl Replicas {
         id == self.own.id || self.predecessor.get() == Some(&id) || is_the_successor()
     }
 
-    /// Waits until this process has heard that its predecessor leaves, for 3 s at most. Before that it would forward requests
-    /// to the predecessor, at the address that both share.
+    /// Waits, for 3 s at most, until the predecessor's beat shows that it is shutting down. Before that, this process would
+    /// forward requests to the predecessor at the address that both share.
     pub async fn relieved(&self) {
         let Some(predecessor) = self.predecessor.get() else {
             return;
@@ -440,8 +440,7 @@ impl Replicas {
         .await
     }
 
-    /// Returns true if a beat that is made at once finds that the replica has ended. Always false unless the directory is on
-    /// this machine.
+    /// Returns true if a beat made now finds that the replica has ended. Always false unless the directory is on this machine.
     pub async fn has_just_ended(&self, id: ReplicaId) -> bool {
         if !self.is_local() {
             return false;
@@ -452,7 +451,7 @@ impl Replicas {
         matches!(self.standing(id), Standing::Gone | Standing::Leaving)
     }
 
-    /// Waits until a replica is gone, however long that takes.
+    /// Waits until a replica is gone, without a time limit.
     pub async fn gone(&self, id: ReplicaId) {
         let mut beats = self.known.subscribe();
         while self.standing(id) != Standing::Gone {
@@ -486,8 +485,9 @@ impl Replicas {
     }
 
     /// Number of pauses between accepted beats that were long enough for other replicas to claim sessions of this process. The
-    /// time before the first accepted beat is such a pause, too. After a pause (SIGSTOP, a suspended machine) this waits for the
-    /// next beat, for 100 ms at most. Time in which the directory is away is no pause, since no session can be claimed then.
+    /// time before the first accepted beat counts as a pause. After a pause (SIGSTOP, a suspended machine) this waits for the
+    /// next beat, for 100 ms at most. Time in which the directory is unavailable is no pause, since no session can be claimed
+    /// then.
     pub async fn lapses(&self) -> u64 {
         const NEXT_BEAT: Duration = Duration::from_millis(100);
         if self.directory.is_some() && self.known.borrow().tried.elapsed() >= BEAT_LIFE {
@@ -497,13 +497,13 @@ impl Replicas {
         self.lapses.load(Ordering::Acquire)
     }
 
-    /// True while the directory refuses the beats of this process, because another process had its name until just now, or still
-    /// has it: other replicas may claim sessions of this process at any moment.
+    /// True while the directory refuses the beats of this process, because another process used its name until recently, or
+    /// still uses it: other replicas may claim sessions of this process at any moment.
     pub fn is_refused(&self) -> bool {
         self.known.borrow().rival.is_some()
     }
 
-    /// True if this replica has told the others that it ends: they may claim its sessions at any moment.
+    /// True if this replica has announced its shutdown: the others may claim its sessions at any moment.
     pub fn is_leaving(&self) -> bool {
         self.directory.is_some() && self.leaving.load(Ordering::Acquire)
     }
@@ -513,7 +513,7 @@ impl Replicas {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Sets whether the store lacks records of this replica's sessions. The next beat tells the other replicas.
+    /// Sets whether the store lacks records of this replica's sessions. The next beat reports it to the other replicas.
     pub fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Release);
     }
@@ -536,7 +536,7 @@ impl Replicas {
         lost_lately || known.others.values().any(|other| other.behind)
     }
 
-    /// Tells the other replicas that this replica ends. From now on they may claim its sessions.
+    /// Announces the shutdown of this replica. The other replicas may claim its sessions from then on.
     pub async fn leave(&self) {
         self.leaving.store(true, Ordering::Release);
         if let Some(directory) = &self.directory {
@@ -544,11 +544,11 @@ impl Replicas {
         }
     }
 
-    /// Requests a reload of all other replicas; this replica has made its own.
+    /// Requests a reload of all other replicas, after this replica has reloaded.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the directory does not answer: only this replica has reloaded.
+    /// [`StoreError`] when the directory does not respond: only this replica has reloaded.
     pub async fn ask_reload(&self) -> Result<(), StoreError> {
         let Some(directory) = &self.directory else {
             return Ok(());
@@ -565,12 +565,12 @@ impl Replicas {
         Ok(())
     }
 
-    /// Reports this replica's use of limit budgets. Returns for each budget the time until it is whole again, considering the
-    /// use of all replicas.
+    /// Reports this replica's use of limit budgets. Returns for each budget the time until it is full again, including the use
+    /// of all replicas.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the directory does not answer.
+    /// [`StoreError`] when the directory does not respond.
     pub async fn take_budgets(&self, used: &[BudgetUse]) -> Result<Vec<Duration>, StoreError> {
         let Some(directory) = &self.directory else {
             return Ok(Vec::new());
@@ -586,8 +586,8 @@ impl Replicas {
         }
     }
 
-    /// Beats until the future is dropped. Calls `reload` with the number of each reload that another replica requests, and `hear`
-    /// with each news item of other replicas. `sources` returns the digest of the namespaces that this replica serves.
+    /// Beats until the future is dropped. Calls `reload` with the number of each reload that another replica requests, and
+    /// `hear` with each news item of other replicas. `sources` returns the digest of the namespaces that this replica serves.
     pub async fn run(
         &self,
         reload: impl Fn(u64),
@@ -659,7 +659,7 @@ impl Replicas {
             tracing::info!("the replicas can be heard again");
         }
         known.rival = heard.rival.then(|| known.rival.unwrap_or(began));
-        // A replica that was killed and started again meets its own last beat, and that is no other process.
+        // A replica that was killed and restarted reads its own last beat, which is not a rival process.
         let lasts = known
             .rival
             .is_some_and(|since| now - since > BEAT_LIFE + BEAT_EVERY);
@@ -669,8 +669,8 @@ impl Replicas {
         }
         self.tell_changes(known, &heard);
         if !heard.rival {
-            // Measured from the start of the last accepted beat to the end of this one: never shorter than the pause that the
-            // directory saw, wherever in between the process was frozen.
+            // Measured from the start of the last accepted beat to the end of this beat: never shorter than the pause that the
+            // directory saw, no matter when the process was suspended.
             let paused = |accepted: Instant| now - accepted >= BEAT_LIFE;
             if known.accepted.is_none_or(paused) {
                 self.lapses.fetch_add(1, Ordering::Release);
@@ -686,7 +686,7 @@ impl Replicas {
         known.clock_ahead = i64::try_from(heard.now).unwrap_or(i64::MAX)
             - i64::try_from(local_millis()).unwrap_or(i64::MAX);
         known.answered = Some(began);
-        // A directory on this machine knows at once which processes have ended.
+        // A directory on this machine detects immediately which processes have ended.
         if !self.is_local() {
             self.silent.note(&known.others, &heard.others);
         }
@@ -723,8 +723,8 @@ impl Replicas {
             let (name, address) = (&*other.name, other.address.as_deref());
             match self.obstacle(other) {
                 None => tracing::info!(replica = name, address, "a replica is up"),
-                // A gateway that is alone on its data directory has no address. During its upgrade both processes keep their own
-                // sessions and forward nothing.
+                // The only gateway of a data directory has no address. During its upgrade the old and the new process keep
+                // their own sessions and forward nothing.
                 Some(_) if self.is_local() && self.own.address.is_none() => {
                     tracing::info!(
                         replica = name,
@@ -788,8 +788,8 @@ impl Replicas {
         others.cloned().collect()
     }
 
-    /// Replicas whose beats have stopped without a farewell, and which may still run, cut off from the directory. Only those that
-    /// can be asked at their address.
+    /// Replicas that stopped beating without an announced shutdown, and may still run without a connection to the directory.
+    /// Includes only those with an address.
     pub fn silent(&self) -> Vec<Announcement> {
         let silent = self.silent.all().into_iter();
         silent
@@ -807,7 +807,7 @@ impl Replicas {
         }
     }
 
-    /// True if a replica is gone by its beats, and not known to have ended: sessions without a record may live there.
+    /// True if a replica counts as gone by its beats, and is not known to have ended: it may have sessions without a record.
     pub fn may_be_cut_off(&self, id: ReplicaId) -> bool {
         self.silent.contains(id) && self.silent().iter().any(|other| other.id == id)
     }
@@ -817,7 +817,7 @@ impl Replicas {
         &self.own.listeners
     }
 
-    /// Notes the reason why a replica that is up does not answer at its address; `None` once it answers. Logs each change.
+    /// Records the reason why a replica that beats does not respond at its address; `None` once it responds. Logs each change.
     pub fn note_unreachable(&self, other: &Announcement, reason: Option<String>) {
         let reason = reason.map(Arc::from);
         if !self.unreachable.note(other.id, reason.clone()) {

@@ -1,8 +1,8 @@
-//! Replies to clients, which the service makes and the edge writes.
+//! Replies to clients, built by the service and written by the edge.
 //!
-//! `Full` is one write with a known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk.
-//! `Events` is a long stream of framed chunks whose guards (limits, gauges, audit) live exactly as long as it does.
-//! `Content-Length` is not among the headers: the writer of the reply sets it from the body.
+//! `Full` is one write of known length, and so is `Opening`, which names a new session. `Body` is streamed chunk by chunk.
+//! `Events` is a long stream of framed chunks; its guards (limits, gauges, audit) are dropped with the stream. `Content-Length`
+//! is not among the headers: the edge sets it from the body.
 
 use std::any::Any;
 use std::fmt;
@@ -27,7 +27,7 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// A body in chunks. An error breaks the connection off without a proper end of the body.
 pub type BodyStream = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>> + Send>>;
 
-/// Guards that live as long as a stream: permits, gauges, audit records.
+/// Guards that are dropped with a stream: permits, gauges, audit records.
 pub type Guards = Vec<Box<dyn Any + Send>>;
 
 /// Status and headers of a reply.
@@ -70,7 +70,7 @@ pub enum Reply {
     Full {
         /// Status and headers of the reply.
         head: Head,
-        /// The whole body; may be empty.
+        /// The complete body; may be empty.
         body: Bytes,
     },
     /// Like [`Reply::Full`], for a request that opens a session. Its writer must report the delivery
@@ -78,7 +78,7 @@ pub enum Reply {
     Opening {
         /// Status and headers of the reply.
         head: Head,
-        /// The whole body of the reply.
+        /// The complete body.
         body: Bytes,
         /// Guard that ends the session unless the reply is delivered.
         session: UnclaimedSession,
@@ -99,7 +99,7 @@ pub enum Reply {
         /// Guards that are dropped when the stream has ended.
         guards: Guards,
     },
-    /// No reply: the request belongs to another replica, and the edge forwards it there.
+    /// No reply: the request belongs to another replica, to which the edge forwards it.
     Elsewhere {
         /// The replica to which the edge forwards the request.
         replica: ReplicaId,
@@ -115,7 +115,7 @@ pub enum Reply {
 pub struct Refusal {
     /// Status and headers of the refusal.
     pub head: Head,
-    /// The whole body of the refusal.
+    /// The complete body of the refusal.
     pub body: Bytes,
 }
 

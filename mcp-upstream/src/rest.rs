@@ -1,5 +1,5 @@
-//! The REST surface: tools as plain HTTP, the namespaces, OpenAPI, health and reload. Runs the same engine, and sends bare JSON
-//! values.
+//! The REST surface: tools as plain HTTP, the namespaces, OpenAPI, health and reload. REST uses the same engine as MCP, and
+//! sends bare JSON values.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ mod shape;
 pub(crate) mod tools;
 pub(crate) mod vault;
 
-/// The reply to a request that fails before its handler starts. Boxed, since results carry it as their error.
+/// Reply to a request that fails before its handler starts. Boxed, since results use it as their error type.
 struct EarlyReply(Box<Reply>);
 
 impl EarlyReply {
@@ -38,8 +38,8 @@ impl EarlyReply {
     }
 }
 
-/// The answer for unknown paths. OAuth discovery below `/.well-known/` gets it, too, so that clients fall back to their static
-/// token.
+/// Response for unknown paths. It is also sent for OAuth discovery below `/.well-known/`, so that clients fall back to their
+/// static token.
 pub(crate) fn not_found() -> Reply {
     error::rest_plain(StatusCode::NOT_FOUND, "not_found", "No such path")
 }

@@ -1,4 +1,4 @@
-//! Names the scopes that would open a tool, for holders of access tokens whose own scopes do not open it.
+//! Determines the scopes that would open a tool, for holders of access tokens without these scopes.
 
 use tooldock_base::error::{CallError, CallErrorCode};
 

@@ -80,9 +80,9 @@ pub struct ServiceParts {
     pub sessions: SessionsConfig,
     /// Maximum number of sessions that one principal may hold.
     pub sessions_per_principal: usize,
-    /// Maximum memory of one principal's sessions together, and the same again for the principal's listeners.
+    /// Maximum memory of one principal's sessions together; the same maximum applies separately to the principal's listeners.
     pub session_bytes_per_principal: ByteSize,
-    /// Key that seals session ids, and the states that clients of 2026-07-28 carry between their requests.
+    /// Key that seals session ids, and the states that clients of 2026-07-28 send back with their retries.
     pub session_key: SessionKey,
     /// The stores that keep sessions beyond this process; without them, sessions end with the process.
     pub stores: Option<Stores>,
@@ -125,7 +125,7 @@ pub struct AdmittedRequest {
     pub session: Option<String>,
     /// The tool's name in the path, on routes that have it.
     pub tool: Option<String>,
-    /// The decoded path behind the route's own prefix.
+    /// The decoded path after the route's prefix.
     pub rest: Option<String>,
     /// The value of `If-None-Match`: the tags of the client's cached copies, on routes of files.
     pub known: Option<String>,
@@ -145,7 +145,7 @@ pub struct AdmittedRequest {
 pub(crate) struct ServiceState {
     registry: Arc<Registry>,
     changes: SessionChanges,
-    /// Subscribers that are told of changes in namespaces.
+    /// Subscribers that receive the changes of namespaces.
     pub(crate) audience: Arc<Audience>,
     events: Arc<EventLog>,
     key: SessionKey,
@@ -343,7 +343,7 @@ impl Service {
     }
 
     /// Answers an admitted request. Dropping the future, or the streamed body of its reply, cancels a tool call without a
-    /// session; a call in a session goes on.
+    /// session; a call in a session continues.
     pub fn handle(&self, caller: Caller, request: AdmittedRequest) -> PendingReply<'_> {
         let subject = PollSubject {
             route: request.route.label(),
@@ -446,7 +446,7 @@ impl Service {
                 ),
                 None => rest::not_found(),
             }),
-            // There is no OAuth metadata yet, and the edge itself serves the metrics and the page.
+            // The edge serves OAuth metadata, the metrics and the page itself.
             RouteId::WellKnown
             | RouteId::Metrics
             | RouteId::WebPage
@@ -507,7 +507,7 @@ impl Service {
         }
     }
 
-    /// The state behind the handlers, for tests of a single handler.
+    /// State behind the handlers, for tests of a single handler.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
@@ -562,14 +562,14 @@ impl Service {
         self.core.sessions.replicas()
     }
 
-    /// Ends every stream so that its client reconnects to another process. For the drain; streams that are opened later end at
-    /// once.
+    /// Ends every stream, so that its client reconnects to another process. Used for the drain; streams that are opened later
+    /// end immediately.
     pub fn end_streams(&self) {
         self.core.pulse.end_all();
     }
 
-    /// Ends the present long streams, so that their clients come back and are admitted again. For changes of the admission
-    /// rules, which must be in force before. Clients that resume lose nothing.
+    /// Ends all current long streams, so that their clients reconnect and are admitted again. Used after the admission rules
+    /// have changed. Clients that resume their streams lose no events.
     pub fn readmit_streams(&self) {
         // Counted before the streams are ended: a stream that is opened concurrently is either ended here or the edge sees the
         // new count.
@@ -608,8 +608,8 @@ impl Service {
         );
     }
 
-    /// Readmits all streams when a namespace is removed or changes its allowed principals. That is rare enough for all clients
-    /// to come back.
+    /// Readmits all streams when a namespace is removed or changes its allowed principals. That is rare enough to make all
+    /// clients reconnect.
     async fn readmit_by_registry(&self) {
         let mut published = self.core.registry.subscribe();
         let mut seen = self.core.registry.snapshot();
@@ -642,7 +642,7 @@ impl Service {
     }
 }
 
-/// Returns true if a request concerns all namespaces at once.
+/// Returns true if a request concerns all namespaces.
 fn is_about_all(caller: &Caller, request: &AdmittedRequest) -> bool {
     let all = caller.namespace.as_ref().is_some_and(|it| it.is_global());
     all || matches!(

@@ -7,16 +7,16 @@
 //!                          the end of an /sse stream
 //! ```
 //!
-//! A session belongs to one namespace and one principal; for all others it does not exist (Q-07). Calls made in it outlive their
-//! requests: they end with their answer, by `notifications/cancelled`, or with the session.
+//! A session belongs to one namespace and one principal; requests of others get the response for an unknown session (Q-07).
+//! Calls made in it outlive their requests: they end with their response, by `notifications/cancelled`, or with the session.
 //!
-//! Closing a session ends all that it owns in one step: its calls are cancelled, its streams end and forget their events, its
-//! open questions fail, and no changes are announced to it any more. A session with a running call or a stream with a reader
-//! is in use, however long its client is silent.
+//! Closing a session releases all that it owns in one step: its calls are cancelled, its streams end and drop their events, its
+//! open questions fail, and it receives no further changes. A session with a running call or a stream with a reader is in use,
+//! even if its client sends nothing.
 //!
 //! A session is live in one process. Its [`SessionRecord`] outlives the process: the table writes the record when the session
-//! begins, a [`SessionPatch`] changes it, and a process that takes the session up makes itself its home.
-//! Calls, readers and open questions end with the process.
+//! begins, and a [`SessionPatch`] changes it. A process that continues the session records itself as its home. Calls, readers
+//! and open questions end with the process.
 //!
 //! The memory that clients can make a session hold is weighed ([`Session::weight`]), so that the table can bound it in bytes.
 
@@ -75,9 +75,9 @@ pub use unclaimed::UnclaimedSession;
 pub enum SessionState {
     /// Initialized by the gateway, not yet confirmed by the client.
     New = 0,
-    /// In use.
+    /// The handshake is complete.
     Ready = 1,
-    /// Ended for good.
+    /// The session has ended.
     Closed = 2,
 }
 
@@ -122,7 +122,7 @@ impl Binding {
     }
 }
 
-/// A live session, shared by the table and the requests in it.
+/// A live session, shared by the table and the requests of the session.
 pub struct Session {
     id: SessionId,
     binding: Binding,
@@ -140,8 +140,8 @@ pub struct Session {
     subscriptions: Subscriptions,
     streams: OwnedStreams,
     questions: SessionInteractions,
-    /// Registration with the audience (`broadcast::Audience`), from the first general stream on: the session is told of its
-    /// namespace's changes. Dropping the seat ends the registration.
+    /// Registration for the changes of the session's namespace (`broadcast::Audience`), made with the first general stream.
+    /// Dropping the seat ends the registration.
     seat: Mutex<Option<Seat>>,
     /// The backend and the server's session to which the session's requests are passed on; `None` in client mode.
     affinity: Mutex<Option<Arc<Affinity>>>,
@@ -150,21 +150,21 @@ pub struct Session {
     /// State that the session has at its MCP servers (connection, subscriptions), by namespace: of the session's namespace, or of
     /// the members of an aggregate. Dropped when the session is closed.
     upstream_bindings: Mutex<Vec<(NamespaceName, UpstreamPart)>>,
-    /// True when the table has set the session aside because of its streams, and waits until the last reader leaves.
+    /// True when the table has skipped the session in its search for idle sessions because of open streams, until the last
+    /// reader disconnects.
     set_aside: AtomicBool,
     released: OnceLock<Arc<ReleasedSessions>>,
     /// The weight that the table has booked for the session, in bytes.
     booked: AtomicUsize,
 }
 
-/// State that a session has at one MCP server. Only the upstream that speaks with the server knows its type.
+/// State that a session has at one MCP server. Only the upstream of that server knows its type.
 type UpstreamPart = Arc<dyn Any + Send + Sync>;
 
-/// Registration of a session in the audience: it is told of its namespace's changes until the seat is dropped. Only the
-/// audience knows the type.
+/// Registration of a session for the changes of its namespace, until the seat is dropped. Only the audience knows the type.
 pub(crate) type Seat = Box<dyn Any + Send + Sync>;
 
-/// The text that stands for a session in logs: part of a digest of its id, since the id itself is a credential.
+/// Identifies a session in logs by a part of a digest of its id, since the id itself is a credential.
 pub fn tag(id: &str) -> String {
     hex::encode(&Sha256::digest(id.as_bytes())[..8])
 }
@@ -291,8 +291,8 @@ impl Session {
         drop(upstream_bindings);
     }
 
-    /// Leaves the session to the replica that has claimed it: long streams end, so that their clients resume them there. Running
-    /// calls are answered here.
+    /// Hands the session over to the replica that has claimed it: long streams end, so that their clients resume them there.
+    /// Running calls are still answered here.
     pub(crate) fn hand_over(&self) {
         self.subscriptions.clear();
         self.take_seat(None);

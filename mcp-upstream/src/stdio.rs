@@ -1,7 +1,7 @@
-//! Connections to MCP servers: child processes on pipes, one JSON-RPC message a line, and sessions of remote servers.
+//! Connections to MCP servers: to child processes over pipes, one JSON-RPC message per line, and to remote servers by sessions.
 //!
-//! Names come from processes, which were implemented first: in `pool`, `process` and `link` a *process* is any connection. Code
-//! for pipes alone is in `wire` and in that part of `launch` which starts children.
+//! Processes were implemented first and gave the names: in `pool`, `process` and `link`, a *process* is any connection. Only
+//! `wire`, and the part of `launch` that starts children, are specific to pipes.
 //!
 //! ```text
 //! pool ── leases of processes; starting, keeping and ending them
@@ -14,7 +14,8 @@
 //!         └─ wire ──── lines over two pipes, bounded both ways
 //! ```
 //!
-//! Code below `process` starts and ends no process, and no code here translates between revisions of the protocol.
+//! Code in `process` and its submodules starts and ends no process, and no code here translates between revisions of the
+//! protocol.
 
 pub(crate) mod breaker;
 pub(crate) mod handshake;

@@ -1,4 +1,4 @@
-//! Pass-through mode: messages to and from remote servers that are passed on unchanged.
+//! Pass-through mode: forwards messages to and from remote servers unchanged.
 //!
 //! ```text
 //!   message ──▶ mode ──┬── client: the gateway's own client (`upstream::client`)
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! The checks are those of any message: access to the namespace, ownership of the session, versions, ambiguous keys, limits
-//! counted in tool calls, the queue, the time limit, the size of results. Nothing is done that would change a message: no list
-//! is filtered, no era translated, no id rewritten, no question kept.
+//! counted in tool calls, the queue, the time limit, the size of results. No message is changed: lists are not filtered, eras
+//! are not translated, ids are not rewritten, and questions are not stored.
 //!
-//! An answer is an ordinary [`Reply`]: whole, in pieces ([`Reply::Body`]), or a long stream that leaves the edge like the
-//! gateway's own ([`Reply::Events`]). Pingora's own proxy phases are not used: the edge has read the message by the time its
-//! destination is known, a session that is reopened needs two more requests in between, and an upstream peer would hold
-//! Pingora's buffers for as long as a stream lasts.
+//! A response is an ordinary [`Reply`]: complete, in chunks ([`Reply::Body`]), or a long stream that the edge handles like the
+//! gateway's own streams ([`Reply::Events`]). Pingora's proxy phases are not used: the edge has read the message before its
+//! destination is known, reopening a session needs two further requests first, and an upstream peer would hold Pingora's
+//! buffers for as long as a stream lasts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ use up::{Outgoing, Up};
 
 /// The pass-through mode: passes messages to remote servers.
 pub(crate) struct PassThrough {
-    /// The HTTP client for remote servers; `None` if the process has none.
+    /// HTTP client for remote servers; `None` if the process has none.
     client: Option<Arc<dyn HttpClient>>,
     metrics: Arc<UpstreamMetrics>,
 }
@@ -134,7 +134,7 @@ pub(super) async fn legacy(
     };
     let Some(up) = up else {
         if cx.session().is_some_and(|it| it.affinity().is_some()) {
-            // A reload has given the namespace a server of another kind.
+            // A reload replaced the namespace's server by one of another kind.
             return Err(RequestError::SessionNotFound);
         }
         core.passing.took_client_mode(cx.caller, &cx.namespace);
@@ -152,7 +152,7 @@ pub(super) async fn legacy(
                 Some(asked) => {
                     // The version header of an `initialize` has no meaning, so it is not passed to the server.
                     let up = up.without_version();
-                    // Boxed, like all branches that most messages do not take.
+                    // The future is boxed, like those of all rare branches.
                     Box::pin(open_session(&up, cx, accept, asked, id))
                         .await
                         .map(Some)
@@ -164,7 +164,7 @@ pub(super) async fn legacy(
         }
         Message::Notification { method, members } => {
             members.unambiguous_unanswered()?;
-            // A server that looks at the method alone would run a call that is not counted.
+            // A server that checks only the method would run a call that the gateway does not count.
             if !method.starts_with("notifications/") && *method != "initialized" {
                 return Err(RequestError::Shape(format!("{method} needs an id").into()));
             }
@@ -252,8 +252,8 @@ async fn request(
             None => std::future::pending().await,
         }
     };
-    // ended: the session is over, or the call was cancelled. passed: the call has its permit, or was refused. Pinned in place,
-    // like the larger futures below: otherwise it would be moved into the future that waits for it.
+    // ended: the session is over, or the call was cancelled. passed: the call has its permit, or was refused. The future is
+    // pinned in place, like the larger ones below: otherwise it would be moved into the future that awaits it.
     let passed = pin!(async {
         if !is_recorded(method) {
             return Ok(None);
@@ -290,8 +290,8 @@ async fn is_listed(cx: &CallContext<'_>, method: &str, tool: &str) -> Result<(),
     let list = cx.upstream.tools(&cx.namespace, principal, ToolsWait::Long);
     match list.get().await {
         Ok(list) if list.tool(tool).is_some() => Ok(()),
-        // The server may list its tools to its clients alone, by their own headers. Then a name in plain lower case is
-        // accepted, since it cannot be another spelling of a closed name.
+        // The server may list its tools only for its clients' own headers. A name in plain lower case is then accepted, since
+        // it cannot be another spelling of a closed name.
         Err(_) if is_plain(tool) => Ok(()),
         Ok(_) | Err(_) => Err(unknown_tool(tool)),
     }
@@ -309,8 +309,8 @@ async fn unanswered(up: &Up<'_>, cx: &CallContext<'_>) -> Reply {
     let stay = cx
         .session()
         .map(|session| InFlightGuard::enter(session, None));
-    // Marked as harmless: a notification that arrives twice tells the server nothing new, and the server has no open request
-    // for a second response.
+    // The message may be sent again: a repeated notification changes nothing at the server, and a repeated response finds no
+    // open request.
     deliver(up, cx, Era::Legacy, None, (None, stay), &|| true).await
 }
 
@@ -356,8 +356,8 @@ async fn deliver(
     }
 }
 
-/// Opens a session at the server, and the gateway's session in front of it. The answer is the server's, with the gateway's
-/// session id.
+/// Opens a session at the server, and a session of the gateway that refers to it. The response is the server's, with the
+/// gateway's session id.
 async fn open_session(
     up: &Up<'_>,
     cx: &CallContext<'_>,
@@ -420,8 +420,8 @@ fn served(caller: &Caller, version: ProtocolVersion) -> bool {
     caller.profile.supports(version)
 }
 
-/// Ends the server's session behind the gateway's session when a client ends the latter. The gateway's session ends whatever
-/// the server answers.
+/// Ends the server's session when a client ends the gateway's session. The gateway's session ends regardless of the server's
+/// response.
 pub(super) fn end(
     core: &Arc<Core>,
     caller: &Caller,

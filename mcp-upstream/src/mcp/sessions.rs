@@ -199,7 +199,7 @@ async fn resume_stream(
         ResumedStream::Here(events) => events,
         ResumedStream::Elsewhere(replica) => return Err(RequestError::Elsewhere(replica.0)),
     };
-    // A stream that the log has forgotten by now goes on under a new number, which the session has to know.
+    // A stream that the log no longer has continues under a new number, which is stored in the session.
     note_stream(core, session, events.number()).await;
     Ok(events)
 }

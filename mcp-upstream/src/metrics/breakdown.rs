@@ -1,5 +1,5 @@
 //! Counts of tool calls by tool and by principal (`observability.metrics`). Both are off by default: each name is a time
-//! series, and the names of a pass-through server's tools and of an issuer's principals come from outside.
+//! series, and servers in pass-through mode and issuers choose the names of their tools and principals.
 //!
 //! The number of series is limited: only the names with the most calls are exported, and the number of counted names is
 //! limited, too.
@@ -15,16 +15,16 @@ use prometheus::{IntCounterVec, Opts, Registry};
 use serde::{Deserialize, Serialize};
 use tooldock_base::names::NamespaceName;
 
-/// Maximum number of tools with their own series.
+/// Maximum number of tools with a time series.
 const TOOLS_MAX: usize = 1_000;
-/// Maximum number of principals with their own series.
+/// Maximum number of principals with a time series.
 const PRINCIPALS_MAX: usize = 50;
 /// Maximum number of names that are counted. Beyond it, the half with the fewest calls is forgotten.
 const COUNTED_MAX: usize = 10_000;
 /// Label value for calls without a credential.
 const ANONYMOUS: &str = "anonymous";
 
-/// `observability.metrics:`: counts beside those by namespace.
+/// `observability.metrics:`: counts in addition to those by namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BreakdownConfig {

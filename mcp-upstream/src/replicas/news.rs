@@ -1,5 +1,5 @@
 //! Outbox of news for the clients of all replicas: changes that a function of one replica announces. News are sent to the
-//! directory at once, and other replicas receive them with their next beat.
+//! directory immediately, and other replicas receive them with their next beat.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +8,13 @@ use tokio::sync::Notify;
 
 use super::{ReplicaDirectory, ReplicaId};
 
-/// Maximum number of waiting news items. Further ones are dropped: the store is away, or a function announces changes
-/// without end.
+/// Maximum number of queued news items. Further items are dropped: the store is unavailable, or a function announces changes in
+/// a loop.
 const NEWS_MAX: usize = 256;
 /// Maximum size of a news item, in bytes.
 const NEWS_BYTES: usize = 8 * 1024;
 
-/// News items that wait to be sent. Equal items are sent once: clients fetch the changed lists anyway.
+/// Queued news items. Equal items are sent once, since clients fetch the changed lists after any of them.
 #[derive(Default)]
 pub(super) struct Outbox {
     news: Mutex<BTreeSet<String>>,
@@ -35,7 +35,7 @@ impl Outbox {
         self.filled.notified().await;
     }
 
-    /// Sends the waiting news. If that fails, they wait for the next beat; the beats log that the directory is away.
+    /// Sends the queued news. If that fails, they are sent with the next beat; the failure is logged by the beats.
     pub(super) async fn empty_into(&self, directory: &dyn ReplicaDirectory, own: ReplicaId) {
         let news: Vec<_> = {
             let mut waiting = self.news.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,7 @@ const OTHERS_MAX: Duration = Duration::from_secs(5);
 /// Last reload that a replica made because another replica requested it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnnouncedReload {
-    /// Number of reloads requested of all replicas up to this one, included.
+    /// Number of reloads requested of all replicas, including this one.
     pub number: u64,
     /// Number of namespaces after the reload, and number of those that could not be brought up to date; `None` if the reload
     /// failed as a whole.
@@ -43,16 +43,16 @@ pub struct OtherReload {
 pub enum OtherReloadOutcome {
     /// The replica has reloaded.
     Ok,
-    /// The replica has changed nothing; its log gives the reason.
+    /// The reload failed and changed nothing; the replica's log gives the reason.
     Failed,
     /// The replica has not reported the end of its reload.
     Pending,
-    /// The store was away, so the replica was not told to reload.
+    /// The store was unavailable, so the reload was not requested of the replica.
     NotTold,
 }
 
 impl Replicas {
-    /// Announces to the other replicas that this one has made a requested reload.
+    /// Announces to the other replicas that this replica carried out a requested reload.
     pub fn note_reload(&self, made: AnnouncedReload) {
         let mut last = self.reloaded.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.number < made.number) {
@@ -81,7 +81,7 @@ impl Replicas {
         let mut others = BTreeMap::new();
         loop {
             let mut waits = false;
-            // A replica that is gone meanwhile stays in the answer.
+            // The answer includes replicas that have ended meanwhile.
             for other in self.known.borrow().others.values() {
                 let reload = reload_of(other, asked);
                 waits |= reload.outcome == OtherReloadOutcome::Pending;

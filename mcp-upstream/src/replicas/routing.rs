@@ -8,7 +8,7 @@ use super::{Announcement, ReplicaId, Replicas, Standing};
 /// Maximum number of tries of one request: the session may move meanwhile.
 const TRIES: usize = 3;
 
-/// Request that can be answered here or forwarded to another replica.
+/// Request that this replica can answer or forward to another replica.
 pub trait RoutedRequest: Send {
     /// Answer to the request.
     type Answer: Send;
@@ -22,7 +22,7 @@ pub trait RoutedRequest: Send {
         other: &Announcement,
     ) -> impl Future<Output = Result<Self::Answer, Unanswered>> + Send;
 
-    /// False if the request has been forwarded so often that it is forwarded no more.
+    /// False if the request has reached the maximum number of forwards.
     fn may_be_forwarded(&self) -> bool;
 }
 
@@ -45,7 +45,7 @@ pub enum Unrouted {
 }
 
 impl Replicas {
-    /// Answers a request, here or in the replica that has its session.
+    /// Answers a request, in this replica or in the one that has its session.
     ///
     /// # Errors
     ///
@@ -73,7 +73,8 @@ impl Replicas {
             match request.there(&other).await {
                 Ok(answer) => return Ok(answer),
                 Err(Unanswered::Lost) => return Err(Unrouted::Lost),
-                // A network or certificates keep this replica apart from the other: another try would fail as this one did.
+                // The other replica is unreachable from this one, by its network or certificates: a retry would fail in the
+                // same way.
                 Err(Unanswered::Repeatable) if self.unreachable.reason(replica).is_some() => {
                     match self.has_just_ended(replica).await {
                         true => continue,

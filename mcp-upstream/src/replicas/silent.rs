@@ -1,17 +1,17 @@
-//! Replicas whose beats have stopped without a farewell: they have ended, or are cut off from the directory and continue with their
-//! sessions. Beats do not tell the difference; requests to `replicas.address` do.
+//! Replicas that stopped beating without an announced shutdown: they have ended, or are disconnected from the directory and
+//! continue with their sessions. Beats cannot distinguish the two cases; requests to `replicas.address` can.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Announcement, ReplicaId};
 
-/// The replicas that are gone by their beats, and not known to have ended, as they last announced themselves.
+/// Last announcements of the replicas that count as gone by their beats, and are not known to have ended.
 #[derive(Debug, Default)]
 pub(super) struct SilentReplicas(Mutex<HashMap<ReplicaId, Announcement>>);
 
 impl SilentReplicas {
-    /// Adds replicas that were heard `before` and are not among the `heard` ones, and removes the heard ones.
+    /// Adds replicas that beat `before` and are missing among the `heard` ones, and removes the `heard` ones.
     pub(super) fn note(&self, before: &HashMap<ReplicaId, Announcement>, heard: &[Announcement]) {
         let mut silent = self.lock();
         let fell_silent = before.values().filter(|other| !other.leaving);

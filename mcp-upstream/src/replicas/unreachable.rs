@@ -1,4 +1,4 @@
-//! Replicas that beat, and do not answer requests at their `replicas.address`: a network or certificates keep them apart.
+//! Replicas that beat, but do not respond at their `replicas.address`, because of the network or certificates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -14,8 +14,8 @@ use crate::upstream::{ToolsWait, Upstream};
 
 mod failure;
 
-/// The value of a reply: the value that a function returned; for a server's result the structured content, else a single text,
-/// else the content blocks, else the whole result.
+/// The value of a reply: a function's return value; for a server's result the structured content, else a single text, else the
+/// content blocks, else the complete result.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub(super) async fn value_of(
         Err(failed) => failed,
     };
     let blame = failed.blame(tool);
-    // Servers send the same error for an unknown tool and for wrong arguments: the list of tools tells which it is.
+    // Servers send the same error for an unknown tool and for wrong arguments: the list of tools distinguishes the two.
     let is_known = matches!(blame, failure::Blame::Server | failure::Blame::Caller)
         || (upstream
             .tools(namespace, None, ToolsWait::Short)
@@ -49,7 +49,8 @@ pub(super) async fn value_of(
     Err(failed.error(blame, is_known))
 }
 
-/// The value that a function returned. Content without a value (an image, say) is sent as an object with the content blocks.
+/// The return value of a function. Content without a value (an image, for example) is sent as an object with the content
+/// blocks.
 fn bare(reply: ToolReply) -> Bytes {
     match reply.content {
         Some(content) if matches!(reply.value.trim_ascii(), b"null" | b"") => {
@@ -59,7 +60,7 @@ fn bare(reply: ToolReply) -> Bytes {
     }
 }
 
-/// Reads a result: a value, or a failure in the tool's words.
+/// Reads a result: a value, or a failure described by the tool.
 ///
 /// # Errors
 ///
@@ -101,7 +102,7 @@ fn value(result: &Bytes) -> Result<Result<Bytes, failure::ServerFailure>, CallEr
 fn says_something(object: &RawValue) -> bool {
     let asks = spans::member(object, "resultType").map(RawValue::get);
     const ABOUT_ITSELF: [&str; 3] = ["_meta", "resultType", "isError"];
-    // An object with more keys than these is not read here: it has keys of its own.
+    // An object with more keys than these has other keys, and is not read.
     let few = few_entries(object, ABOUT_ITSELF.len());
     asks != Some("\"input_required\"")
         && few.is_none_or(|all| all.iter().any(|(name, _)| !ABOUT_ITSELF.contains(&&**name)))

@@ -35,7 +35,7 @@ pub(super) fn is_blank(body: &[u8]) -> bool {
     !body.is_empty() && body.trim_ascii().is_empty()
 }
 
-/// The refusal of a blank body for a tool that needs arguments: a client that lost them on the way is told.
+/// Refuses a blank body for a tool that needs arguments, so that a client that lost the arguments gets an error.
 pub(super) fn blank() -> EarlyReply {
     EarlyReply::new(
         StatusCode::BAD_REQUEST,

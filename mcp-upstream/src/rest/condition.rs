@@ -1,5 +1,5 @@
-//! The condition of a namespace: a state, and the reason if some or all of the namespace does not serve. `/ready`, `/health`,
-//! the metrics, `explain` and the web UI all read the condition here.
+//! The condition of a namespace: a state, and the reason if the namespace is down wholly or in part. `/ready`, `/health`, the
+//! metrics, `explain` and the web UI all show this condition.
 //!
 //! | namespace of | `degraded` | `failed` |
 //! |---|---|---|
@@ -40,7 +40,7 @@ pub(crate) struct Condition {
     pub(crate) state: &'static str,
     /// The reason why nothing serves: its code and a sentence.
     pub(crate) failing: Option<(&'static str, String)>,
-    /// The health of the server, if there is one.
+    /// The health of the namespace's server, if it has one.
     pub(crate) server: Option<ServerHealth>,
     /// The backends of a remote server with their last known state, read without a request to them.
     pub(crate) backends: Vec<BackendState>,
@@ -181,7 +181,7 @@ impl Condition {
         let is_any = |wanted: &[&str]| self.members.iter().any(|it| wanted.contains(&it.state));
         let all_failed = self.members.iter().all(|it| it.state == "failed");
         self.state = if all_failed && !self.members.is_empty() {
-            // Members are not named here: a caller of the aggregate may not see all of them.
+            // The message names no members, since a caller of the aggregate may not see all of them.
             let message = "none of its members serves".to_owned();
             self.failing = Some((CallErrorCode::WorkerUnavailable.as_str(), message));
             "failed"

@@ -1,4 +1,4 @@
-//! `POST /explain`: the rights of a caller in a namespace, and the rules behind them; for `{}`, the list of principals.
+//! `POST /explain`: the rights of a caller in a namespace, with the rules that grant them; for `{}`, the list of principals.
 //! Access is controlled as for `/reload`.
 
 use std::sync::Arc;
@@ -122,7 +122,7 @@ async fn answer(core: &Core, credential: &Credential, question: Question) -> Exp
 }
 
 /// The tools of all namespaces that a credential opens, without the aggregates' own tools. Namespaces whose tools are not known
-/// within [`REACH_WAIT`] are left out.
+/// within [`REACH_WAIT`] are omitted.
 async fn reach(core: &Core, credential: &Credential) -> Reach {
     let until = Instant::now() + REACH_WAIT;
     let snapshot = core.registry.load();
@@ -246,7 +246,7 @@ async fn names(
     Ok(names.map(|tool| tool.name().to_owned()).collect())
 }
 
-/// The rules for a tool, with those of the namespaces behind an aggregate's tool.
+/// The rules for a tool; for an aggregate's tool, also those of the namespaces from which the tool comes.
 fn of_tool(
     core: &Core,
     credential: &Credential,

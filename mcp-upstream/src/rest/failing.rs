@@ -6,12 +6,12 @@ use tooldock_workers::registry::{Namespace, UpstreamKind};
 use super::condition::Condition;
 use crate::mcp::Core;
 
-/// Reason why a namespace as a whole does not serve.
+/// Reason why a whole namespace is unavailable.
 #[derive(Debug, Serialize)]
 pub(crate) struct Failing {
     /// The stable error code.
     pub(crate) code: &'static str,
-    /// The reason in words, without secrets.
+    /// The reason as text, without secrets.
     pub(crate) message: String,
 }
 

@@ -14,7 +14,7 @@ use crate::protocol::ProtocolVersion;
 use crate::reply::Reply;
 use crate::upstream::global;
 
-/// Answers with the names of the namespaces, and the number of each namespace's tools as far as known.
+/// Answers with the names of the namespaces, and the number of each namespace's tools where known.
 pub(crate) fn namespaces(core: &Core, caller: &Caller) -> Reply {
     let namespaces = open_to(core, caller);
     let names: Vec<_> = namespaces.iter().map(|it| it.name.as_str()).collect();

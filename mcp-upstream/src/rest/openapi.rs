@@ -133,7 +133,7 @@ pub(crate) async fn document(core: &Core, caller: &Caller, asked: DocumentReques
     }
 }
 
-/// Makes a document on a thread that carries no messages: authors of tools decide the document's size.
+/// Builds a document outside the I/O threads, since its size is decided by the authors of tools.
 async fn answered(caller: &Caller, work: impl FnOnce() -> Bytes + Send + 'static) -> Reply {
     match heavy_work::run(&caller.principal, work).await {
         Ok(document) => Reply::json(StatusCode::OK, document),
@@ -162,7 +162,7 @@ fn of_one(
     describe(Some(namespace), layout, tools.collect())
 }
 
-/// The document of all namespaces at once. `sent`: the form of each tool's values.
+/// The document of all namespaces. `sent`: the form of each tool's values.
 fn of_all(tools: &GlobalTools, sent: Vec<ValueForm>, layout: &Layout) -> Vec<u8> {
     let tools = tools.iter().zip(sent).map(|(tool, sent)| DocumentTool {
         name: tool.name,
@@ -208,7 +208,7 @@ impl Layout {
         Sha256::digest(about.to_string()).into()
     }
 
-    /// The layout for a namespace, or for all namespaces at once.
+    /// The layout for one namespace, or for all namespaces.
     fn new(
         caller: &Caller,
         namespace: Option<&Namespace>,
@@ -222,8 +222,8 @@ impl Layout {
             true => "/".to_owned(),
             false => base.clone(),
         };
-        // The document of version 1 had only the tools, and its clients make a tool of every operation. Clients of Tool Vault
-        // do so, too.
+        // The document of version 1 contained only tools, and its clients turn every operation into a tool. Clients of Tool
+        // Vault do the same.
         let usual = match asked.shape {
             RestShape::V1 | RestShape::Vault => View::Tools,
             RestShape::V2 => View::All,
@@ -324,7 +324,7 @@ fn tool_operation(
     (schemas, effort): (&mut Map<String, Value>, &mut Effort),
 ) -> Value {
     let DocumentTool { name, entry, sent } = *tool;
-    // In the older forms the value is a property of the answer.
+    // In the older forms the value is a property of the response.
     let (answer, within) = match layout.shape {
         RestShape::V1 | RestShape::Vault => ("responses/200", "/properties/result"),
         RestShape::V2 => ("responses/200", ""),
@@ -490,8 +490,8 @@ fn identifier(name: &str) -> String {
     out
 }
 
-/// A unique identifier for each name. A name that is an identifier stays unchanged; another name that would give the same
-/// identifier gets a suffix that depends on the name alone, so that it stays the same when tools come and go.
+/// A unique identifier for each name. A name that is a valid identifier is unchanged; if another name would give the same
+/// identifier, it gets a suffix computed from the name alone, which stays the same when other tools are added or removed.
 fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     let mut taken = UsedNames::default();
     let is_plain = |name: &str| identifier(name) == name && !FIXED_OPERATIONS.contains(&name);
@@ -520,7 +520,7 @@ fn operation_ids<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Vec<String
 #[derive(Default)]
 struct UsedNames {
     names: BTreeSet<String>,
-    /// Next number for a name that was requested more than once. Without it, each request would try all earlier numbers.
+    /// Next number for a name that was requested more than once, so that a request need not try all earlier numbers.
     next: HashMap<String, u64>,
 }
 

@@ -15,7 +15,7 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// Maximum size of the lines' text in one answer, in bytes. Older lines are left out.
+/// Maximum size of the lines' text in one response, in bytes. Older lines are omitted.
 const BYTES_MAX: usize = 64 * 1024;
 
 /// The parameters of a `POST /output`.

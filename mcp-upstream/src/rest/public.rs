@@ -1,8 +1,9 @@
-//! `/health` and `/ready`, which need no credentials: a stranger gets the status, and no details of the served namespaces.
+//! `/health` and `/ready`, which need no credentials: an anonymous caller gets the status, without details of the served
+//! namespaces.
 //!
 //! A caller with a token gets details of the namespaces that the token opens. The manager, and all callers on a listener with
-//! open probes, get all details, unless a page of an unknown host name or origin may read the answer. Namespaces, files and
-//! codes are named; texts from tool code or an installer are in the log and in the answer to `/reload`, not here, except the
+//! open probes, get all details, unless a page of an unknown host name or origin may read the response. Namespaces, files and
+//! codes are named; texts from tool code or an installer are only in the log and in the response to `/reload`, except for the
 //! reason why an external server does not start.
 
 use std::collections::BTreeMap;
@@ -24,8 +25,8 @@ use crate::reply::Reply;
 use crate::upstream::health::ServerHealth;
 use crate::upstream::http::port::BackendState;
 
-/// Codes of issues whose text comes from the gateway: a limit that was cut, a wrong key of an external server, the reason why a
-/// namespace reloaded itself, files that are ignored.
+/// Codes of issues whose text the gateway wrote: a clamped limit, a wrong key of an external server, the reason why a namespace
+/// was reloaded automatically, ignored files.
 const OWN_TEXT: [&str; 14] = [
     "secret_of_another",
     "name_collision",
@@ -120,7 +121,7 @@ impl<'a> HealthDetail<'a> {
         }
     }
 
-    /// Returns true if the caller may know of a name without a served namespace: its token must open the name.
+    /// Returns true if the caller may learn that a name has no served namespace: its token must open the name.
     fn has_unserved(self, name: &NamespaceName) -> bool {
         let Self::Own(caller) = self else {
             return matches!(self, Self::All);
@@ -133,7 +134,7 @@ impl<'a> HealthDetail<'a> {
         opened && served.is_none_or(|served| served == name)
     }
 
-    /// Returns true if the caller may know of an aggregate's member: it must be allowed to use the member.
+    /// Returns true if the caller may learn about an aggregate's member: it must be allowed to use the member.
     fn has_member(self, member: &MemberCondition) -> bool {
         match (self, &member.served) {
             (Self::Own(caller), Some(served)) => caller.may_use(served),
@@ -169,12 +170,12 @@ pub(crate) fn health(core: &Core, caller: &Caller) -> Reply {
     }))
 }
 
-/// Answers `/ready`: the process takes new traffic once the first scan is done, unless it is draining. A failing namespace does
-/// not make the others unready.
+/// Answers `/ready`: the process accepts traffic once the first scan is done, unless it is draining. A failed namespace does
+/// not make the process unready.
 pub(crate) fn ready(core: &Core, caller: &Caller) -> Reply {
     let told = HealthDetail::to(caller);
-    // Read before the snapshot, so that a namespace published in between is not left out. It reads the disk, which a stranger's
-    // probe must not cause.
+    // Read before the snapshot, so that a namespace published in between is not missed. An anonymous caller's probe must not
+    // cause the disk access.
     let coming = match told {
         HealthDetail::Status => Vec::new(),
         HealthDetail::Own(_) | HealthDetail::All => core.registry.awaited(),

@@ -1,4 +1,4 @@
-//! `POST /reload` (EX-80). The edge has controlled access before a request arrives here.
+//! `POST /reload` (EX-80). The edge has authorized a request before it arrives here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::error;
 use crate::mcp::Core;
 use crate::reply::Reply;
 
-/// Time that the answer waits for external servers that the reload added: a server that cannot be started usually fails at
-/// once.
+/// Time that the response waits for external servers that the reload added: a server that cannot start usually fails
+/// immediately.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Reloads the namespaces. A failed namespace does not fail the reload: it is listed in `failed`, the others are served.
@@ -53,14 +53,14 @@ pub(crate) async fn reload(core: &Core) -> Reply {
     }
 }
 
-/// The report of a reload, with the issues of namespaces that are served all the same (skipped files, clamped limits) and of
-/// files and folders that are not namespaces.
+/// The report of a reload, with the issues of served namespaces (skipped files, clamped limits) and of files and folders that
+/// are not namespaces.
 fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::Value {
     let unserved = core.registry.unserved();
     let unserved = unserved.iter().map(|(name, issue)| (name.as_str(), issue));
     let ignored = core.registry.ignored();
     let ignored = ignored.iter().map(|(name, issue)| (name.as_str(), issue));
-    // Changed namespaces come first, since the caller usually wants to know about them.
+    // Changed namespaces are listed first, since the caller is usually interested in them.
     let is_changed = |namespace: &&Arc<Namespace>| {
         let mut changed = report.workers_restarted.iter().chain(&report.deps_synced);
         changed.any(|name| *name == namespace.name)
@@ -98,7 +98,7 @@ fn body(core: &Core, report: &ReloadReport, snapshot: &Snapshot) -> serde_json::
         let mut failed = report.failed.iter();
         failed.any(|failure| failure.namespace == namespace.name.as_str())
     };
-    // A reload does not restart unchanged servers; a server that failed before is listed all the same.
+    // A reload does not restart unchanged servers; servers that failed before are listed nevertheless.
     let servers = snapshot.namespaces.values().filter(|it| !told(it));
     let servers = servers.filter_map(|namespace| {
         let failing = failing::server(core, namespace)?;

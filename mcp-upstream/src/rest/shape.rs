@@ -1,4 +1,4 @@
-//! Forms of REST answers: the same values for each generation of clients (K-21).
+//! Forms of REST responses: the same values for each generation of clients (K-21).
 
 use std::borrow::Cow;
 
@@ -61,7 +61,7 @@ struct IndexedTool<'a> {
     input_schema: &'a RawValue,
 }
 
-/// A list of tools. `namespace` is their namespace; `None` for all namespaces at once.
+/// A list of tools. `namespace` is their namespace; `None` for all namespaces.
 pub(super) fn list(shape: RestShape, namespace: Option<&str>, tools: &[ShapedTool<'_>]) -> Reply {
     match shape {
         RestShape::V2 => {

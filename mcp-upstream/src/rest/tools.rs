@@ -203,7 +203,7 @@ async fn is_there(core: &Core, scope: &InNamespace, name: &str) -> bool {
     }
     let upstream = core.upstreams.of(&scope.namespace);
     let tools = upstream.listed(&scope.namespace, &scope.caller).get();
-    // While the tools are not known, the tool may exist.
+    // As long as the tools are not known, the tool may exist.
     tools
         .await
         .map_or(true, |tools| scope.view().tool(&tools, name).is_some())

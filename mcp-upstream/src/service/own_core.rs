@@ -1,4 +1,4 @@
-//! The core of this process as [`CoreLink`] of the management tools, which call the same functions as the core's listener.
+//! The core of this process as a [`CoreLink`] for the management tools, which call the functions of the core's listener.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock, Weak};

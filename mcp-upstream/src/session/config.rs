@@ -12,17 +12,17 @@ use zeroize::Zeroizing;
 use crate::profile::INITIALIZED_WAIT;
 pub use crate::stream::config::EventLogConfig;
 
-/// Minimum of [`SessionsConfig::bytes`] and of the bound for one principal, in bytes: one session at its own bounds fits in.
+/// Minimum of [`SessionsConfig::bytes`] and of the bound for one principal, in bytes: the maximum size of one session.
 pub const BYTES_MIN: usize = 1024 * 1024;
 
-/// `sessions:`: how long sessions live, and how much their streams keep.
+/// `sessions:`: lifetimes of sessions, and bounds on the events of their streams.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionsConfig {
-    /// How long a session lives after its last use.
+    /// Lifetime of a session after its last use.
     #[serde(with = "humantime_serde")]
     pub ttl: Duration,
-    /// How long a session lives if its client sends nothing after `initialize`, not even a confirmation.
+    /// Lifetime of a session whose client sends nothing after `initialize`, not even a confirmation.
     #[serde(with = "humantime_serde")]
     pub unused_ttl: Duration,
     /// How long a request waits for its session's `notifications/initialized`.
@@ -40,13 +40,13 @@ pub struct SessionsConfig {
     pub poll_after: PollAfter,
     /// The bounds of the events that streams keep for resumption.
     pub event_log: EventLogConfig,
-    /// The store that keeps sessions beside the memory of the process.
+    /// Store that keeps sessions in addition to the memory of the process.
     pub store: StoreConfig,
     /// The prefix of the keys in Redis: gateways with different prefixes share a Redis and nothing else.
     pub store_prefix: String,
 }
 
-/// `sessions.store:`: the store that keeps sessions beside the memory of the process.
+/// `sessions.store:`: the store that keeps sessions in addition to the memory of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StoreConfig {
     /// `memory`: no store, sessions end with the process.
@@ -92,7 +92,7 @@ impl fmt::Debug for StoreUrl {
 /// `sessions.poll_after:`: `off` or a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PollAfter {
-    /// Streams stay open.
+    /// Streams are not ended for polling.
     #[default]
     Off,
     /// A POST stream that is open for this time is closed, and its client resumes it.

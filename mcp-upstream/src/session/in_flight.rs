@@ -1,8 +1,8 @@
-//! Running calls of a session, so that the client can cancel a call by its request id.
+//! Running calls of a session, by which a client cancels a call by its request id.
 //!
-//! The number of entries needs no bound of its own: the bounds on the calls of a namespace suffice. A call runs or waits in its
-//! gate (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` places until it runs
-//! again; without any of these it is refused at once.
+//! The number of entries needs no separate bound: the bounds on the calls of a namespace suffice. A call runs or waits in its
+//! gate (`max_concurrency` and `queue` calls), or it asks its client and holds one of the `max_parked` permits until it
+//! resumes; any other call is refused immediately.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use super::{Session, SessionState};
 /// The running calls by request id, each with the handle that stops it.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightCalls {
-    /// A handful of entries: a list is smaller than a map. Guards plain data; the lock is never held across an await.
+    /// Usually few entries: a list is smaller than a map. The lock is never held across an await.
     calls: Mutex<CallRegistry>,
 }
 
@@ -35,17 +35,17 @@ struct InFlightEntry {
 
 /// Observer of a client's cancellation of its call; notified before the call is stopped.
 pub(crate) trait CancelNotice: Send + Sync {
-    /// Handles the client's whole `notifications/cancelled`. Must not block.
+    /// Handles the client's complete `notifications/cancelled`. Must not block.
     fn cancelled(&self, _message: &str) {}
 
-    /// Returns true if the call is to be stopped here. If false, the cancellation is left to the upstream that runs the call, and
-    /// [`Self::cancelled`] is not called. Must not block.
+    /// Returns true if the call must be stopped by the gateway. If false, the upstream that runs the call handles the
+    /// cancellation, and [`Self::cancelled`] is not called. Must not block.
     fn stops(&self) -> bool {
         true
     }
 }
 
-/// Ignores cancellations.
+/// A notice that ignores cancellations.
 #[cfg(test)]
 pub(crate) struct NoNotice;
 
@@ -66,8 +66,8 @@ pub(crate) struct InFlightCall {
 }
 
 impl InFlightCalls {
-    /// Registers a call under the raw JSON of its request id. A second call under the same id is accepted; cancelling stops the
-    /// newest.
+    /// Registers a call under the raw JSON of its request id. A second call with the same id is accepted; a cancellation stops
+    /// the newest.
     pub(crate) fn enter(
         session: &Arc<Session>,
         id: &str,
@@ -93,8 +93,8 @@ impl InFlightCalls {
         }
     }
 
-    /// Stops the newest call of this request id; its observer gets the client's whole notification. Returns true if a call was
-    /// stopped. Unknown ids are no error: the answer may have been faster.
+    /// Stops the newest call of this request id; its observer receives the client's complete notification. Returns true if a
+    /// call was stopped. An unknown id is no error, since the call may have been answered already.
     pub(crate) fn cancel(&self, id: &str, message: &str) -> bool {
         let newest = {
             let calls = self.lock();
@@ -116,7 +116,7 @@ impl InFlightCalls {
         }
     }
 
-    /// The number of running requests; notifications and streams that are registered here have no id.
+    /// Number of running requests; registered notifications and streams have no id and are not counted.
     pub(crate) fn requests(&self) -> usize {
         let calls = self.lock();
         calls.running.iter().filter(|it| !it.id.is_empty()).count()

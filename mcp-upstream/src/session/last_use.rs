@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A session's last use in nanoseconds since the session was created: one word is enough for 500 years. 0 means never used.
+/// A session's last use in nanoseconds since the session was created; 64 bits suffice for 500 years. 0 means never used.
 #[derive(Debug)]
 pub(super) struct LastUse {
     created: Instant,

@@ -1,5 +1,5 @@
-//! Changes of a session that outlive its process. Nothing else changes the recorded state of a live session, and only
-//! [`SessionTable::commit`](super::table::SessionTable::commit) makes them.
+//! Changes of a session that are recorded outside the process. The recorded state of a live session is changed by patches only,
+//! and only [`SessionTable::commit`](super::table::SessionTable::commit) applies them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,10 +19,10 @@ use crate::protocol::ProtocolVersion;
 pub enum SessionPatch {
     /// The client confirmed the handshake. Ignored in a closed session.
     Confirm,
-    /// `initialize` in a session that is open already, as in HTTP+SSE: settles the version and the client's description. Once in
-    /// a session.
+    /// `initialize` in a session that is open already, as in HTTP+SSE: sets the version and the client's description. Allowed
+    /// once in a session.
     Initialize {
-        /// The version in force from now on.
+        /// The negotiated version.
         version: ProtocolVersion,
         /// The client's description of itself.
         client: ClientFacts,
@@ -35,7 +35,7 @@ pub enum SessionPatch {
     Unsubscribe(Arc<str>),
     /// The new backend and server session to which the session's requests are passed on.
     Affinity(Affinity),
-    /// The whole set of tools and resources that the session turned on and off in an aggregate. Replaces the earlier set.
+    /// The complete set of tools and resources that the session turned on and off in an aggregate. Replaces the earlier set.
     Toolset(Toolset),
     /// A stream with this number was opened.
     OpenStream(u32),
@@ -100,7 +100,7 @@ impl Session {
         self.apply(&patch).expect("within the bounds")
     }
 
-    /// Confirms the handshake. Returns true if the session was new; a confirmed or closed session stays unchanged.
+    /// Confirms the handshake. Returns true if the session was new; a confirmed or closed session is unchanged.
     pub(super) fn confirm(&self) -> bool {
         let (new, ready) = (SessionState::New as u8, SessionState::Ready as u8);
         let (acquired, kept) = (Ordering::AcqRel, Ordering::Acquire);

@@ -1,5 +1,5 @@
-//! Readers of a session's streams: reading keeps the session in use. For a session that the table has set aside, the table is
-//! told when the last reader leaves.
+//! Readers of a session's streams, which keep the session in use. The table is notified when the last reader of a session
+//! disconnects that it has skipped because of open streams.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::{Session, SessionId};
 use crate::stream::{OwnedStreams, StreamOwner, StreamReaders};
 
-/// Set-aside sessions whose last reader has left, so that the table checks them again. Holds a session at most once per time it
-/// was set aside.
+/// Skipped sessions whose last reader has disconnected, so that the table checks them again. Contains a session at most once
+/// per time it was skipped.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedSessions(Mutex<Vec<SessionId>>);
 
@@ -33,7 +33,7 @@ impl Session {
     pub(super) fn set_aside(&self, released: &Arc<ReleasedSessions>) -> bool {
         let _ = self.released.set(Arc::clone(released));
         self.set_aside.store(true, Ordering::SeqCst);
-        // A reader that leaves concurrently either sees `set_aside`, or is not counted by `any_read` any more.
+        // A reader that disconnects concurrently either sees `set_aside`, or is no longer counted by `any_read`.
         self.streams.any_read() || !self.set_aside.swap(false, Ordering::SeqCst)
     }
 }

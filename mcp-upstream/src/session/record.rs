@@ -58,8 +58,8 @@ pub struct Home {
 }
 
 impl SessionRecord {
-    /// Applies a patch, as stores do. A patch overwrites the values it names: the last patch of a kind wins, and applying a patch
-    /// twice has the same effect as applying it once.
+    /// Applies a patch, as stores do. A patch overwrites the values that it names: the last patch of a kind wins, and applying
+    /// a patch twice has the same effect as applying it once.
     pub fn apply(&mut self, patch: &SessionPatch) {
         match patch {
             SessionPatch::Confirm => self.confirmed = true,

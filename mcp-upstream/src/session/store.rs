@@ -1,9 +1,8 @@
-//! Port to a store of sessions outside of this process. Without a store sessions end with the process, and nothing is written
-//! anywhere.
+//! Port to a store of sessions outside of this process. Without a store, sessions end with the process and nothing is recorded.
 //!
-//! The table finds a live session without asking the store, and records its changes by patches. Operations compare the home of a
-//! record at most, never the session's state: the effect of a patch does not depend on the earlier value, so a writer need not
-//! read before it writes.
+//! The table finds a live session without a request to the store, and records its changes by patches. Operations compare at
+//! most the home of a record, never the session's state: the effect of a patch does not depend on the earlier value, so a
+//! writer need not read before it writes.
 
 use async_trait::async_trait;
 
@@ -14,8 +13,8 @@ use crate::stream::StoreError;
 /// be deleted.
 #[async_trait]
 pub trait SessionStore: Send + Sync {
-    /// Stores the whole record of a session, in place of an earlier one. A record with the home of another replica stays
-    /// unchanged. Returns true if the record was stored.
+    /// Stores the complete record of a session, in place of an earlier one. A record whose home is another replica is not
+    /// changed. Returns true if the record was stored.
     ///
     /// # Errors
     ///
@@ -29,8 +28,8 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`], if the store cannot be read.
     async fn load(&self, id: &str) -> Result<Option<SessionRecord>, StoreError>;
 
-    /// Applies a patch, as [`SessionRecord::apply`] does. A deleted record stays deleted, and a record that another replica has
-    /// claimed stays unchanged.
+    /// Applies a patch, as [`SessionRecord::apply`] does. Deleted records, and records that another replica has claimed, are
+    /// not changed.
     ///
     /// # Errors
     ///
@@ -56,7 +55,7 @@ pub trait SessionStore: Send + Sync {
     /// [`StoreError`], if the store cannot be written.
     async fn touch(&self, ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError>;
 
-    /// Deletes a session's record. A record that another replica has claimed stays. Returns true if there is no record any more.
+    /// Deletes a session's record, unless another replica has claimed it. Returns true if no record remains.
     ///
     /// # Errors
     ///

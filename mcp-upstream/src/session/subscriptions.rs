@@ -8,7 +8,7 @@ pub(crate) const URIS_MAX: usize = 1000;
 /// Maximum length of the URIs of one session's, or one listener's, subscriptions together, in bytes: 64 KiB.
 pub(crate) const URI_BYTES_MAX: usize = 64 * 1024;
 
-/// Memory of a subscription beside its URI, in bytes.
+/// Memory of a subscription without its URI, in bytes.
 const COST: usize = 400;
 /// Number of copies of the URI of an external server's resource: in the subscriber's set, in the state kept for the subscriber,
 /// and in the pool of the server's processes.
@@ -22,7 +22,7 @@ pub(crate) const fn cost(subscriptions: usize, uris: usize) -> usize {
 /// Resources that one session subscribes to, as URIs in the client's spelling.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
-    /// Guards plain data; the lock is never held across an await.
+    /// Subscribed URIs. The lock is never held across an await.
     uris: Mutex<Uris>,
 }
 

@@ -1,11 +1,11 @@
-//! The live sessions of this process, and the only place through which their records change.
+//! The live sessions of this process. Records of sessions are changed only through this table.
 //!
-//! A lookup touches a sharded map and one atomic. Order is kept lazily: the index remembers when each session was last *seen
-//! by the index*, and an entry that turns out to have been used since goes back in under its newer time. Expiry and eviction
-//! never walk the whole table; their cost grows with the number of uses and of ended sessions.
+//! A lookup accesses a sharded map and one atomic. Order is kept lazily: the index stores when it last saw each session, and an
+//! entry that turns out to have been used since is inserted again with the newer time. Expiry and eviction never walk the whole
+//! table; their cost grows with the number of uses and of ended sessions.
 //!
-//! A session is *live* in the process that has its calls, streams and questions. With a store a session also has a record,
-//! from which another process can continue it (`adopt`). Without a store nothing is written, and sessions end with the
+//! A session is *live* in the process that has its calls, streams and questions. With a store, a session also has a record,
+//! from which another process can continue it (`adopt`). Without a store nothing is recorded, and sessions end with the
 //! process.
 
 use std::fmt;
@@ -39,13 +39,14 @@ use index::Index;
 pub use resume::ResumedStream;
 use unrecorded::Unrecorded;
 
-/// Number of sessions that a sweep looks up in the store at a time. All replicas may sweep at once after the store was silent.
+/// Number of sessions that a sweep looks up in the store concurrently. All replicas may sweep at the same time after an outage
+/// of the store.
 const AT_ONCE: usize = 32;
-/// Time limit of one sweep over sessions in doubt, and of one over sessions whose records are behind: the control loop waits
-/// for it.
+/// Time limit of one sweep over sessions in doubt, and of one over sessions with outdated records: the control loop waits for
+/// the sweep.
 const SWEEP_MAX: Duration = Duration::from_millis(500);
 
-/// The live sessions of this process. An id is valid only while the table or the store knows it.
+/// The live sessions of this process. An id is valid only while it is in the table or in the store.
 pub struct SessionTable {
     sessions: DashMap<SessionId, Arc<Session>>,
     /// Locked by create, weigh, remove and expiry, never by a lookup, and always before the locks of a session. A std mutex:
@@ -90,13 +91,13 @@ pub struct TableLimits {
 /// Location of a session.
 #[derive(Debug)]
 pub enum Located {
-    /// There is no such session.
+    /// The session does not exist.
     Absent,
-    /// Live in this process.
+    /// The session is live in this process.
     Live(Arc<Session>),
-    /// Live in this process from now on: so far there was only its record.
+    /// The session had only a record, and is now live in this process.
     Adopted(Created),
-    /// Live in another replica.
+    /// The session is live in another replica.
     Elsewhere(ReplicaId),
 }
 
@@ -145,12 +146,12 @@ impl SessionTable {
         }
     }
 
-    /// Opens a session; `client` describes the client, if known already. A full table, in sessions or in bytes, closes other
-    /// sessions rather than refuse the new one. A session that is not used for a while after that ends.
+    /// Opens a session; `client` describes the client, if known already. If the table is full, in sessions or in bytes, other
+    /// sessions are closed; the new one is not refused. A session that is not used soon after its creation ends early.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when no id can be made, or the client's description is too large. A store that fails is no error: the
+    /// [`StoreError`] when no id can be generated, or the client's description is too large. A failing store is no error: the
     /// session is recorded later.
     pub async fn create(
         &self,
@@ -202,12 +203,12 @@ impl SessionTable {
         self.sessions.get(id).map(|entry| Arc::clone(&entry))
     }
 
-    /// Finds the session with that id, here or in the store. This does not count as a use of the session: callers report the
-    /// use by [`Session::touch`] once they know that the session is the client's.
+    /// Finds the session with that id, in this process or in the store. This does not count as a use of the session: callers
+    /// report the use by [`Session::touch`] once they know that the session belongs to the client.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be asked.
+    /// [`StoreError`] when the store is unavailable.
     pub async fn locate(&self, id: &str, now: Instant) -> Result<Located, StoreError> {
         #[cfg(test)]
         self.forget_idle(id);
@@ -216,7 +217,7 @@ impl SessionTable {
             Box::pin(self.resolve_doubt(id)).await?;
         }
         if let Some(session) = self.live(id) {
-            // Expired but not swept yet: the client gets the same answer as after the sweep.
+            // Expired but not swept yet: the client gets the same response as after the sweep.
             return Ok(match session.idle_for(self.limits.ttl, now) {
                 true => Located::Absent,
                 false => Located::Live(session),
@@ -229,13 +230,13 @@ impl SessionTable {
         }
     }
 
-    /// Changes a session and its record: here, then in the store, so that the change is stored before the client's request is
-    /// answered. Of two concurrent changes to the same field either may be the last. If sessions then hold too much memory,
-    /// other sessions are closed.
+    /// Changes a session and its record: first the live session, then the record in the store, so that the change is stored
+    /// before the client's request is answered. Of two concurrent changes to the same field either may be the last. If sessions
+    /// then exceed their memory, other sessions are closed.
     ///
     /// # Errors
     ///
-    /// [`PatchRefused`]: nothing was changed. A store that fails is no error: the change is recorded later.
+    /// [`PatchRefused`]: nothing was changed. A failing store is no error: the change is recorded later.
     pub async fn commit(
         &self,
         session: &Session,
@@ -256,7 +257,7 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] when the store cannot be written: the session goes on.
+    /// [`StoreError`] when the store cannot be written: the session continues.
     pub async fn remove(&self, id: &str) -> Result<bool, StoreError> {
         let Some(session) = self.live(id) else {
             return Ok(false);
@@ -266,7 +267,7 @@ impl SessionTable {
         self.forget(session.id()).await?;
         let was_there = self.close(&mut self.index(), session.id());
         if may_be_recorded_again {
-            // A sweep may have written the record while it was removed; from now on sweeps see that the session is over.
+            // A sweep may have rewritten the record while it was deleted; later sweeps see that the session has ended.
             self.forget(session.id()).await?;
         }
         Ok(was_there)

@@ -1,8 +1,7 @@
 //! Toolset of a client: the tools and resources of an aggregate that it turned on and off, as differences from the start set.
 //!
-//! Entries are named by digests of their published names, so that a set of hundreds fits into an address, and so that it stays
-//! valid when the servers of the aggregate change: removed entries are not looked up, and new entries are on or off as in the
-//! start set.
+//! Entries are named by digests of their published names, so that a set of hundreds fits into a URL, and remains valid when the
+//! servers of the aggregate change: removed entries are ignored, and new entries are on or off as in the start set.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The most differences that one set may hold: a handle with as many still fits into the head of a request.
+/// Maximum number of differences in one set: a handle of that size still fits into the head of a request.
 pub const DIFFERENCES_MAX: usize = 1_000;
 
 const ID_BYTES: usize = 6;

@@ -1,4 +1,4 @@
-//! A new session whose client does not know it yet.
+//! A new session whose client has not yet received its id.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::Session;
 
 /// Ends sessions in code that cannot await.
 pub(crate) trait EndSession: Send + Sync {
-    /// Hides the session from now on, and removes its record in the background.
+    /// Ends the session immediately, and deletes its record in the background.
     fn end_without_waiting(self: Arc<Self>, session: Arc<Session>);
 }
 

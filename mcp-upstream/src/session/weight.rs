@@ -9,9 +9,9 @@ use crate::interaction::QUESTION_COST;
 
 /// The cost of an empty session, including its id and its entries in the table's books.
 pub(super) const SESSION_COST: usize = 1536;
-/// The cost of a client's description beside its text.
+/// Memory of a client's description in addition to its text, in bytes.
 const FACTS_COST: usize = 128;
-/// The cost of a stream that is read or kept, beside its events.
+/// Memory of a stream that is read or stored, in addition to its events, in bytes.
 const STREAM_COST: usize = 384;
 
 impl Session {

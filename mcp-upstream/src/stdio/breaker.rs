@@ -1,4 +1,4 @@
-//! The circuit breaker of a server: decides if a process of the server may be started.
+//! Circuit breaker of a server: decides whether a process of the server may be started.
 //!
 //! ```text
 //!   Closed ── failures within the window ──▶ Open ── its time is over ──▶ HalfOpen
@@ -7,10 +7,10 @@
 //!     └───────────────────────────── the attempt succeeds ──────────────────┘
 //! ```
 //!
-//! While the breaker is open nothing is started; running processes go on serving. In `HalfOpen` a single attempt runs, and its
-//! outcome decides. An attempt that ends undecided, because its callers left, gives the next attempt the same chance.
+//! While the breaker is open, no process is started; running processes continue to serve. In `HalfOpen` a single attempt runs,
+//! and its outcome decides. After an attempt without an outcome, because its callers disconnected, another attempt may run.
 //!
-//! Pure: this module reads no clock and starts nothing.
+//! A pure state machine, which reads no clock and starts no process.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,9 +24,9 @@ pub(crate) struct BreakerRules {
     pub(crate) failures: usize,
     /// Period in which `failures` are counted.
     pub(crate) window: Duration,
-    /// Time that the breaker stays open at first; each failed attempt doubles it, up to `open_max`.
+    /// Initial time that the breaker stays open; each failed attempt doubles it, up to `open_max`.
     pub(crate) open: Duration,
-    /// Longest time that the breaker stays open.
+    /// Maximum time that the breaker stays open.
     pub(crate) open_max: Duration,
 }
 
@@ -103,7 +103,7 @@ impl Breaker {
         }
     }
 
-    /// Decides about a start at `now`. A caller that goes ahead calls [`Breaker::attempted`].
+    /// Decides whether a start at `now` is admitted. A caller that starts a process calls [`Breaker::attempted`].
     pub(crate) fn admits(&self, now: Instant) -> StartDecision {
         match self.state {
             BreakerPhase::Closed => StartDecision::Yes,
@@ -131,7 +131,7 @@ impl Breaker {
 
     /// Records that a started process works.
     pub(crate) fn succeeded(&mut self) {
-        // Failures of a closed breaker stay on record: a server that starts well and dies soon after also fails.
+        // Failures of a closed breaker are kept: a server that starts and exits soon after also counts as failing.
         if self.state != BreakerPhase::Closed {
             self.state = BreakerPhase::Closed;
             self.recent.clear();

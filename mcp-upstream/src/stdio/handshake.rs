@@ -1,11 +1,11 @@
 //! Probing a server for its revisions, and opening it in one of them.
 //!
-//! The gateway first sends `server/discover`. Any failure of this probe, a refusal or silence, means that the server may need
-//! to be opened with `initialize`: no error code is conclusive. A server too slow for the probe is not misjudged, since its
-//! late response is still taken while `initialize` waits.
+//! The gateway first sends `server/discover`. Any failure of this probe, an error or a timeout, means that the server may need
+//! to be opened with `initialize`: no error code is conclusive. A server too slow for the probe is not misclassified, since its
+//! late response is still accepted while `initialize` waits.
 //!
-//! Not done here: keeping the result (it belongs to the server, not to a process), and starting another process when the probe
-//! ended this one; [`NotOpened`] tells the caller.
+//! The caller stores the result (it belongs to the server, not to a process), and starts another process if the probe ended
+//! this one, as [`NotOpened`] reports.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use super::link::{Link, LinkCall};
 use crate::jsonrpc::ResponseOutcome;
 use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
 
-/// Revisions and description of a server, the same for all its processes.
+/// Revisions and description of a server, equal for all its processes.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerRevisions {
-    /// The server's era.
+    /// The server accepts only requests with their own metadata.
     pub(crate) era: ProbedEra,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum ProbedEra {
         /// The result of `server/discover`, in the server's bytes.
         discover: Bytes,
     },
-    /// The server takes `initialize` as well as requests that carry their own metadata.
+    /// The server accepts `initialize` and also requests with their own metadata.
     Dual {
         /// The result of `server/discover`, in the server's bytes.
         discover: Bytes,
@@ -62,8 +62,8 @@ pub(crate) struct InitializeReply {
 pub(crate) struct ProbeOutcome {
     /// The server's revisions, which the probe found.
     pub(crate) facts: ServerRevisions,
-    /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras pin a
-    /// process to the era that it got first: for the other era, a new process is opened.
+    /// The result of `initialize`; `None` if the process serves requests with their own metadata. Some servers of both eras
+    /// bind a process to the era of its first request: a new process is opened for the other era.
     pub(crate) initialized: Option<InitializeReply>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct ProbeOutcome {
 pub(crate) struct NotOpened {
     /// The reason for the failure.
     pub(crate) error: CallError,
-    /// True if the process ended on the probe, before anything else was asked: a new process may be opened by [`initialize`].
+    /// True if the process ended because of the probe, before any other request: a new process may be opened by [`initialize`].
     pub(crate) ended_by_probe: bool,
 }
 
@@ -85,9 +85,9 @@ impl From<CallError> for NotOpened {
     }
 }
 
-/// Probes a new process for its revisions, and leaves it open: in the modern era if possible, else by `initialize`. `probe`
-/// bounds the wait for the response to the probe, `limit` the whole opening. `heard` is called when the wait for the probe's
-/// response is over, with true if the server refused the probe.
+/// Probes a new process for its revisions, and opens it: in the modern era if possible, else by `initialize`. `probe` limits
+/// the wait for the response to the probe, `limit` the whole opening. `heard` is called when the wait for the probe's response
+/// is over, with true if the server refused the probe.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub(crate) async fn probe(
     heard: &(dyn Fn(bool) + Send + Sync),
 ) -> Result<ProbeOutcome, NotOpened> {
     let end = Instant::now() + limit;
-    // Dropping the probe sends no cancellation: a server that does not know the probe need not learn that it was given up.
+    // Dropping the probe sends no cancellation, which a server that does not know the probe would not understand.
     let params = identity.discover_params();
     let mut question = link
         .request("server/discover", Some(&params), None)?
@@ -209,9 +209,9 @@ pub(crate) async fn discover(
     }
 }
 
-/// Opens a new process by `initialize` and `notifications/initialized`. `params` may be a client's own.
+/// Opens a new process by `initialize` and `notifications/initialized`. `params` may be those of a client.
 ///
-/// # Errors
+/// When the server does not respond in time, responds with an error, or negotiates an unsupported revision.
 ///
 /// When the server does not respond in time, refuses, or negotiates a revision that is not supported.
 pub(crate) async fn initialize(

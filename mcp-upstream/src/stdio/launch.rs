@@ -1,8 +1,8 @@
 //! Launchers, which open the connections of a server for its pool.
 //!
-//! The pools, the keeper and the link are the same for every server that speaks MCP; launchers differ. [`ProcessLauncher`] starts
-//! a child process and takes its pipes. A session of a remote server is a connection like a process, so comments about processes
-//! in `pool` and `process` apply to such sessions, too.
+//! The pools, the keeper and the link are the same for all MCP servers; only launchers differ. [`ProcessLauncher`] starts a
+//! child process and connects its pipes. A session of a remote server is a connection like a process, so comments about
+//! processes in `pool` and `process` apply to such sessions, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) enum ServerRef<'a> {
 pub(crate) struct LinkParts {
     pub(crate) limits: LinkLimits,
     pub(crate) inbound: Arc<dyn Inbound>,
-    /// The server's catalogue, as far as it is known.
+    /// The server's cached catalogue.
     pub(crate) catalogue: Arc<Catalogue>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct LaunchRequirements<'a> {
     pub(crate) replica: Option<&'a BackendId>,
     /// Backends that failed to open a connection, and are not chosen again.
     pub(crate) avoid: &'a [BackendId],
-    /// Hash of the client: equal for equal clients, as far as clients are told apart.
+    /// Hash of the client: equal for equal clients, where clients are distinguished.
     pub(crate) hash: u64,
     /// Headers of the connection's only client, sent with everything but clients' requests.
     pub(crate) headers: Option<&'a Arc<HeaderMap>>,
@@ -75,8 +75,8 @@ pub(crate) trait Launcher: Send + Sync {
     /// Settings for sharing and keeping the connections.
     fn settings(&self) -> StdioSettings;
 
-    /// Returns true if the launcher opens the connections of this very server object (an equal one does not count): of the
-    /// current version of its server, or of another version for which the open connections may stay.
+    /// Returns true if the launcher belongs to this server object; an equal object does not count. The object may be the
+    /// current version of the server, or another version whose open connections may be kept.
     fn is(&self, server: ServerRef<'_>) -> bool;
 
     /// Makes this version of the server the current one. Returns false if it was current already.
@@ -136,13 +136,13 @@ pub(crate) trait Launcher: Send + Sync {
     }
 
     /// Returns true if connections are opened with headers or credentials of their clients. Then the gateway opens no
-    /// connection before a client comes, and a failure to open one says nothing about the connections of other clients.
+    /// connection without a client, and a failure for one client does not affect the connections of others.
     fn needs_a_client(&self) -> bool {
         false
     }
 
-    /// Returns true if the state of a session's connection lives at its backend alone: it is lost with the connection, and no
-    /// other connection takes its place.
+    /// Returns true if the state of a session's connection exists only at its backend: the state is lost with the connection,
+    /// and no other connection replaces it.
     fn keeps_state(&self) -> bool {
         false
     }
@@ -172,7 +172,7 @@ pub(crate) trait Instance: Send + Sync {
         None
     }
 
-    /// Takes the personal values that the connection was opened with; returns them only once.
+    /// Takes the personal values with which the connection was opened; returns them only once.
     fn take_personal(&mut self) -> Option<PersonalUse> {
         None
     }
@@ -187,23 +187,21 @@ pub(crate) trait Instance: Send + Sync {
         std::future::pending().await
     }
 
-    /// The last output of the process besides its messages, such as standard error.
+    /// The last output of the process other than messages, such as standard error.
     async fn last_words(&self) -> Option<String> {
         None
     }
 
-    /// Holds back the process's log output: the server is about to be asked something that it may not know.
+    /// Buffers the process's log output: the next request may be unknown to the server.
     fn hold_output(&self) {}
 
-    /// Releases the output that was held back. `refused`: the server does not know the question, so the output is only its
-    /// complaint about that.
+    /// Logs the buffered output. `refused`: the server did not know the request, so that the output only reports this.
     fn release_output(&self, _refused: bool) {}
 
-    /// Words for how the connection ended, which follow the server's name in a message. `exit`: the exit of the process, if
-    /// known.
+    /// Text for how the connection ended, worded to follow the server's name. `exit`: the exit of the process, if known.
     fn how_ended(&self, exit: Option<Exit>) -> String;
 
-    /// Time that running calls may take after the connection stopped taking calls. Each of these calls learns of its own end.
+    /// Time that running calls may take after the connection stopped accepting calls. Each of these calls detects its own end.
     fn leaves_calls(&self) -> Duration {
         Duration::ZERO
     }
@@ -284,7 +282,8 @@ struct ProcessLauncher {
     server: Arc<ExternalServer>,
     host: Arc<ProcessHost>,
     personal: Arc<PersonalSecrets>,
-    /// The installation of the package; `None` if there is nothing to install, or if the start installs the package.
+    /// The installation of the package; `None` if nothing is to be installed, or if the start of the server installs the
+    /// package.
     step: Option<InstallStep>,
     /// Recent output of the server's processes; the lines outlive the processes.
     output: Arc<RecentLines>,
@@ -333,8 +332,8 @@ impl Launcher for ProcessLauncher {
         self.step.is_some()
     }
 
-    /// Installs the package. If the package manager fails or does not know the command, the server is started all the same: its
-    /// start shows the fault.
+    /// Installs the package. If the package manager fails or does not know the command, the server is started nevertheless, and
+    /// its start reports the fault.
     async fn prepare(&self) -> Result<(), Raw> {
         let Some(step) = &self.step else {
             return Ok(());
@@ -428,7 +427,7 @@ impl Launcher for ProcessLauncher {
     }
 }
 
-/// A running child process with the personal values that it was started with.
+/// A running child process with the personal values with which it was started.
 struct ChildProcess {
     child: ServerProcess,
     own: Option<PersonalUse>,

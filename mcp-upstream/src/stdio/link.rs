@@ -1,16 +1,17 @@
 //! A connection to a server, shared by all its calls: over its pipes, or over another [`Transport`].
 //!
-//! A call gets an id of the gateway, appends its line to the outbox and waits. A writer task writes the lines that have gathered
-//! (with few calls, each writes its own line); a reader task reads and matches responses to ids. If all calls come from a single
-//! runtime, it reads there. A progress token goes out as the call's id and comes back as the caller's token, so that the tokens
-//! of callers that share a process cannot collide. Messages of a call go to the call's sink before its response, in the
-//! server's order; all others go to the link's [`Inbound`].
+//! A call gets an id of the gateway, appends its line to the outbox and waits. A writer task writes the accumulated lines (with
+//! few calls, each writes its own line); a reader task reads responses and matches them to ids. If all calls come from a single
+//! runtime, the reader runs there. A progress token is sent as the call's id and translated back to the caller's token, so that
+//! the tokens of callers that share a process cannot collide. Messages of a call are passed to the call's sink before its
+//! response, in the server's order; all others are passed to the link's [`Inbound`].
 //!
-//! Every call ends exactly once: with its answer, by being dropped or cancelled, or with the link. Every request of the
+//! Every call ends exactly once: with its response, by being dropped or cancelled, or with the link. Every request of the
 //! server is answered exactly once.
 //!
-//! Not done here: time limits (the caller drops the call), starting and ending processes, the meaning of methods, translation
-//! between revisions. `ping` is the exception: it asks about this connection, so it is answered here.
+//! The caller enforces time limits, by dropping the call. Starting and ending processes, the meaning of methods, and
+//! translation between revisions are left to other modules. `ping` is the exception: it concerns this connection, and is
+//! answered here.
 
 mod call;
 mod deliver;
@@ -59,7 +60,7 @@ pub(crate) use self::transport::{Incoming, Transport, Unsent};
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
 /// Maximum size of a line beyond the result in it, in bytes.
 const LINE_OVERHEAD: u64 = 64 * 1024;
-/// Size in bytes at which a line without an end is given up, and the server with it.
+/// Size in bytes at which an unterminated line is discarded, and the server ended.
 const ENDLESS: u64 = 256 * 1024 * 1024;
 
 /// Limits of a link, in bytes.
@@ -68,13 +69,13 @@ pub(crate) struct LinkLimits {
     max_result: MaxResult,
     /// Maximum size of the lines that wait to be written, in bytes.
     pub(crate) outbox: usize,
-    /// Size in bytes of an unended line at which the server is given up.
+    /// Size in bytes of an unterminated line at which the server is ended.
     pub(crate) endless: u64,
 }
 
 impl LinkLimits {
-    /// The usual limits around a namespace's `max_result`. `max_result` is called again whenever a result is too large, since the
-    /// limit may have been raised. If it has been lowered, the gateway refuses results that still pass here.
+    /// The default limits around a namespace's `max_result`. `max_result` is called again whenever a result is too large, since
+    /// the limit may have been raised. After it was lowered, the gateway refuses results that the link still accepts.
     pub(crate) fn new(max_result: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let max_result = MaxResult {
             known: AtomicU64::new(max_result()),
@@ -123,8 +124,8 @@ pub(crate) trait NotificationSink: Send + Sync {
     fn notification(&self, notification: Notification<'_>);
 }
 
-/// Receives the server's messages that belong to no call. Called from the link's reader, in order. Must not block, bounds its
-/// memory, and holds no `Arc` of the link: that would keep both for ever.
+/// Receives the server's messages that belong to no call. Called by the link's reader, in order. Must not block, bounds its
+/// memory, and holds no `Arc` of the link, which would leak both.
 pub(crate) trait Inbound: Send + Sync {
     /// Takes a notification without a call: a log message, a changed list, a cancelled request of the server (named by
     /// `requestId`).
@@ -143,25 +144,25 @@ pub(crate) trait Inbound: Send + Sync {
     /// Takes a request of the server to its client.
     fn request(&self, request: ServerRequest);
 
-    /// A client gave up the call with this id; the server may still work on the call. `owner`: the call's owner, if
-    /// known. Called once, from wherever the call is given up, with the link's calls locked: must not call the link.
+    /// Called when a client has cancelled or dropped the call with this id; the server may still work on the call. `owner`: the
+    /// call's owner, if known. Called once, from any thread, while the link's calls are locked: must not call the link.
     fn given_up(&self, _call: u64, _owner: Option<&CallOwner>) {}
 
-    /// Called when the server is known to work no longer on this call: it answered late.
+    /// Called when the server no longer works on this call, since its late response has arrived.
     fn settled(&self, _call: u64) {}
 
-    /// Called when the server has answered a call with a task, on which it works from now on; the caller gets `result`
-    /// afterwards. `None`: the caller has left.
+    /// Called when the server has answered a call with a task, on which it now works; the caller gets `result` afterwards.
+    /// `None`: the caller has disconnected.
     fn began_task(&self, _call: Option<u64>, _result: &RawValue) {}
 
-    /// Called when the process ended unasked and is not replaced. Its pool knows already.
+    /// Called when the process ended unexpectedly and is not replaced. Its pool has been informed.
     fn ended_for_good(&self) {}
 
     /// Counts a message of the server that was ignored.
     fn violation(&self, _oddity: ProtocolViolation) {}
 
-    /// Time since which the client of the process is away, without a request, an open stream, or a question that waits for its
-    /// answer. `None` while the client is there, and if nothing is known about it.
+    /// Time since which the client of the process has been inactive, without a request, an open stream, or an unanswered
+    /// question. `None` while the client is active, and if its activity is unknown.
     fn away_since(&self, _now: Instant) -> Option<Instant> {
         None
     }
@@ -178,7 +179,7 @@ pub(crate) enum LinkEnd {
     Ended,
 }
 
-/// The owner's handle of a connection. Dropping it closes both pipes and fails the calls that wait.
+/// Handle of a connection's owner. Dropping it closes both pipes and fails the pending calls.
 pub(crate) struct Link {
     shared: Arc<LinkCore>,
     /// The task that writes to the pipe; `None` for other transports.
@@ -247,12 +248,12 @@ impl Link {
         }
     }
 
-    /// Sends a request of the gateway. A progress token in `params` is replaced and comes back in the sink's notifications;
-    /// notifications of the call's subscription come with the gateway's id.
+    /// Sends a request of the gateway. A progress token in `params` is replaced, and restored in the notifications for the
+    /// sink; notifications of the call's subscription have the gateway's id.
     ///
     /// # Errors
     ///
-    /// [`CallError`]; nothing was sent then.
+    /// [`CallError`], if nothing was sent.
     pub(crate) fn request(
         &self,
         method: &str,
@@ -279,13 +280,13 @@ impl Link {
         })
     }
 
-    /// Sends the whole request of a client, unknown members included, under an id of the gateway. Its progress token comes back
-    /// in the sink's notifications. `of_client`: the client's headers to send along, on transports with headers. `account`: the
-    /// request's owner, and the counter for the bytes of its response.
+    /// Sends the complete request of a client, unknown members included, with an id of the gateway. Its progress token is
+    /// restored in the notifications for the sink. `of_client`: the client's headers to send along, on transports with headers.
+    /// `account`: the request's owner, and the counter for the bytes of its response.
     ///
     /// # Errors
     ///
-    /// [`CallError`]; nothing was sent then.
+    /// [`CallError`], if nothing was sent.
     pub(crate) fn forward(
         &self,
         request: &Request,
@@ -319,7 +320,7 @@ impl Link {
             .append(size, |out| write::notification(out, method, params))
     }
 
-    /// Sends the whole notification of a client unchanged. A `notifications/cancelled` goes through its call's
+    /// Sends the complete notification of a client unchanged. A `notifications/cancelled` is sent through its call's
     /// [`Canceller`] instead.
     ///
     /// # Errors
@@ -348,14 +349,14 @@ impl Link {
             if let Some(reason) = *closed.borrow_and_update() {
                 return reason;
             }
-            // The sender lives in `self`, so this returns only when a value was sent.
+            // The sender belongs to `self`, so this returns only after a value was sent.
             let _ = closed.changed().await;
         }
     }
 
     /// Waits until no call is pending. Polls every 100 ms.
     pub(crate) async fn without_calls(&self) {
-        /// Polled, since this is needed once in the life of a link and calls pay nothing for it.
+        /// Polled, since this is needed once per link, and calls should not pay for it.
         const LOOK: Duration = Duration::from_millis(100);
         while self.in_flight() > 0 {
             sleep(LOOK).await;

@@ -18,7 +18,7 @@ const WAIT_SECONDS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.
 const CALL_SECONDS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0,
 ];
-/// Kind of a server's last good answer, which is used while the server is away.
+/// Kind of a server's last good response, which is used while the server is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastGood {
     /// The server's description of itself: its answer to the opening.

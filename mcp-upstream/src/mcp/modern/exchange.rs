@@ -7,8 +7,8 @@
 //!             └── speaks ──▶ stream, call in a task: … then the answer, or `input_required`
 //! ```
 //!
-//! Dropping the answer cancels the call, unless the call is suspended. There is no event log: a stream of the modern era cannot
-//! be resumed.
+//! Dropping the response cancels the call, unless the call is suspended. There is no event log: a stream of the modern era
+//! cannot be resumed.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Affinity: ties the gateway's session to the server's session behind it.
+//! Affinity: maps a session of the gateway to a session of the server.
 //!
 //! ```text
 //!   initialize ──▶ any backend ──▶ record: backend, its session ──▶ later messages go there
@@ -7,9 +7,9 @@
 //!                     initialize again with the client's own words ──▶ another backend ──▶ record
 //! ```
 //!
-//! A single message of a session reopens the server's session while the others wait; the client does not notice. State that the
-//! server kept for the old session (log level, subscriptions) is lost; a server whose session state matters is configured with
-//! `stateful: true`, and then the gateway's session ends instead.
+//! One message of a session reopens the server's session while the others wait; the client does not notice. State that the
+//! server kept for the old session (log level, subscriptions) is lost. For a server with relevant session state, the operator
+//! sets `stateful: true`; then the gateway's session ends instead.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,7 +43,8 @@ const END: std::time::Duration = std::time::Duration::from_secs(5);
 
 const CONFIRMATION: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// The server's session behind a live session of the gateway. Dropped with the live session, it ends the server's session.
+/// The server's session for a live session of the gateway. Dropping it, together with the live session, ends the server's
+/// session.
 pub(super) struct UpstreamSession {
     /// Has one permit, which the message that reopens the session holds.
     reopening: Semaphore,
@@ -61,7 +62,7 @@ pub(super) struct BackendSession {
     version: Option<ProtocolVersion>,
     /// The client's headers for the request that ends the session.
     headers: Option<Arc<HeaderMap>>,
-    /// The principal whose credentials the ending request carries, if they are personal.
+    /// Principal whose credentials the request that ends the session uses, if credentials are personal.
     principal: Option<Arc<str>>,
     let_go: bool,
 }
@@ -137,7 +138,7 @@ impl Drop for BackendSession {
             departure: None,
             on_behalf_of: self.principal.take(),
         };
-        // A refusal is ignored: the server does not know the session, or ends no sessions.
+        // A refusal is ignored: the server does not know the session, or does not support ending sessions.
         runtime.spawn(timeout(END, async move {
             let _ = backend.send(request).await;
         }));
@@ -157,7 +158,7 @@ impl Up<'_> {
         Arc::clone(&self.binding(session).events)
     }
 
-    /// The server's session behind the gateway's session, restored from the record if needed.
+    /// The server's session for a session of the gateway, restored from the record if needed.
     fn kept(&self, session: &Session) -> Arc<UpstreamSession> {
         let kept = self.binding(session);
         let mut at = kept.lock();
@@ -208,7 +209,7 @@ impl Up<'_> {
             // and the unused session expires there.
             harmless: &|| true,
         };
-        // A random hash: successive sessions go to different backends, even for the same client; a session then stays at its
+        // The hash is random: successive sessions use different backends, even for the same client. A session stays at its
         // backend.
         let hash = fastrand::u64(..);
         let (backend, response) = self.to_any(&what, avoid, hash).await?;
@@ -237,7 +238,7 @@ impl Up<'_> {
         })
     }
 
-    /// Records the backend and server session of a session, and keeps the latter as long as the session lives.
+    /// Records the backend and the server's session for a session of the gateway, and keeps them until that session ends.
     pub(super) async fn settle(
         &self,
         session: &Arc<Session>,
@@ -268,7 +269,7 @@ impl Up<'_> {
         };
         let deadline = Instant::now() + self.namespace.limits.timeout;
         let opened = match (self.open(words_of(session), avoid, deadline).await, why) {
-            // The lost backend is the only one: the reason why it was not reached says more than the lack of others.
+            // The lost backend is the only one: its connection error is more useful than the lack of other backends.
             (Err(PassThroughFailure::NoBackend), BackendLoss::Backend(Some(error))) => {
                 return Err(PassThroughFailure::Send(error));
             }
@@ -321,7 +322,7 @@ impl Up<'_> {
     }
 }
 
-/// A message of the gateway in a session of the server, with the backend to send it to; `None` if the backend is gone.
+/// Builds a message of the gateway in a session of the server, with the session's backend; `None` if the backend is gone.
 pub(super) fn told(
     backends: &dyn Backends,
     (headers, principal): (&Arc<HeaderMap>, Option<&Arc<str>>),

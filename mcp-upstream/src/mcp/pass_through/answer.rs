@@ -1,4 +1,4 @@
-//! Answers of remote servers to messages that were passed through.
+//! Responses of remote servers to forwarded messages.
 //!
 //! ```text
 //!   one message ──┬── up to 64 KiB ──▶ in one piece; a fault is answered with a status of the gateway
@@ -6,8 +6,8 @@
 //!   events ───────────────────────────▶ each as soon as it is whole; a later fault is the last event
 //! ```
 //!
-//! The backend is read only as fast as the client reads, and dropping the answer drops the request. The resources of the call
-//! live as long as its answer.
+//! The backend is read only as fast as the client reads, and dropping the response drops the request. The resources of the call
+//! are released with its response.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn begin(response: BackendResponse, mut pending: Box<PendingMessage>) -> Begun {
     }
 }
 
-/// Checks that a response is an answer for the client. `asked`: the message was a request.
+/// Checks that a response can be forwarded to the client. `asked`: the message was a request.
 pub(super) fn judged(
     response: &BackendResponse,
     kind: BodyKind,
@@ -194,7 +194,7 @@ fn whole_message(
     let came = body.as_ptr_range();
     let (read, said) = tap::read_plain(without_mark(body), pending.id());
     body = read;
-    // A message that was rewritten lies in other memory, so its compressed form does not fit.
+    // A rewritten message is in different memory, and its compressed form does not match it.
     let coded = coded.filter(|_| body.as_ptr_range() == came);
     match said {
         MessageKind::Answer(status) => {
@@ -335,7 +335,7 @@ pub(super) fn without_secrets(event: Bytes, said: MessageKind, secrets: &CallSec
     }
 }
 
-/// Sets headers that tell proxies to pass each event on at once.
+/// Sets headers that make proxies forward each event at once.
 pub(super) fn unbuffered(head: &mut Head) {
     if !head.headers.iter().any(|(name, _)| *name == CACHE_CONTROL) {
         let value = HeaderValue::from_static("no-cache, no-transform");
@@ -410,8 +410,8 @@ impl EventFlow {
         self.long.is_some() || self.splitter.pending() > 0
     }
 
-    /// Records the content of an event, and returns the event; secrets are hidden if it reports a failure, or progress before
-    /// the answer. The end of an event that was passed on in parts stays unchanged.
+    /// Records the content of an event, and returns the event. Secrets are hidden if the event reports a failure, or progress
+    /// before the answer. The end of an event whose start was already forwarded is not changed.
     fn heard(&mut self, event: Bytes) -> Bytes {
         let is_whole = self.long.is_none();
         let (event, said) = self.hear(event);
@@ -456,8 +456,8 @@ impl EventFlow {
         (event, said)
     }
 
-    /// Ends the stream after a failure. A stream that can be resumed is broken off, so that its client comes back for the
-    /// remaining events; otherwise an event tells the client.
+    /// Ends the stream after a failure. A resumable stream is aborted, so that its client resumes it; otherwise the last event
+    /// reports the failure.
     fn give_up(&mut self, failure: PassThroughFailure) -> Option<Piece> {
         self.over = true;
         if self.answered {
@@ -487,8 +487,8 @@ fn cancelled() -> CallError {
     CallError::new(CallErrorCode::Cancelled, "The session has ended")
 }
 
-/// Reads a whole answer of bounded size, which must be inspected before it is passed on. A stream of events is read up to the
-/// answer. Returns the bytes that were read, and the message in them.
+/// Reads a complete response of bounded size, which must be inspected before it is forwarded. A stream of events is read up to
+/// the response. Returns the bytes that were read, and the message in them.
 pub(super) async fn whole(
     response: &mut BackendResponse,
     deadline: Instant,

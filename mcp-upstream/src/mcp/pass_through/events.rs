@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 use memchr::memchr2;
 
-/// Splits buffered bytes into whole events.
+/// Splits buffered bytes into complete events.
 #[derive(Debug)]
 pub(super) struct Splitter {
     held: BytesMut,
@@ -34,7 +34,7 @@ impl Splitter {
         self.held.extend_from_slice(piece);
     }
 
-    /// The next whole event, including the empty line that ends it.
+    /// The next complete event, including the empty line that ends it.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         loop {
             let Some(at) = memchr2(b'\n', b'\r', &self.held[self.seen..]) else {
@@ -49,8 +49,7 @@ impl Splitter {
                 match self.held.get(next) {
                     Some(b'\n') => next += 1,
                     Some(_) => {}
-                    // A line feed may follow. After an empty line it would only be another empty line, so the event can end
-                    // here.
+                    // The event can end here: a line feed that may follow would only form another empty line.
                     None if self.line_is_empty => {}
                     None => {
                         self.seen = end;
@@ -80,7 +79,7 @@ impl Splitter {
     }
 }
 
-/// The fields of an event that are relevant here.
+/// Fields of an event that pass-through mode needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EventFields<'a> {
     /// The data of the event, with its lines joined; `None` without data.
@@ -121,7 +120,7 @@ pub(super) fn fields(event: &[u8]) -> EventFields<'_> {
     fields
 }
 
-/// The event with its data changed; the event itself if the data stay the same.
+/// Replaces the data of an event; returns the same event if the data are unchanged.
 pub(super) fn with_data(event: Bytes, change: impl FnOnce(Bytes) -> Bytes) -> Bytes {
     let Some(data) = fields(&event).data else {
         return event;

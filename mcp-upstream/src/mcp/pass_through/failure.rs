@@ -1,7 +1,7 @@
-//! Failures of messages in pass-through mode, as clients are told: an error object with a stable code, and a status of the
+//! Failures of messages in pass-through mode, in the form for clients: an error object with a stable code, and a status of the
 //! gateway.
 //!
-//! A server's response to the gateway's own request (401, 403, redirects, 5xx) is never passed to the client.
+//! A server's response to a request of the gateway itself (401, 403, redirects, 5xx) is never forwarded to the client.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::protocol::Era;
 use crate::reply::{Head, Reply};
 use crate::upstream::http::port::{BodyError, SendError, SendErrorKind};
 
-/// Delay that clients are told to wait before a retry, if the server set none.
+/// Default value of `Retry-After`, if the server sent none.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Reason why a message got no answer that can be passed on.
 #[derive(Debug)]
 pub(super) enum PassThroughFailure {
-    /// No backend may be tried at present.
+    /// No backend is available at present.
     NoBackend,
     /// The backend could not be reached, or did not answer.
     Send(SendError),
@@ -36,8 +36,8 @@ pub(super) enum PassThroughFailure {
     Malformed(&'static str),
     /// The answer is neither JSON nor a stream of events. The text names its media type.
     MediaType(String),
-    /// The answer to `initialize` names no protocol version served here. The text is the reason, worded to follow "the
-    /// server's answer to initialize".
+    /// The response to `initialize` names no supported protocol version. The text is the reason, worded to follow "the server's
+    /// answer to initialize".
     Version(String),
     /// The answer belongs to another request. The text describes the answer.
     Foreign(String),
@@ -47,7 +47,7 @@ pub(super) enum PassThroughFailure {
     Body(BodyError),
     /// A limit of the gateway was reached.
     Refused(CallError),
-    /// The session ended: its state was at a backend that is gone.
+    /// The session ended: its state was at a backend that no longer exists.
     SessionEnded,
     /// The gateway itself refused the message.
     Request(RequestError),

@@ -1,7 +1,7 @@
-//! Headers that are passed on with a message, and with the server's answer.
+//! Headers that are forwarded with a message, and with the server's response.
 //!
-//! Towards the server: the headers of the protocol, and those headers of the client that the server's `headers.pass` names.
-//! Towards the client: the headers of the protocol; cookies, challenges and headers that describe the server are removed.
+//! To the server: the headers of the protocol, and those headers of the client that the server's `headers.pass` names. To the
+//! client: the headers of the protocol; cookies, challenges and headers that describe the server are removed.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::reply::JSON;
 use crate::upstream::http::passed;
 use crate::upstream::http::port::RequestHeaders;
 
-/// The `Accept` with both media types, which every transport of MCP takes.
+/// `Accept` with both media types, which every transport of MCP supports.
 const BOTH_TYPES: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// The prefix of the protocol's headers.
 const MCP: &str = "mcp-";
@@ -45,8 +45,8 @@ pub(super) fn up(client: &HeaderMap, pass: &[String], rule: AcceptRule) -> Heade
     up
 }
 
-/// The `Accept` for the server. Servers require both types by name, so both are named for a client that accepts
-/// anything, and on lenient listeners, where the gateway converts the answer.
+/// The `Accept` for the server. Servers require both types by name, so both are sent if the client accepts anything, and on
+/// lenient listeners, where the gateway converts the response.
 fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     match client.get(ACCEPT) {
         _ if rule == AcceptRule::Lenient => BOTH_TYPES,
@@ -55,7 +55,7 @@ fn accept(client: &HeaderMap, rule: AcceptRule) -> HeaderValue {
     }
 }
 
-/// The headers of one request, with the server's session id if there is one.
+/// Headers of one request, with the server's session id if there is one.
 pub(super) fn in_session(
     up: &Arc<HeaderMap>,
     method: &Method,

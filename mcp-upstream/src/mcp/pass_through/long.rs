@@ -1,9 +1,9 @@
 //! Long streams of a server: the general stream of a session (GET), and `subscriptions/listen`.
 //!
-//! They leave the edge like the gateway's own streams, so that an idle stream needs little memory, with the gateway's
-//! keepalives between the server's events. A task reads the server's stream; it ends with its reader, with the session, and
-//! with the server's stream. If the server breaks its stream off, or the session moves to another backend, the client's stream
-//! is broken off, too: the client comes back, and gets a stream from the current backend.
+//! The edge handles these streams like the gateway's own, so that an idle stream needs little memory, and inserts the gateway's
+//! keepalives between the server's events. A task reads the server's stream until its reader disconnects, the session ends or
+//! the server's stream ends. If the server aborts its stream, or the session moves to another backend, the client's stream is
+//! aborted too; the client reconnects and gets a stream from the current backend.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::upstream::http::port::{BackendResponse, ResponseBody};
 
 /// Maximum size of an event of a long stream, in bytes.
 const EVENT_MAX: usize = 1024 * 1024;
-/// Longest pause of reading the server while its client is behind, each time.
+/// Maximum duration of one pause in reading the server while its client is slow.
 const PACE: Duration = Duration::from_secs(5);
 
 /// Opens or resumes the general stream of a session.
@@ -128,7 +128,7 @@ async fn begin(
     head.headers = headers::down(&response.headers);
     match (response.status, kind) {
         (StatusCode::OK, BodyKind::Events) => {}
-        // The server has no messages of its own; clients can handle this status.
+        // The server sends no messages of its own; clients can handle this status.
         (StatusCode::METHOD_NOT_ALLOWED, _) if id.is_none() => {
             head.headers
                 .retain(|(name, _)| *name == http::header::ALLOW);
@@ -213,8 +213,8 @@ async fn pump(
                 None => pending().await,
             }
         };
-        // ended: the session is over. moved: the session is at another backend. reader_gone: the client left. chunk: a piece,
-        // the end, or an error.
+        // ended: the session is over. moved: the session is at another backend. reader_gone: the client disconnected. chunk: a
+        // piece of the stream, its end, or an error.
         let piece = tokio::select! { biased;
             () = ended => {
                 stream.finish();

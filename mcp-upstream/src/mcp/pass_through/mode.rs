@@ -1,7 +1,7 @@
-//! Decides which messages for a remote server are passed through: by its `mode`, and with `auto` by the known facts, without a
-//! request to the server.
+//! Decides which messages for a remote server are forwarded in pass-through mode: by the server's `mode`, or with `auto` by the
+//! facts already known, without a request to the server.
 //!
-//! A legacy session has one mode from `initialize` to its end: its messages are passed through if its record names a backend.
+//! A legacy session has one mode from `initialize` to its end: its messages are forwarded if its record names a backend.
 
 use std::sync::LazyLock;
 
@@ -27,7 +27,7 @@ pub(super) fn legacy(cx: &CallContext<'_>) -> bool {
 pub(super) fn modern(cx: &CallContext<'_>, accept: AcceptFlags, method: &str) -> bool {
     match remote(&cx.namespace).map(|server| server.spec.mode) {
         None | Some(Mode::Client) => false,
-        // Only client mode keeps the owners of tasks.
+        // Task ownership is tracked in client mode only.
         Some(Mode::PassThrough) => !takes_tasks(cx, method),
         // `server/discover` is answered in client mode, which bridges eras and so offers more than the server.
         Some(Mode::Auto) => {

@@ -1,4 +1,4 @@
-//! Resources of a message in pass-through mode, held while it waits for its answer and while the answer is passed on.
+//! Resources of a message in pass-through mode, held until its response has been forwarded.
 
 use std::future::{Pending as Never, pending};
 use std::sync::Arc;
@@ -32,14 +32,14 @@ pub(super) struct PendingMessage {
     id: Option<Box<str>>,
     /// The engine's record of the call, until its end is recorded.
     call: Option<Box<PassedCall>>,
-    /// The backend whose answer is passed on, once it has answered.
+    /// The backend whose response is forwarded, once it has responded.
     backend: Option<BackendId>,
     deadline: Instant,
     max: u64,
     /// True once the client was asked, and the deadline was extended.
     asked: bool,
     stay: Option<InFlightGuard>,
-    /// Cancels the request at the server if its client leaves; `None` once the answer has come.
+    /// Cancels the request at the server if its client disconnects; `None` once the response has arrived.
     cancel: Option<Cancel>,
     /// The event ids of the session.
     events: Option<Arc<EventIds>>,
@@ -47,8 +47,8 @@ pub(super) struct PendingMessage {
     secrets: CallSecrets,
 }
 
-/// Guard that tells a server, when dropped, that a request of a session is given up. A server of 2026-07-28 learns it from the
-/// closed connection.
+/// Guard that, when dropped, sends a server the cancellation of a session's request. For a server of 2026-07-28 the closed
+/// connection is the cancellation.
 struct Cancel {
     way: Way,
     headers: Arc<HeaderMap>,
@@ -88,7 +88,7 @@ impl Drop for Cancel {
     }
 }
 
-/// Time limit for telling a server that a request is given up.
+/// Time limit for sending a cancellation to a server.
 const TELL: Duration = Duration::from_secs(5);
 
 /// A message's registration in its session: it marks the session as in use, and resolves when the session ends.
@@ -98,8 +98,8 @@ pub(super) struct InFlightGuard {
     departure: Departure,
 }
 
-/// Handler of the client's own `notifications/cancelled`: the notification is passed on after its request, and stops a request
-/// that was not sent yet.
+/// Handler of the client's `notifications/cancelled`: the notification is forwarded after its request, and stops a request that
+/// was not sent yet.
 struct PassedOn(Departure);
 
 impl CancelNotice for PassedOn {
@@ -122,8 +122,8 @@ impl InFlightGuard {
         }
     }
 
-    /// Resolves when the session is over, or when the message was cancelled before it was sent. Returns the reason why there is
-    /// no answer.
+    /// Resolves when the session ends, or when the message is cancelled before it was sent. Returns the reason why there is no
+    /// response.
     pub(super) async fn ended(&mut self) -> PassThroughFailure {
         let _ = (&mut self.ended).await;
         match self.entry.is_of_open_session() {
@@ -132,7 +132,7 @@ impl InFlightGuard {
         }
     }
 
-    /// The switch that can give the message up before it is sent.
+    /// Switch that can stop the message before it is sent.
     pub(super) fn departure(&self) -> Departure {
         self.departure.clone()
     }
@@ -143,8 +143,8 @@ fn cancelled() -> CallError {
 }
 
 impl PendingMessage {
-    /// A message that is about to be passed on, registered with its session if it has one. Boxed: it is moved through many
-    /// futures on the way to its answer, and each would copy all of it.
+    /// Creates the resources of a message, and registers it with its session if it has one. Boxed: it is moved through many
+    /// futures on the way to its response, and each would copy all of it.
     pub(super) fn new(
         up: &Up<'_>,
         era: Era,
@@ -196,7 +196,7 @@ impl PendingMessage {
         &self.secrets
     }
 
-    /// The switch that can give the message up before it is sent.
+    /// Switch that can stop the message before it is sent.
     pub(super) fn departure(&self) -> Option<Departure> {
         self.stay.as_ref().map(InFlightGuard::departure)
     }
@@ -225,20 +225,20 @@ impl PendingMessage {
         }
     }
 
-    /// Notes the backend whose answer is passed on from now on.
+    /// Records the backend whose response is forwarded.
     pub(super) fn answered_by(&mut self, backend: BackendId) {
         self.backend = Some(backend);
     }
 
-    /// Extends the deadline, since the server asks its client. Happens once, so that a server that goes on asking does not hold
-    /// the call's permit for ever.
+    /// Extends the deadline, since the server asked its client. Only the first question extends it, so that a server that keeps
+    /// asking does not hold the call's permit for ever.
     pub(super) fn asked(&mut self) {
         if !std::mem::replace(&mut self.asked, true) {
             self.deadline += self.namespace.limits.ask_timeout;
         }
     }
 
-    /// Records that the client can resume from this event id: a client that leaves may still come back for the answer.
+    /// Records that the client can resume from this event id: a client that disconnects may still resume and get the response.
     pub(super) fn may_be_resumed(&mut self, id: &[u8]) {
         if let Some(events) = &self.events {
             events.note(id);

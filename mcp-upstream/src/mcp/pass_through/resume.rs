@@ -1,9 +1,9 @@
 //! Event ids from which the client of a session may resume (`Last-Event-ID`). When the session moves to another backend, its
 //! streams end and the client has to resume them.
 //!
-//! The ids are the server's. As long as the session was never reopened, every id is passed on. Once it was reopened, an id may
-//! belong to the server's earlier session, and the server does not know it or takes it for another event: then only ids that
-//! were passed on since are sent to the server. A client that resumes from an older event gets a stream of new events only.
+//! The server chooses the ids. Every id is forwarded until the session is first reopened. After that, an id may belong to the
+//! server's earlier session, where the server does not know it or takes it for another event; then only ids of events that were
+//! forwarded since are sent to the server. A client that resumes from an older event gets a stream of new events only.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -34,7 +34,7 @@ impl EventIds {
         *self.lock() = Some(VecDeque::new());
     }
 
-    /// Counts a move of the session: streams from its earlier backend bring nothing more.
+    /// Counts a move of the session, after which streams from its earlier backend deliver nothing.
     pub(super) fn moved(&self) {
         self.moves.fetch_add(1, Ordering::Release);
         self.moved.notify_waiters();
@@ -67,7 +67,7 @@ impl EventIds {
         }
     }
 
-    /// Records the id of a whole event, if the event has one.
+    /// Records the id of a complete event, if it has one.
     pub(super) fn note_event(&self, event: &[u8]) {
         let reopened = self.lock().is_some();
         if reopened && let Some(id) = events::fields(event).id {

@@ -73,7 +73,7 @@ fn answered(splitter: &mut Splitter) -> Option<Bytes> {
     None
 }
 
-/// The data of an event: a view of it, or a copy if several lines are joined.
+/// The data of an event: a view into the event, or a copy if several lines are joined.
 fn message_of(event: Bytes) -> Option<Bytes> {
     Some(match events::fields(&event).data? {
         Cow::Borrowed(data) => event.slice_ref(data),

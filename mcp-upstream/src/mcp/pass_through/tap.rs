@@ -1,8 +1,8 @@
-//! Reads messages that are passed through, for the records: an answer and its status, a question, or another message.
+//! Classifies forwarded messages for the records: a response and its status, a question, or another message.
 //!
-//! A message is read twice only if it contains one of the relevant keys, which few answers do. A message that is too long to be
-//! buffered is only searched for the keys. Inside a JSON string a quote is escaped, so they are found only as keys or as whole
-//! values; then a key with that name inside the result counts, too.
+//! A message is parsed only if it contains one of the relevant keys, which few responses do. A message that is too long to be
+//! buffered is only searched for the keys. Inside a JSON string a quote is escaped, so a match is a key or a complete value;
+//! there, a key with that name inside the result counts, too.
 
 use std::sync::LazyLock;
 
@@ -44,18 +44,18 @@ pub(super) enum MessageKind {
 }
 
 impl MessageKind {
-    /// Returns true if the message may be of another kind once it is normalized ([`read_plain`]).
+    /// Returns true if normalizing the message ([`read_plain`]) may change its kind.
     pub(super) fn may_be_odd(self) -> bool {
         match self {
             Self::Foreign | Self::Other => true,
-            // A result with an `error` that is `null` beside it looks like an error.
+            // A result that also has an `error` of `null` looks like an error.
             Self::Answer(status) => status == "upstream_error",
             Self::Question => false,
         }
     }
 }
 
-/// Reads a whole message. `asked`: raw id of the request that awaits its answer, if the ids are to be compared.
+/// Classifies a complete message. `asked`: raw id of the request that awaits its response, if ids are to be compared.
 pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
     let mut is_plain = true;
     let is_value = json::is_value(text, |key| {
@@ -100,8 +100,8 @@ pub(super) fn read(text: &[u8], asked: Option<&str>) -> MessageKind {
     }
 }
 
-/// Reads a whole message. If needed, normalizes it before: removes optional keys that are `null`, restores the request's
-/// spelling of the id, and adds the id to an error that has none.
+/// Classifies a complete message. If needed, normalizes it before: removes optional keys that are `null`, restores the
+/// request's spelling of the id, and adds the id to an error that has none.
 pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKind) {
     let said = read(&text, asked);
     if !said.may_be_odd() {
@@ -120,8 +120,8 @@ pub(super) fn read_plain(text: Bytes, asked: Option<&str>) -> (Bytes, MessageKin
     }
 }
 
-/// Returns true if a JSON message has this id. Servers write the id at one end of their messages, so it is searched there
-/// first; reading the whole message distinguishes the id from equal text inside.
+/// Returns true if a JSON message has this id. Servers write the id at one end of their messages, so the ends are searched
+/// first; parsing the whole message distinguishes the id from equal text inside.
 fn has_id(text: &[u8], asked: &str) -> bool {
     let id = || match jsonrpc::body(text) {
         Ok(Body::One(Message::Response { id, .. })) => is_same_value(id, asked),
@@ -171,8 +171,8 @@ impl LongMessage {
         }
     }
 
-    /// Returns true if the message may end here, as far as its last byte shows: a body that ends with its connection may have
-    /// been cut.
+    /// Returns true if the last byte can end a message. The end of the connection alone proves nothing: the body may have been
+    /// cut.
     pub(super) fn is_whole(&self) -> bool {
         self.last == b'}'
     }

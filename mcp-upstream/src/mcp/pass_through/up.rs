@@ -1,7 +1,7 @@
 //! Sends a message to a backend: chooses the backend, and decides when the message is sent again.
 //!
-//! A message that a backend did not answer goes to another one by the rule of `upstream::http::retry`. It is also sent again if
-//! a backend said that it does not know the session.
+//! A message that a backend did not answer is sent to another backend by the rule of `upstream::http::retry`. It is also sent
+//! again if a backend reported that it does not know the session.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ use crate::upstream::http::port::{
 };
 use crate::upstream::http::{SessionVerdict, hash, passed, refusal_words, retry, session_verdict};
 
-/// Handle by which objects that outlive a request find the server's current backends: holding the backends themselves would
-/// keep those of one version alive.
+/// Handle by which objects that outlive a request find the server's current backends. Holding the backends themselves would
+/// keep outdated ones in memory.
 #[derive(Clone)]
 pub(super) struct Way {
     client: Arc<dyn HttpClient>,
@@ -73,11 +73,11 @@ pub(super) struct Up<'a> {
 pub(super) struct Outgoing<'a> {
     pub(super) method: Method,
     pub(super) body: Bytes,
-    /// As [`BackendRequest::standing`].
+    /// See [`BackendRequest::standing`].
     pub(super) standing: bool,
     /// The id of a request, as raw JSON.
     pub(super) id: Option<&'a str>,
-    /// The switch that can give the message up before it is sent.
+    /// Switch that can stop the message before it is sent.
     pub(super) departure: Option<Departure>,
     /// Returns true if the message may run twice without harm.
     pub(super) harmless: &'a (dyn Fn() -> bool + Send + Sync),
@@ -132,7 +132,7 @@ impl<'a> Up<'a> {
     }
 
     /// The context for a request that belongs to a trace of the gateway; `None` if it does not. The message keeps its bytes:
-    /// the trace stands in headers alone.
+    /// the trace is sent in headers only.
     pub(super) fn traced(&self, trace: Option<&PassedTrace>) -> Option<Self> {
         let trace = trace.filter(|it| it.is_own)?;
         let mut traced = self.clone();
@@ -286,8 +286,8 @@ impl<'a> Up<'a> {
         }
     }
 
-    /// The failure of a message that the server refused because it does not know the session. The message is not sent
-    /// again, since the server may have begun to process it.
+    /// The failure of a message that the server refused because it does not know the session. The message is not sent again,
+    /// since the server may have begun to process it.
     fn not_repeated(&self) -> PassThroughFailure {
         let message = format!(
             "The server of {} did not know its session any more. A new session is open for the next request; this request was \
@@ -297,20 +297,20 @@ impl<'a> Up<'a> {
         PassThroughFailure::Refused(CallError::new(CallErrorCode::WorkerUnavailable, message))
     }
 
-    /// Returns true if a session is to leave its backend with this message: a reload has removed the backend, which only
-    /// finishes earlier requests. The client's answers to questions belong to these, so the session stays while it has requests
+    /// Returns true if a session must leave its backend with this message: a reload removed the backend, which only finishes
+    /// earlier requests. The client's answers to questions belong to those requests, so the session stays while it has any
     /// there.
     fn is_to_leave(&self, session: &Session, at: &Affinity, what: &Outgoing<'_>) -> bool {
         let backends = &self.server.spec.backends;
         let is_configured = backends.iter().any(|it| it.id.as_str() == &*at.backend);
-        // This message is one of the requests in flight.
+        // The message itself is one of the requests in flight.
         !is_configured
             && !self.server.spec.stateful
             && what.id.is_some()
             && session.in_flight().requests() <= 1
     }
 
-    /// Sends a message of a session to its backend. The inner error is the reason why there is no answer. `reopened`: the
+    /// Sends a message of a session to its backend. The inner error is the reason why there is no response. `reopened`: the
     /// session was opened for this message.
     async fn to(
         &self,
@@ -357,8 +357,8 @@ fn fails_for_itself(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::GATEWAY_TIMEOUT
 }
 
-/// Checks if the backend knows the session. Some servers report an unknown session by 400 with a text, and some refuse a
-/// message with 404, so a short answer is read before it is passed on.
+/// Checks whether the backend knows the session. Some servers report an unknown session by 400 with a text, and some refuse a
+/// message with 404, so a short response is read before it is forwarded.
 async fn known(
     mut response: BackendResponse,
     id: Option<&str>,
@@ -398,7 +398,7 @@ async fn known(
     Ok(Ok(response))
 }
 
-/// Labels a JSON body as `application/json` if the server labels it otherwise or not at all, so that clients can read it.
+/// Labels a JSON body as `application/json` if the server used another label or none, so that clients can read it.
 pub(super) async fn labelled(
     mut response: BackendResponse,
 ) -> Result<BackendResponse, PassThroughFailure> {
@@ -428,9 +428,9 @@ pub(super) async fn labelled(
 /// Reason why a message got no answer in its session.
 #[derive(Debug)]
 pub(super) enum BackendLoss {
-    /// The backend is gone, not healthy, or was not reached.
+    /// The backend was removed, is not healthy, or could not be reached.
     Backend(Option<SendError>),
-    /// The backend does not know the session, and did nothing with the message.
+    /// The backend does not know the session, and did not process the message.
     Session,
     /// The backend refused the message because it does not know the session. It may have begun to process the message.
     Refused,

@@ -1,7 +1,7 @@
-//! Failed calls of servers in REST: finds who is at fault by the texts that SDKs write.
+//! Classifies failed calls of servers in REST as faults of the caller or of the server, by the error texts of SDKs.
 //!
-//! In MCP a failed call is a result with a text for the model. Only that text tells if the arguments were wrong. These are the
-//! texts of the official SDKs and of FastMCP:
+//! In MCP a failed call is a result with a text for the model. Only that text shows whether the arguments were wrong. These are
+//! the texts of the official SDKs and of FastMCP:
 //!
 //! | SDK | wrong arguments | unknown tool |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | Python 1.x and 2.x | `Error executing tool T: 2 validation errors for TArguments⏎…` | `Unknown tool: T` |
 //! | FastMCP | `2 validation errors for call[T]⏎…` | `Unknown tool: 'T'` |
 //!
-//! `MCP error -32602: Output validation error: …` is the server's own fault, in spite of its code.
+//! `MCP error -32602: Output validation error: …` is a fault of the server, in spite of its code.
 
 use std::borrow::Cow;
 
@@ -116,7 +116,7 @@ fn detail(name: &str, value: &RawValue) -> Option<Box<RawValue>> {
     RawValue::from_string(format!(r#"{{"{name}":{}}}"#, value.get())).ok()
 }
 
-/// Returns true if a text is that of an SDK about arguments that do not fit.
+/// Returns true if a text is an SDK's error about invalid arguments.
 fn blames_arguments(text: &str, tool: &str) -> bool {
     if let Some(rest) = text.strip_prefix("MCP error -32602") {
         return !rest

@@ -31,7 +31,7 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// Takes the steps for one schema out of the budget. [`Effort::give_back`] returns unused ones.
+    /// Takes the steps for one schema from the budget. [`Effort::give_back`] returns unused steps.
     pub(super) fn steps_of_a_schema(&mut self) -> u64 {
         let steps = self.steps.min(SCHEMA_STEPS_MAX);
         self.steps -= steps;

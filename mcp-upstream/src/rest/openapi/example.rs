@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-/// An object of the examples, constants, choices and defaults in the schema. `None` if the schema has none of them, or none for
-/// a required argument.
+/// An example object built from the examples, constants, choices and defaults in the schema. `None` if the schema has none of
+/// them, or none for a required argument.
 pub(super) fn of(schema: &Value) -> Option<Value> {
     if let Some(example) = given(schema, &["examples", "example"]) {
         return Some(example);

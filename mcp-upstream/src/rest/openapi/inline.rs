@@ -1,7 +1,8 @@
-//! Replaces the local references of a schema by their targets: models, and many clients, follow no references.
+//! Replaces the local references of a schema by their targets, since models and many clients do not resolve references.
 //!
-//! References of a recursive type stay, since replacing them would not end. References also stay in a schema with named
-//! anchors, whose names must be unique, and if replacing them would make the document much larger or deeper than the schema is.
+//! References of a recursive type are not replaced, since replacing them would not terminate. References are also kept in a
+//! schema with named anchors, whose names must be unique, and if replacing them would make the document much larger or deeper
+//! than the schema.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,7 @@ const ANNOTATIONS: [&str; 8] = [
 const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 /// The schema with its references resolved as far as possible, without unused definitions. If the budget does not suffice for
-/// all references of the schema, they all stay.
+/// all references of the schema, none is resolved.
 pub(super) fn inlined(schema: Value, effort: &mut Effort) -> Value {
     let mut steps = effort.steps_of_a_schema();
     let Some(targets) = Targets::of(&schema, &mut steps) else {
@@ -79,7 +80,7 @@ impl<'a> Targets<'a> {
         }
         let mut targets = BTreeMap::new();
         for (&reference, &(schema, _)) in &found {
-            // References of a recursive type stay, whatever their size.
+            // References of a recursive type are kept, whatever their size.
             let leads_to_itself = leads_to_itself(reference, &found, steps)?;
             let target = match leads_to_itself {
                 true => ReferenceTarget {
@@ -157,7 +158,7 @@ impl Inliner<'_> {
                 for (keyword, value) in keywords {
                     let value = match value {
                         _ if keyword == "$ref" && target.is_some() => continue,
-                        // Definitions stay unchanged for the references that stay.
+                        // Definitions are unchanged, since remaining references need them.
                         _ if depth == 0 && DEFINITIONS.contains(&keyword.as_str()) => value.clone(),
                         _ if DATA.contains(&keyword.as_str()) => value.clone(),
                         Value::Object(named) if MAPS.contains(&keyword.as_str()) => {
@@ -179,7 +180,7 @@ impl Inliner<'_> {
         }
     }
 
-    /// The expanded target of the `$ref` among these keywords; `None` if the reference has to stay.
+    /// The expanded target of the `$ref` among these keywords; `None` if the reference must be kept.
     fn target_of(&mut self, keywords: &Map<String, Value>, depth: usize) -> Option<Value> {
         let reference = keywords.get("$ref")?.as_str()?;
         let target = self.targets.0.get(reference)?;
@@ -188,7 +189,7 @@ impl Inliner<'_> {
         }
         self.left = self.left.checked_sub(target.bytes)?;
         let schema = target.schema;
-        // Expanded as a nested schema, whatever the depth: the target is no document of its own.
+        // The target is expanded as a nested schema, since it is not a document by itself.
         Some(self.expand(schema, depth.max(1)))
     }
 }
@@ -233,7 +234,7 @@ fn leave_out_unused(schema: &mut Value) {
     let rest = Value::Object(std::mem::take(keywords));
     let mut used: BTreeSet<(&str, String)> = BTreeSet::new();
     let mut open: Vec<&Value> = vec![&rest];
-    // Unlimited: each part of the schema is visited once, and all parts were counted before.
+    // The number of steps is unlimited: each part of the schema is visited once, and all parts were counted before.
     let mut steps = u64::MAX;
     while let Some(schema) = open.pop() {
         for reference in references(schema, &mut steps).into_iter().flatten() {
@@ -309,7 +310,7 @@ fn collect<'a>(schema: &'a Value, all: &mut BTreeSet<&'a str>, steps: &mut u64) 
     }
 }
 
-/// Returns true if a subschema has an `$id`: it is a document of its own, whose name must be unique.
+/// Returns true if a subschema has an `$id`, and so is a document of its own with a unique name.
 fn has_an_id(schema: &Value) -> bool {
     match schema {
         Value::Array(schemas) => schemas.iter().any(has_an_id),

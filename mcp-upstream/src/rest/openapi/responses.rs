@@ -1,7 +1,7 @@
 //! Responses of an operation: the value of a call, and every possible error status.
 //!
-//! The statuses are those of the edge (for requests that are refused before this code) and of `crate::error` together. A test
-//! compares the list with both.
+//! The statuses are those of the edge (for requests refused before this crate) and of `crate::error`. A test compares the list
+//! with both.
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -139,7 +139,7 @@ pub(super) fn value_schema(declared: Option<&RawValue>, sent: ValueForm) -> Stri
     }
 }
 
-/// The schema of the value itself, if the tool's schema says that the value is wrapped; `None` otherwise.
+/// The schema of the bare value, if the tool's schema declares that the value is wrapped; `None` otherwise.
 fn unwrapped(schema: &RawValue) -> Option<String> {
     let mut outer: Map<String, Value> = serde_json::from_str(schema.get()).ok()?;
     if outer.get(WRAPPED) != Some(&Value::Bool(true)) {

@@ -1,10 +1,9 @@
 //! Moves a tool's schema into an OpenAPI document.
 //!
 //! A local reference (`#/$defs/Item`) is resolved against the root of its document, so a schema that is moved into a larger
-//! document must have its references rewritten. Definitions are moved to `components/schemas` under unique names, where every
-//! tool finds them, except those that can be inlined; any other local reference is changed to the schema's new position. A
-//! subschema with an `$id` is a document of its own and stays untouched, as do `default`, `const`, `enum` and `examples`, which
-//! are data.
+//! document must have its references rewritten. Definitions are moved to `components/schemas` under unique names shared by all
+//! tools, except those that can be inlined; any other local reference is changed to the schema's new position. A subschema with
+//! an `$id` is a document of its own and is not changed, nor are `default`, `const`, `enum` and `examples`, which are data.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use super::inline::inlined;
 /// A schema that was moved, with references that are valid in its new document.
 #[derive(Debug)]
 pub(super) struct HoistedSchema {
-    /// The schema for the position that was given as pointer.
+    /// The schema for the position given as a pointer.
     pub(super) schema: Value,
     /// Definitions to be added to `components/schemas`.
     pub(super) definitions: Vec<(String, Value)>,
@@ -56,7 +55,7 @@ pub(super) fn hoist(raw: &str, pointer: &str, prefix: &str, effort: &mut Effort)
             definitions: Vec::new(),
         };
     }
-    // The document declares the dialect; a nested `$schema` is only allowed beside an `$id`.
+    // The document declares the dialect; a nested `$schema` is only allowed in a schema with an `$id`.
     schema.remove("$schema");
     let Value::Object(mut schema) = inlined(Value::Object(schema), effort) else {
         return any_object();

@@ -1,11 +1,11 @@
-//! Adoption of a session of another process, or of an earlier process of this replica. The session continues here from its
-//! record, with the general stream that its client listens to.
+//! Adoption of a session of another process, or of an earlier process of this replica. The session continues in this process
+//! from its record, with the general stream of its client.
 //!
-//! Kept: the whole [`SessionRecord`](crate::session::SessionRecord), and the stored events of the session's streams. Lost:
-//! running calls, which are answered with an error on the stream that their client resumes; questions to the client, whose
-//! late answers are accepted and ignored; state that a stdio server holds for the session, in its own process or as watches
-//! of a shared one; changes that were announced while no process had the session. A session over HTTP+SSE consists of its
-//! stream, and ended with it.
+//! Kept: the complete [`SessionRecord`](crate::session::SessionRecord), and the stored events of the session's streams. Lost:
+//! running calls, which are answered with an error on the stream that their client resumes; questions to the client, whose late
+//! answers are accepted and ignored; state of the session at a stdio server, in its own process or as subscriptions at a shared
+//! one; changes that were announced while no process had the session. A session over HTTP+SSE ends with its stream and is not
+//! adopted.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::session::store::SessionStore;
 use crate::session::{Home, Session, SessionPatch, SessionTransport};
 use crate::stream::StoreError;
 
-/// Adoptions in progress, by session id: no more than there are requests. Further requests for such a session wait for the
-/// end of its adoption.
+/// Adoptions in progress, by session id: at most as many as requests. Further requests for such a session wait for the end of
+/// its adoption.
 #[derive(Debug, Default)]
 pub(super) struct Adoptions(DashMap<Box<str>, watch::Receiver<()>>);
 
@@ -93,7 +93,7 @@ impl SessionTable {
     ) -> Result<Located, StoreError> {
         let found = match store.load(id).await {
             Ok(Some(found)) => found,
-            // A session that was opened while the store was away has no record, and lives where it was opened.
+            // A session that was opened while the store was unavailable has no record, and is live where it was opened.
             Ok(None) => return self.without_record(opener).await,
             Err(error) => {
                 return match self.with_opener(opener) {
@@ -104,7 +104,7 @@ impl SessionTable {
         };
         match self.replicas.settled_standing(found.home.replica).await {
             Standing::Own | Standing::Gone | Standing::Leaving => {}
-            // While the directory does not answer, the request goes to the recorded home.
+            // While the directory does not respond, the request is sent to the recorded home.
             Standing::Up(_) | Standing::Unclear => {
                 return Ok(Located::Elsewhere(found.home.replica));
             }
@@ -148,7 +148,7 @@ impl SessionTable {
     async fn without_record(&self, opener: ReplicaId) -> Result<Located, StoreError> {
         match self.replicas.standing(opener) {
             Standing::Up(_) | Standing::Unclear => Ok(Located::Elsewhere(opener)),
-            // No other replica can reach it there before its home records it.
+            // Other replicas cannot find the session there before its home has recorded it.
             Standing::Gone if self.replicas.may_be_cut_off(opener) => {
                 Ok(Located::Elsewhere(opener))
             }
@@ -173,7 +173,7 @@ impl SessionTable {
         }
     }
 
-    /// Location of a session while the store is away: the replica that opened it, if that is up.
+    /// Location of a session while the store is unavailable: the replica that opened it, if that is up.
     fn with_opener(&self, opener: ReplicaId) -> Located {
         match self.replicas.standing(opener) {
             Standing::Up(_) => Located::Elsewhere(opener),

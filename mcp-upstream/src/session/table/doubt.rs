@@ -1,6 +1,6 @@
-//! Sessions in doubt: another replica may have claimed them while this process was silent, that is, stopped or cut off from
-//! the store, or not heard yet after its start. Each is compared with its record before it is used again, and given up here if
-//! another replica has it: closed with its calls, or handed over by a process that is leaving and still answers its calls.
+//! Sessions in doubt: another replica may have claimed them while this process was silent, that is, suspended or disconnected
+//! from the store, or before its first beat. Each session is compared with its record before its next use. If another replica
+//! has it, this process closes the session with its calls, or, during shutdown, hands it over and still answers its calls.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,15 +22,15 @@ pub(super) struct Doubts(Mutex<Doubted>);
 struct Doubted {
     lapses: u64,
     sessions: HashSet<SessionId>,
-    /// Time from which no replica takes this one for gone any more, so that a comparison settles the doubt.
+    /// Time after which no other replica considers this one gone, so that a comparison resolves the doubt.
     settled: Option<Instant>,
-    /// True if sessions in doubt are refused while the store does not answer. False after the start of the process, when a store
-    /// that is away must not end the use of new sessions.
+    /// True if sessions in doubt are refused while the store does not respond. False after the start of the process, when an
+    /// unavailable store must not prevent the use of new sessions.
     strict: bool,
 }
 
-/// Longest time for which other replicas may still claim sessions after this process beats again: by then they have heard
-/// the beat, or make no claims because they hear nothing.
+/// Maximum time in which other replicas may still claim sessions after this process beats again: after it they have received
+/// the beat, or make no claims because they receive no beats.
 const SETTLING: Duration = BEAT_LIFE.saturating_add(BEAT_EVERY);
 
 impl Doubts {
@@ -51,7 +51,7 @@ impl SessionTable {
         if (self.replicas.is_leaving() || self.replicas.is_refused())
             && let Some(session) = self.live(id)
         {
-            // Sessions that are not claimed stay here, whether or not the store answers.
+            // Unclaimed sessions remain in this process, even if the store does not respond.
             let _ = self.compare(session.id()).await;
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl SessionTable {
         }
     }
 
-    /// Compares sessions in doubt with their records without waiting for a request, so that the streams of claimed sessions end.
+    /// Compares sessions in doubt with their records without waiting for requests, so that the streams of claimed sessions end.
     pub(super) async fn resolve_doubts(&self) {
         if !self.replicas.are_many() {
             return;
@@ -105,7 +105,7 @@ impl SessionTable {
         }
     }
 
-    /// Puts a session that has become live here in doubt while other replicas may still take this one for gone.
+    /// Marks a session that has become live here as in doubt, as long as other replicas may consider this one gone.
     pub(super) fn doubt_until_settled(&self, id: &SessionId) {
         let mut doubted = self.doubts.doubted();
         if doubted
@@ -116,8 +116,8 @@ impl SessionTable {
         }
     }
 
-    /// Compares one session with its record, and gives it up if another replica has claimed it. Returns the replica that has the
-    /// session by its record; `None` without a record. If the store does not answer, the session stays in doubt.
+    /// Compares one session with its record, and releases it if another replica has claimed it. Returns the replica that has
+    /// the session by its record; `None` without a record. If the store does not respond, the session remains in doubt.
     pub(super) async fn compare(&self, id: &SessionId) -> Result<Option<ReplicaId>, StoreError> {
         let Some(store) = &self.store else {
             return Ok(None);
@@ -139,7 +139,7 @@ impl SessionTable {
         Ok(home)
     }
 
-    /// Gives up a session that another replica has claimed.
+    /// Releases a session that another replica has claimed.
     pub(super) fn give_up(&self, id: &SessionId) {
         let given_up = match self.replicas.is_leaving() {
             true => self.hand_over(id),

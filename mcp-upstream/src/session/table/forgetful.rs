@@ -28,7 +28,7 @@ impl SessionTable {
         }
     }
 
-    /// Drops a session with its running calls and open streams; its record stays.
+    /// Drops a session with its running calls and open streams, but not its record.
     pub(crate) fn lose(&self, id: &str) {
         if let Some(session) = self.live(id) {
             self.close(&mut self.index(), session.id());

@@ -18,7 +18,7 @@ pub(super) struct Index {
     /// Sessions by the time at which they must be checked for expiry.
     by_due: ByTime,
     principals: HashMap<Principal, Owned>,
-    /// (sessions held, principal) and (bytes held, principal), to find the principal that holds the most.
+    /// Pairs (number of sessions, principal) and (bytes, principal), to find the principal that has the most.
     by_sessions: BTreeSet<(usize, Principal)>,
     by_bytes: BTreeSet<(usize, Principal)>,
 }
@@ -206,7 +206,7 @@ impl Index {
         }
     }
 
-    /// Asserts that all parts of the index agree, and that there are `sessions` sessions.
+    /// Asserts that all parts of the index are consistent, with a total of `sessions` sessions.
     #[cfg(test)]
     pub(super) fn balance(&self, sessions: usize) {
         let owned = || self.principals.values();

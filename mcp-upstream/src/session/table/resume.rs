@@ -1,8 +1,9 @@
 //! Resumption of a session's streams, here or in the replica that has claimed the session.
 //!
-//! A replica that is cut off from the store keeps its sessions, and another replica may claim them meanwhile. A client that comes
-//! back from there names an event that this process never had. Its number alone does not tell: sequences count the events of all
-//! sessions of a process, so that those of two processes overlap. The record of the session tells.
+//! A replica that is disconnected from the store keeps its sessions, and another replica may claim them meanwhile. A client
+//! that returns from the other replica names an event that this process never had. The event's number does not reveal that:
+//! sequences count the events of all sessions of a process, so that those of two processes overlap. The session's record shows
+//! it.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::stream::{ResumeError, Subscription};
 pub enum ResumedStream {
     /// The stream continues in this process.
     Here(Subscription),
-    /// Another replica has claimed the session; it is given up here.
+    /// Another replica has claimed the session; this process releases it.
     Elsewhere(ReplicaId),
 }
 
@@ -25,9 +26,9 @@ impl SessionTable {
     ///
     /// # Errors
     ///
-    /// [`ResumeError`], as [`EventLog::resume`](crate::stream::EventLog::resume) returns it. An event that the session never had
-    /// here is [`ResumeError::Unknown`] only if the session is recorded as this replica's, else [`ResumeError::Store`]: another
-    /// replica may have numbered it.
+    /// [`ResumeError`], as [`EventLog::resume`](crate::stream::EventLog::resume) returns it. An event that the session never
+    /// had here is [`ResumeError::Unknown`] only if the session's record names this replica, else [`ResumeError::Store`]:
+    /// another replica may have assigned the number.
     pub async fn resume(
         &self,
         session: &Arc<Session>,

@@ -1,13 +1,13 @@
 //! Eviction of sessions when the table is full, and expiry.
 //!
 //! The table has bounds on sessions and on bytes ([`Session::weight`]), for each principal and in total. When a principal
-//! reaches its bound, its least recently used session without an open stream is closed, and a session with an open stream
-//! only if there is no other. When a total is reached, such a session of the principal that holds the most is closed, so
-//! that one client cannot push the others out. Sessions found with an open stream are set aside, so that the search does not
-//! meet them again before their last reader has left.
+//! reaches its bound, its least recently used session without an open stream is closed, or one with an open stream if there is
+//! no other. When a total is reached, the session is chosen from the principal that has the most, so that one client cannot
+//! evict the sessions of others. Sessions found with an open stream are removed from the search order until their last reader
+//! disconnects.
 //!
-//! A session without any request after `initialize` has probably lost its client, which may never have received the answer.
-//! It lives for [`TableLimits::unused_ttl`] only. Any request in the session, or an open stream, gives it the usual lifetime.
+//! A session without any request after `initialize` has probably lost its client, which may never have received the response.
+//! Its lifetime is [`TableLimits::unused_ttl`]. Any request in the session, or an open stream, gives it the usual lifetime.
 
 use std::sync::{Arc, PoisonError};
 
@@ -19,7 +19,7 @@ use crate::session::{Session, SessionId};
 
 /// Maximum number of entries that one sweep checks: it holds the lock that opening a session needs.
 const SWEEP_MAX: usize = 10_000;
-/// Change of a session's weight, in bytes, below which the booked weight stays: 1 KiB.
+/// Change of a session's weight, in bytes, up to which the index is not updated: 1 KiB.
 const UNBOOKED_MAX: usize = 1024;
 
 /// Additional sessions and bytes for which room is made.
@@ -68,8 +68,8 @@ impl SessionTable {
         self.make_room(&mut index, principal, Coming::default(), spared, now)
     }
 
-    /// Closes expired sessions. Returns their number, and the checked sessions that live on: each session is among the latter
-    /// about once in its lifetime.
+    /// Closes expired sessions. Returns their number, and the checked sessions that have not expired: each session is among the
+    /// latter about once in its lifetime.
     pub(super) fn sweep(&self, now: Instant) -> (usize, Vec<SessionId>) {
         let TableLimits {
             ttl, unused_ttl, ..
@@ -131,8 +131,8 @@ impl SessionTable {
         removed.is_some()
     }
 
-    /// Removes a session that another replica has claimed from this process, which is leaving: its calls run on here. Returns
-    /// true if it was in the table.
+    /// Removes a session that another replica has claimed from this process, which is shutting down and still answers the
+    /// session's calls. Returns true if the session was in the table.
     pub(super) fn hand_over(&self, id: &SessionId) -> bool {
         self.index().remove(id);
         let removed = self.sessions.remove(id.as_str());
@@ -174,7 +174,7 @@ impl SessionTable {
             .is_some_and(|id| self.evict(index, &id))
     }
 
-    /// True if a session has an open stream. Its id then arrives through `released` once its last reader has left.
+    /// True if a session has an open stream. Its id is then sent through `released` once its last reader has disconnected.
     fn has_stream(&self, id: &SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| {
             session.streams().any_read() && session.set_aside(&self.released)

@@ -1,5 +1,5 @@
-//! Sessions whose records are behind, because the store failed when they were opened or changed. They continue in this
-//! process as if there were no store, and are recorded as a whole once the store works again.
+//! Sessions with outdated records, because the store failed when they were opened or changed. They continue in this process as
+//! without a store, and are recorded completely once the store works again.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,7 @@ use crate::session::store::SessionStore;
 use crate::session::{Session, SessionId, SessionRecord};
 use crate::stream::StoreError;
 
-/// Ids of sessions whose records are behind: no more than there are live sessions, apart from those that ended since the
-/// last sweep.
+/// Ids of sessions with outdated records: at most as many as live sessions, plus those that ended since the last sweep.
 #[derive(Debug, Default)]
 pub(super) struct Unrecorded {
     ids: Mutex<HashSet<SessionId>>,
@@ -29,17 +28,17 @@ impl Unrecorded {
 }
 
 impl SessionTable {
-    /// Number of sessions of this process whose records are behind.
+    /// Number of sessions of this process with outdated records.
     pub fn unrecorded(&self) -> usize {
         self.unrecorded.ids().len()
     }
 
-    /// True if the record of a session is behind, or missing.
+    /// True if the record of a session is outdated or missing.
     pub(super) fn is_unrecorded(&self, id: &SessionId) -> bool {
         self.unrecorded.ids().contains(id)
     }
 
-    /// Notes that the record of a session is behind. The first such session is logged: the store has just begun to fail.
+    /// Marks the record of a session as outdated. The first such session is logged, since the store has just begun to fail.
     pub(super) fn note_unrecorded(&self, session: &Session, error: &StoreError) {
         let mut ids = self.unrecorded.ids();
         if ids.is_empty() {
@@ -51,8 +50,8 @@ impl SessionTable {
         ids.insert(session.id().clone());
     }
 
-    /// Records the sessions whose records are behind, as far as the store works again; the next sweep continues where time runs
-    /// out. Meanwhile the other replicas are told, so that they do not answer a client that its session does not exist.
+    /// Writes outdated records while the store works; the next sweep continues where time runs out. Until all are written, the
+    /// other replicas are informed, so that they do not answer a client that its session does not exist.
     pub(super) async fn record_again(&self) {
         let Some(store) = &self.store else {
             return;
@@ -87,7 +86,7 @@ impl SessionTable {
         }
     }
 
-    /// Records one session whose record is behind. Returns false if the store fails.
+    /// Writes the outdated record of one session. Returns false if the store fails.
     async fn record_one(&self, store: &dyn SessionStore, id: &SessionId) -> bool {
         let recorded = match self.live(id.as_str()) {
             None => Ok(true),
@@ -99,9 +98,9 @@ impl SessionTable {
         recorded.is_ok()
     }
 
-    /// Writes the whole record of a session. Returns false if the session was changed while its record was written: the record
-    /// may have replaced that change. A session that ended meanwhile keeps no record; a session that another replica has claimed
-    /// keeps the record of that replica, and is given up.
+    /// Writes the complete record of a session. Returns false if the session was changed during the write, since the record may
+    /// have replaced that change. The record of a session that ended meanwhile is deleted. A session that another replica has
+    /// claimed keeps the record of that replica, and is released.
     async fn record_whole(
         &self,
         store: &dyn SessionStore,

@@ -11,15 +11,15 @@ use tooldock_base::error::{CallError, CallErrorCode};
 use super::shared::{LinkCore, SendProgress};
 use crate::jsonrpc::{Response, ResponseOutcome, splice};
 
-/// A call that was sent: a future of its response. Dropping it gives the call up and tells the server.
+/// A call that was sent: a future of its response. Dropping it abandons the call and sends the server a cancellation.
 pub(crate) struct LinkCall {
     link: Arc<LinkCore>,
     id: u64,
     reply: oneshot::Receiver<Result<Response, CallError>>,
     sent: SendProgress,
-    /// True if the server gets a cancellation when the caller leaves.
+    /// True if the server gets a cancellation when the caller drops the call.
     tells: bool,
-    /// False for the gateway's own requests, whose responses hold no data of a client.
+    /// False for the gateway's requests, whose responses contain no data of a client.
     of_client: bool,
     answered: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Canceller {
 
 /// A connection that can cancel the calls that were sent on it.
 pub(crate) trait Cancels: Send + Sync {
-    /// Passes on a client's own `notifications/cancelled` about the call with this id. Returns false if the call was over.
+    /// Forwards a client's `notifications/cancelled` about the call with this id. Returns false if the call had ended.
     fn cancel(&self, id: u64, message: &str) -> bool;
 }
 
@@ -68,8 +68,8 @@ impl LinkCall {
         self
     }
 
-    /// Marks the call as the gateway's own: its response contains no data of a client, so giving it up leaves nothing to
-    /// remember.
+    /// Marks the call as a request of the gateway: its response contains no data of a client, so that an abandoned call need
+    /// not be recorded.
     pub(crate) fn of_gateway(mut self) -> Self {
         self.of_client = false;
         self.link.is_of_gateway(self.id);
@@ -81,7 +81,7 @@ impl LinkCall {
         Canceller::new(Arc::clone(&self.link) as _, self.id)
     }
 
-    /// Waits for the whole response.
+    /// Waits for the complete response.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl LinkCall {
         self.link.is_unsent(&self.sent)
     }
 
-    /// Returns true for a failed call that the server did not process, because it does not know the session any more.
+    /// Returns true for a failed call that the server did not process, because it no longer knows the session.
     pub(crate) fn is_session_gone(&self) -> bool {
         matches!(&self.sent, SendProgress::Unless(unsent) if unsent.is_session_gone())
     }
@@ -150,8 +150,8 @@ impl Canceller {
         Self { by, id }
     }
 
-    /// Passes a client's own `notifications/cancelled` about this call on, with all members; the call fails as cancelled. Returns
-    /// false if the call was over.
+    /// Forwards a client's `notifications/cancelled` about this call with all members; the call fails as cancelled. Returns
+    /// false if the call had ended.
     pub(crate) fn cancel(&self, message: &str) -> bool {
         self.by.cancel(self.id, message)
     }

@@ -1,8 +1,8 @@
 //! Delivery of responses to callers that run in another runtime than the link's reader.
 //!
-//! Waking a task of another runtime costs a system call each time. So the responses of one read that go to the same runtime are
-//! handed over together: they wake a single task there, the task of the lane, which wakes the callers of its runtime. Callers
-//! in the link's own runtime are woken at once; if all calls come from another runtime, the reader moves there (see `follow`).
+//! Waking a task of another runtime costs a system call. So the responses of one read for the same other runtime are delivered
+//! together: they wake a single task there, the task of the lane, which wakes the callers of its runtime. Callers in the link's
+//! own runtime are woken directly; if all calls come from another runtime, the reader moves there (see `follow`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,12 +34,12 @@ impl WaitingCaller {
 
     /// Ends the call with this outcome now.
     pub(super) fn end(self, outcome: LinkOutcome) {
-        // A caller that has left does not need the outcome.
+        // The outcome is dropped if the caller no longer waits.
         let _ = self.reply.send(outcome);
     }
 }
 
-/// The lanes of a link.
+/// True once the link has ended, after which no lanes are opened.
 pub(super) struct Lanes(Mutex<OpenLanes>);
 
 struct OpenLanes {
@@ -59,7 +59,7 @@ impl Lanes {
         }))
     }
 
-    /// Records the runtime in which the link is read from now on. Responses to earlier calls still go through the queue of their
+    /// Records the runtime in which the link is read. Responses to earlier calls are still delivered through the lane of their
     /// caller's runtime.
     pub(super) fn read_in(&self, own: runtime::Id) {
         lock(&self.0).own = own;
@@ -124,7 +124,7 @@ struct LaneAnswers {
 
 /// Task of a lane: delivers its responses until the lane ends.
 async fn carry(lane: LeavesNothing) {
-    // This vector and the lane's are swapped each time, so that both keep their memory.
+    // This vector and the lane's are swapped each time, so that both keep their capacity.
     let mut answers = Vec::new();
     loop {
         lane.0.filled.notified().await;
@@ -191,7 +191,7 @@ pub(super) enum Whereto<'a> {
 }
 
 impl Batch {
-    /// Ends a call, at once or with the others of its runtime.
+    /// Ends a call, directly or together with the others of its runtime.
     pub(super) fn add(&mut self, to: WaitingCaller, outcome: LinkOutcome) {
         let Some(lane) = to.lane else {
             self.at_once += 1;

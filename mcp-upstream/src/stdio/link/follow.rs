@@ -1,9 +1,9 @@
 //! Moves the reader of a link to the runtime that the link's calls come from.
 //!
 //! A response for a caller in another runtime wakes two threads, the reader's and then the caller's. With many callers,
-//! responses are handed over together and that costs little; with a single client, which waits for each response before its
-//! next call, it is a good part of the call's cost. So after [`READS`] reads in a row that each brought one response, all for
-//! the same other runtime, the reader moves there.
+//! responses are delivered together and that costs little; with a single client, which waits for each response before its next
+//! call, it is a significant part of the call's cost. So after [`READS`] consecutive reads with one response each, all for the
+//! same other runtime, the reader moves there.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,11 +15,10 @@ use tokio::task::AbortHandle;
 
 use super::deliver::{Batch, Lane, Whereto};
 
-/// Number of such reads in a row before the reader moves: enough that two clients which take turns do not make it move to and
-/// fro.
+/// Number of such consecutive reads before the reader moves: enough that two alternating clients do not move it back and forth.
 pub(super) const READS: u32 = 16;
 
-/// The runtimes that a link's tasks may live in.
+/// The runtimes in which a link's tasks may run.
 pub(crate) struct Homes {
     pub(super) first: Handle,
     /// The runtimes that the reader may move to. Other runtimes that make calls do not process messages.
@@ -32,7 +31,7 @@ impl Homes {
         Self { first, all }
     }
 
-    /// Reader and writer stay in the current runtime.
+    /// Reader and writer are not moved from the current runtime.
     #[cfg(test)]
     pub(crate) fn here() -> Self {
         Self::new(Handle::current(), Arc::default())
@@ -86,7 +85,7 @@ impl Follow {
 ///
 /// # Errors
 ///
-/// When there is no descriptor left for it, or the runtime is ending.
+/// When no descriptor is available, or the runtime is shutting down.
 pub(super) fn moved(pipe: &pipe::Receiver, to: &Handle) -> io::Result<pipe::Receiver> {
     // The descriptor is cloned, so the pipe stays registered with its former runtime until the new registration is done.
     let pipe = pipe.as_fd().try_clone_to_owned()?;
@@ -108,7 +107,7 @@ enum ReadTaskState {
 }
 
 impl ReadTask {
-    /// Starts the reading task, or its successor in another runtime. If the link is gone, no task is started.
+    /// Starts the reading task, or its successor in another runtime. If the link was dropped, no task is started.
     pub(super) fn go_on(&self, spawn: impl FnOnce() -> AbortHandle) {
         let mut task = self.task();
         if !matches!(*task, ReadTaskState::Over) {
@@ -124,7 +123,7 @@ impl ReadTask {
         }
     }
 
-    /// The lock is held for a few instructions and the start of a task.
+    /// The lock is held for a few instructions and the start of a task only.
     fn task(&self) -> MutexGuard<'_, ReadTaskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

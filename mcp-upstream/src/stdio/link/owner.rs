@@ -1,7 +1,7 @@
 //! Owners of calls: the clients on whose behalf calls are made at a server.
 //!
-//! A server's message that names no call may be about any call that the server still works on. A client may receive such a
-//! message only if it owns all of these calls.
+//! A server's message that names no call may concern any call on which the server works. A client may receive such a message
+//! only if it owns all of these calls.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tooldock_base::names::NamespaceName;
 pub(crate) struct CallOwner {
     /// The client's principal; `None` for a client that needs no credentials.
     pub(crate) principal: Option<Arc<str>>,
-    /// The aggregate that the client called; `None` where it called the server's own namespace.
+    /// The aggregate that the client called; `None` if it called the server's namespace directly.
     pub(crate) aggregate: Option<NamespaceName>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum CallsInHand {
 /// The origin of a pending call.
 #[derive(Debug, Clone)]
 pub(super) enum CallOrigin {
-    /// The gateway's own request, which carries no data of a client.
+    /// A request of the gateway, which contains no data of a client.
     Gateway,
     /// A request for a client whose owner is unknown.
     Unknown,

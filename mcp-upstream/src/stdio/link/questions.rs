@@ -1,4 +1,4 @@
-//! The server's own requests that the gateway has not answered yet.
+//! The server's requests that the gateway has not answered yet.
 
 use std::collections::HashMap;
 

@@ -93,7 +93,7 @@ impl LinkReader {
                 None => {
                     let to = self.follow.heard(&self.answers);
                     self.answers.send();
-                    // If moving fails, reading goes on here.
+                    // If moving fails, the task continues to read here.
                     if let Some(to) = to
                         && let Ok(pipe) = follow::moved(self.lines.pipe(), &to)
                     {
@@ -190,7 +190,7 @@ pub(super) fn handle(
     take(shared, (line, text), message, answers)
 }
 
-/// Returns true if the message may become readable once it is normalized.
+/// Returns true if normalizing the message may make it readable.
 fn is_odd(message: &Result<Message<'_>, Invalid<'_>>) -> bool {
     match message {
         Ok(Message::Response { id, .. }) => id.parse::<u64>().is_err(),
@@ -235,7 +235,7 @@ fn take(
     }
 }
 
-/// Returns true if an invalid message is a request all the same, whose sender waits for a response. Log lines are not requests.
+/// Returns true if an invalid message is nevertheless a request, whose sender waits for a response. Log lines are not requests.
 fn is_request(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Envelope<'a> {
@@ -252,7 +252,7 @@ fn is_request(text: &str) -> bool {
     })
 }
 
-/// Answers a request that is invalid. A server that does not read gets no more responses than fit the outbox.
+/// Answers an invalid request with an error. A server that does not read gets at most as many responses as fit the outbox.
 fn refuse(shared: &LinkCore, id: &str, message: &str) {
     let error = RpcError {
         code: code::INVALID_REQUEST,
@@ -262,7 +262,7 @@ fn refuse(shared: &LinkCore, id: &str, message: &str) {
     let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Err(error)));
 }
 
-/// Handles a line that no parser accepts. If it looks like the response to a call, that call fails now.
+/// Handles a line that no parser accepts. If the line looks like the response to a call, the call fails immediately.
 fn senseless(shared: &LinkCore, line: &[u8]) -> ProtocolViolation {
     if !line.starts_with(b"{") {
         return ProtocolViolation::NotJson;
@@ -340,7 +340,7 @@ fn respond(
     let taken = shared.take(id);
     let is_task = !matches!(taken, Err(NoPendingCall::Unknown)) && outcome.is_ok_and(is_task);
     let (Ok(part) | Err(part)) = outcome;
-    // The server works on the task even if the caller has left.
+    // The server works on the task even if the caller no longer waits.
     if is_task {
         shared.inbound.began_task(taken.is_ok().then_some(id), part);
     }
@@ -370,7 +370,7 @@ fn respond(
     };
     let line = match kept {
         Ok(line) => line,
-        // Not counted as a violation: other responses fill the memory for responses.
+        // Not counted as a violation: other responses use up the memory for responses.
         Err(no_room) => {
             reply.end(Err(no_room.into()));
             return Ok(());
@@ -491,7 +491,7 @@ fn ask(
     let id = RawId::new(raw_id);
     if method == "ping" {
         let pong = serde_json::from_str("{}").expect("an object");
-        // A server that asks and does not read gets no more responses than fit the outbox.
+        // A server that sends pings and does not read gets at most as many responses as fit the outbox.
         let _ = shared.append(id.as_str().len(), |out| write::answer(out, &id, Ok(pong)));
         return Ok(());
     }

@@ -24,15 +24,15 @@ use super::{Inbound, LinkCall, LinkEnd, LinkLimits, MaxResult, NotificationSink,
 use crate::jsonrpc::{Asker, RawId, Response, RpcError};
 use crate::stdio::wire::{Outbox, Unwritten};
 
-/// Maximum number of pending calls with which each call writes its own line: there is nothing to gather then, and the flusher
-/// may be in another runtime.
+/// Maximum number of pending calls with which each call writes its own line: batching saves nothing then, and the flusher may
+/// run in another runtime.
 pub(super) const FEW: usize = 2;
 
-/// Delay that callers are told to wait before a retry, after an outbox was full or a server ended.
+/// Value of `retry after` for callers, after an outbox was full or a server ended.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// State that calls, server requests, the reader and the flusher share. Each mutex is held for a few instructions (a copy of
-/// one line at most), never two at once, and without awaits or calls to other code, except for [`Inbound::given_up`].
+/// State shared by calls, server requests, the reader and the flusher. Each mutex is held for a few instructions (a copy of one
+/// line at most), never two at a time, and without awaits or calls to other code, except for [`Inbound::given_up`].
 pub(super) struct LinkCore {
     pub(super) namespace: NamespaceName,
     pub(super) max_result: Arc<MaxResult>,
@@ -54,7 +54,7 @@ pub(super) struct LinkCore {
 pub(super) enum Wire {
     /// The server's standard input.
     Pipe(PipeEnd),
-    /// Another transport, such as HTTP.
+    /// A transport other than pipes, such as HTTP.
     Other(Arc<dyn Transport>),
 }
 
@@ -79,11 +79,11 @@ impl PipeEnd {
     }
 }
 
-/// Record of how far a request got, which tells if a failed request may be sent again to another process.
+/// Record of how far a request was sent, which decides whether a failed request may be sent again to another process.
 pub(super) enum SendProgress {
     /// Position in the pipe's byte stream at which the request's line begins.
     At(u64),
-    /// Another transport's own record of the request.
+    /// The transport's own record of the request.
     Unless(Unsent),
 }
 
@@ -92,7 +92,7 @@ pub(super) struct LinkCalls {
     pub(super) pending: Pending<PendingCall>,
     /// Progress tokens that outlive their calls.
     pub(super) lasting: TaskTokens,
-    /// Set once, under the lock: no call can enter afterwards, so no call is forgotten.
+    /// Set once, under the lock: no call can be added afterwards, so that closing fails all calls.
     pub(super) closed: bool,
 }
 
@@ -134,8 +134,8 @@ impl LinkCore {
         }
     }
 
-    /// Sends a request that `write` writes under the id that it is given. `tells`: the server gets a cancellation when the
-    /// caller leaves. `of_client`: the client's headers to send along, on transports with headers.
+    /// Sends a request, which `write` writes with the given id. `tells`: the server gets a cancellation when the caller drops
+    /// the call. `of_client`: the client's headers to send along, on transports with headers.
     pub(super) fn begin(
         self: &Arc<Self>,
         tells: bool,
@@ -202,7 +202,8 @@ impl LinkCore {
         }
     }
 
-    /// Appends a line and returns the byte at which it begins. Writes it at once if `at_once` is set and no other task writes.
+    /// Appends a line and returns the byte at which it begins. Writes the line directly if `at_once` is set and no other task
+    /// writes.
     fn append_and(
         &self,
         pipe: &PipeEnd,
@@ -232,8 +233,8 @@ impl LinkCore {
         }
     }
 
-    /// Appends a small message even to a full outbox; the caller bounds the number of such messages. Returns false if the link
-    /// is closed, and the message is dropped.
+    /// Appends a small message even to a full outbox; the caller bounds the number of such messages. Returns false, without
+    /// sending the message, if the link is closed.
     pub(super) fn append_always(&self, write: impl FnOnce(&mut BytesMut)) -> bool {
         match &self.wire {
             Wire::Pipe(pipe) => {
@@ -245,8 +246,8 @@ impl LinkCore {
         }
     }
 
-    /// Sends a small error in place of an answer for which the outbox has no room: a request without any response would wait
-    /// for ever. A server that keeps asking and reads no response is given up: each response lets it ask again.
+    /// Sends a small error in place of a response for which the outbox has no room: a request without any response would wait
+    /// for ever. A server that keeps asking and reads no response is ended: each response lets it ask again.
     fn refuse_answer(&self, id: &RawId) -> bool {
         if let Wire::Pipe(pipe) = &self.wire
             && pipe.outbox().is_swamped()
@@ -266,7 +267,7 @@ impl LinkCore {
     /// Asks the server to cancel a call.
     pub(super) fn send_cancel(&self, id: u64) {
         match &self.wire {
-            // Cancellations are small, and there are never more of them than of calls that the outbox accepted.
+            // Cancellations are small, and there are at most as many as calls that the outbox accepted.
             Wire::Pipe(_) => {
                 self.append_always(|out| write::cancelled(out, id));
             }
@@ -277,7 +278,7 @@ impl LinkCore {
         }
     }
 
-    /// Asks the server to cancel a call, in the client's own message.
+    /// Sends the server the client's own cancellation of a call.
     pub(super) fn send_cancel_saying(&self, id: u64, words: Vec<u8>) {
         match &self.wire {
             Wire::Pipe(_) => {
@@ -291,18 +292,18 @@ impl LinkCore {
         }
     }
 
-    /// Drops a call at the transport that the caller left, without telling the server.
+    /// Drops a call at the transport after its caller dropped it, without a message to the server.
     pub(super) fn forget(&self, id: u64) {
         if let Wire::Other(transport) = &self.wire {
             transport.give_up(id, None);
         }
     }
 
-    /// Removes a client's call that its caller left. `None`: the call is over already.
+    /// Removes a client's call that its caller dropped. `None`: the call has ended already.
     pub(super) fn give_up(&self, id: u64) -> Option<PendingCall> {
         let mut calls = self.calls();
         let entry = calls.pending.remove(id).ok()?;
-        // Under the lock: a response that comes now must find the call noted, or the call would never be settled.
+        // Done under the lock: a response that arrives now must find the call recorded, or the call would never be settled.
         self.inbound.given_up(id, entry.origin.owner());
         Some(entry)
     }
@@ -313,7 +314,7 @@ impl LinkCore {
         CallsInHand::of(calls.pending.values().map(|entry| &entry.origin))
     }
 
-    /// Marks a pending call as the gateway's own request.
+    /// Marks a pending call as a request of the gateway.
     pub(super) fn is_of_gateway(&self, id: u64) {
         if let Ok(entry) = self.calls().pending.get_mut(id) {
             entry.origin = CallOrigin::Gateway;
@@ -325,9 +326,9 @@ impl LinkCore {
         self.calls().pending.remove(id)
     }
 
-    /// Ends the link: pending calls fail now, later ones are refused. The first reason stays.
+    /// Ends the link: pending calls fail now, later ones are refused. The first reason is kept.
     pub(super) fn close(&self, reason: LinkEnd) {
-        // The pipe is ended before the calls are failed, so that the record of sent bytes stays true. It is closed outside the
+        // The pipe is ended before the calls fail, so that the record of sent bytes remains correct. It is closed outside the
         // lock.
         match &self.wire {
             Wire::Pipe(pipe) => {
@@ -411,7 +412,7 @@ impl LinkCore {
     }
 }
 
-/// Writes a message of about `size` bytes into a buffer of its own.
+/// Writes a message of about `size` bytes into a separate buffer.
 fn message(size: usize, write: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut out = BytesMut::with_capacity(size + 128);
     write(&mut out);

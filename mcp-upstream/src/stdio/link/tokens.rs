@@ -12,7 +12,7 @@ use super::NotificationSink;
 /// Maximum number of calls whose token is kept after their response. The oldest is forgotten first.
 const LASTING_MAX: usize = 64;
 
-/// Tokens and listeners of calls that were answered with a task: the task's progress still comes under the call's id.
+/// Tokens and listeners of calls that were answered with a task: the task's progress still has the call's id.
 #[derive(Default)]
 pub(super) struct TaskTokens(VecDeque<(u64, Arc<str>, Arc<dyn NotificationSink>)>);
 
@@ -43,7 +43,7 @@ struct CreatedTask<'a> {
     result_type: Option<&'a RawValue>,
 }
 
-/// Returns true if a result says that the call goes on as a task.
+/// Returns true if a result states that the call continues as a task.
 pub(super) fn is_task(result: &RawValue) -> bool {
     let text = result.get();
     /// A cheap check first: results are large and tasks rare.

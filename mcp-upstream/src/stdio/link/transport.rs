@@ -1,4 +1,4 @@
-//! Transports: how a link's messages reach a server that is not at the other end of two pipes.
+//! Transports that carry a link's messages to a server without two pipes.
 //!
 //! ```text
 //! Link ── request, notification, answer ──▶ Transport ──▶ the server
@@ -6,9 +6,9 @@
 //!   └──── message, failed, ended ◀── Incoming ◀─┘
 //! ```
 //!
-//! A transport knows only the id of a call: it reports the outcome of a message, and the link decides the consequence for the
-//! call. Pipes are not behind this trait: every call of a stdio server goes through them, where a message costs only a line in
-//! a shared buffer.
+//! A transport sees only the id of a call: it reports the outcome of a message, and the link decides the consequence for the
+//! call. Pipes do not implement this trait: every call of a stdio server uses them, and a message there costs only a line in a
+//! shared buffer.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,14 +24,14 @@ use super::shared::LinkCore;
 use super::{LinkEnd, read};
 use crate::protocol::ProtocolVersion;
 
-/// Carries whole messages to a server. No method waits, and none is called while a lock of the link is held.
+/// Carries complete messages to a server. No method waits, and none is called while a lock of the link is held.
 pub(crate) trait Transport: Send + Sync {
-    /// Sends a request. Its response, or [`Incoming::failed`], comes back for `id`, unless the call is given up first.
-    /// `of_client`: the client's own headers, which are sent with this request alone.
+    /// Sends a request. Its response, or [`Incoming::failed`], is reported for `id`, unless the call is abandoned before.
+    /// `of_client`: the client's headers, which are sent with this request only.
     ///
     /// # Errors
     ///
-    /// [`CallError`]; nothing was sent then.
+    /// [`CallError`], if nothing was sent.
     fn request(
         &self,
         id: u64,
@@ -40,14 +40,15 @@ pub(crate) trait Transport: Send + Sync {
         of_client: Option<Arc<HeaderMap>>,
     ) -> Result<(), CallError>;
 
-    /// Sends a notification, or the answer to a request of the server.
+    /// Sends a notification, or the response to a request of the server.
     ///
     /// # Errors
     ///
-    /// [`CallError`], when too much is being sent or the server is gone.
+    /// [`CallError`], when too much data is queued or the connection has ended.
     fn send(&self, message: Bytes) -> Result<(), CallError>;
 
-    /// Gives up a request whose caller has left. `words`: the `notifications/cancelled` for it; `None` if the server gets none.
+    /// Abandons a request whose caller has dropped it. `words`: the `notifications/cancelled` for it; `None` if the server gets
+    /// none.
     fn give_up(&self, id: u64, words: Option<Bytes>);
 
     /// Sets the version that the server was opened with; `None` if each request is complete in itself.
@@ -60,8 +61,8 @@ pub(crate) trait Transport: Send + Sync {
     fn end(&self);
 }
 
-/// Record of how a request failed at its transport, which tells if another connection may take it. A request counts as sent
-/// until its transport notes otherwise.
+/// Record of how a request failed at its transport, which decides whether another connection may send it. A request counts as
+/// sent until its transport records otherwise.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsent(Arc<AtomicU8>);
 
@@ -75,7 +76,7 @@ impl Unsent {
         self.0.store(Self::NOT_WRITTEN, Ordering::Release);
     }
 
-    /// Records that the server did not process the request, because it does not know the session any more.
+    /// Records that the server did not process the request, because it no longer knows the session.
     pub(crate) fn note_session_gone(&self) {
         self.0.store(Self::SESSION_GONE, Ordering::Release);
     }
@@ -116,7 +117,7 @@ impl Incoming {
         }
     }
 
-    /// Takes a whole message. Invalid messages are counted and logged as for any server.
+    /// Handles a complete message. Invalid messages are counted and logged as for any server.
     pub(crate) fn message(&self, message: Bytes) {
         let Some(link) = self.link.upgrade() else {
             return;
@@ -137,13 +138,13 @@ impl Incoming {
         if let Some(link) = self.link.upgrade() {
             match link.take(id) {
                 Ok(entry) => entry.reply.end(Err(error)),
-                // The caller left earlier; the server does not work on the call any more.
+                // The caller dropped the call earlier; the server no longer works on it.
                 Err(_) => link.inbound.settled(id),
             }
         }
     }
 
-    /// Fails a call whose response is larger than allowed; `size`: the bytes of it that were read.
+    /// Fails a call whose response is larger than allowed; `size`: the number of bytes that were read.
     pub(crate) fn too_large(&self, id: u64, size: u64) {
         if let Some(link) = self.link.upgrade() {
             read::too_long(&link, Some(id), size);
@@ -171,7 +172,7 @@ impl Incoming {
             .is_some_and(|link| link.max_result.fits(size))
     }
 
-    /// Stops taking calls on the connection. Pending calls go on: each learns of its own end.
+    /// Stops accepting calls on the connection. Pending calls continue, and each detects its own end.
     pub(crate) fn lost(&self) {
         if let Some(link) = self.link.upgrade() {
             link.lost(LinkEnd::Disconnected);

@@ -1,4 +1,4 @@
-//! Lines that the gateway composes, and the task that writes all lines. JSON from clients and callers is copied once, into the
+//! Lines written by the gateway, and the task that writes all lines. JSON from clients and callers is copied once, into the
 //! outbox, and not parsed.
 
 use std::sync::Arc;
@@ -147,7 +147,7 @@ pub(super) async fn flush(shared: Arc<LinkCore>) {
     }
 }
 
-/// Writes the waiting lines as far as the pipe takes them at once. The flusher writes the remaining bytes, and finds out about
+/// Writes as many waiting lines as the pipe accepts without blocking. The flusher writes the remaining bytes, and handles
 /// errors of the pipe.
 pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     let written = turn.pipe.try_write(&turn.batch).unwrap_or(0);
@@ -158,7 +158,8 @@ pub(super) fn own_turn(end: &PipeEnd, turn: OwnTurn<pipe::Sender>) {
     }
 }
 
-/// Writes a batch whose first byte has the position `start`, and tells the outbox how far the pipe may have got.
+/// Writes a batch whose first byte has the position `start`, and reports to the outbox how many bytes the pipe may have
+/// accepted.
 async fn write(
     end: &PipeEnd,
     pipe: &pipe::Sender,
