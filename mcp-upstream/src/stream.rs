@@ -1,4 +1,4 @@
-//! Streams of events: the source of a GET, an answer in events, `/sse` or `subscriptions/listen`.
+//! Streams of events, for a GET, a response in events, `/sse` or `subscriptions/listen`.
 //!
 //! A stream is a window of framed events, one reader's position in it, and a waker. The reader pulls; nothing is queued per
 //! reader and no task runs per stream. There are two kinds of memory:
@@ -74,7 +74,7 @@ pub(crate) use ledger::in_memory;
 use pulse::PulseSlot;
 use window::{Bounds, TrimOutcome, Window};
 
-/// Bounds on the unread events of a passing stream, beside its newest event: 1024 events, 16 MiB.
+/// Bounds on the unread events of a passing stream, in addition to its newest event: 1024 events, 16 MiB.
 const PASSING: Bounds = Bounds {
     events: 1024,
     bytes: 16 * 1024 * 1024,
@@ -97,7 +97,7 @@ pub struct Stream {
     share: Option<Arc<Share>>,
     /// State of the stream. Critical sections are short; the lock is never held across an await.
     state: Mutex<StreamState>,
-    /// Notified when the reader leaves, or catches up with a writer that waits for it.
+    /// Notified when the reader disconnects, or catches up with a writer that waits for it.
     moved: Notify,
 }
 
@@ -145,9 +145,9 @@ pub(crate) enum Role {
 enum StreamPhase {
     /// Events may be added.
     Open,
-    /// No events are added; the present ones can be read.
+    /// No events are added; existing ones can be read.
     Finished,
-    /// No event can be read any more.
+    /// No event can be read.
     Closed,
 }
 
@@ -259,9 +259,10 @@ impl Stream {
         }
     }
 
-    /// Adds a framed event to a passing stream. Returns `false` if the stream is over: finished, left by its reader, or ended
-    /// because the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB while all passing
-    /// streams together exceed their bound. Does nothing on a kept stream, whose events come through its [`EventLog`].
+    /// Adds a framed event to a passing stream. Returns `false` if the stream has ended: finished, disconnected from its
+    /// reader, or ended because the reader left more than 1024 events or 16 MiB unread beyond the newest, or more than 64 KiB
+    /// while all passing streams together exceed their bound. Does nothing on a kept stream, whose events come through its
+    /// [`EventLog`].
     pub fn push(&self, frame: Bytes) -> bool {
         if self.share.is_some() {
             return false;
@@ -311,8 +312,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends the stream before its writer has finished it: the reader reads the remaining events, and is then cut off. A finished
-    /// stream stays unchanged.
+    /// Ends the stream before its writer has finished it: the reader gets the remaining events and then an aborted stream. A
+    /// finished stream is not changed.
     pub(crate) fn break_off(&self) {
         let waker = {
             let mut state = self.lock();
@@ -330,11 +331,11 @@ impl Stream {
         self.lock().phase != StreamPhase::Open
     }
 
-    /// Resolves when a passing stream has lost its reader, or has ended because its reader was too slow. Waits while there is no
-    /// reader yet.
+    /// Resolves when a passing stream has lost its reader, or has ended because its reader was too slow. Waits while there is
+    /// no reader yet.
     pub async fn reader_gone(&self) {
         loop {
-            // Registered before the state is read, so that a reader that leaves in between is not missed.
+            // Registered before the state is read, so that a reader that disconnects in between is not missed.
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
@@ -346,8 +347,8 @@ impl Stream {
     }
 
     /// Waits until the reader has caught up enough for more events, or until there is no reader to wait for, at most for
-    /// `patience`. A writer of many events uses this instead of outrunning a reader that only needs its turn. A reader that did
-    /// not catch up in time is not waited for again.
+    /// `patience`. A writer of many events uses this so as not to outrun a reader that has not been scheduled yet. A reader
+    /// that did not catch up in time is not waited for again.
     pub(crate) async fn caught_up(&self, patience: Duration) {
         let bounds = self
             .share

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-/// Pause before a loop that panicked is started again, so that a loop that panics at once does not fill the log.
+/// Pause before a loop that panicked is restarted, so that a loop that panics immediately does not fill the log.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs a loop until it ends by itself. A panic is logged, and the loop is started again.

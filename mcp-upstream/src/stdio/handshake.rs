@@ -22,7 +22,7 @@ use crate::protocol::{ClientIdentity, MODERN, ProtocolVersion, negotiated};
 /// Revisions and description of a server, equal for all its processes.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerRevisions {
-    /// The server accepts only requests with their own metadata.
+    /// The server's era.
     pub(crate) era: ProbedEra,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum ProbedEra {
         /// The result of `initialize`, in the server's bytes.
         result: Bytes,
     },
-    /// The server takes only requests that carry their own metadata.
+    /// The server accepts only requests with their own metadata.
     Modern {
         /// The result of `server/discover`, in the server's bytes.
         discover: Bytes,
@@ -211,7 +211,7 @@ pub(crate) async fn discover(
 
 /// Opens a new process by `initialize` and `notifications/initialized`. `params` may be those of a client.
 ///
-/// When the server does not respond in time, responds with an error, or negotiates an unsupported revision.
+/// # Errors
 ///
 /// When the server does not respond in time, refuses, or negotiates a revision that is not supported.
 pub(crate) async fn initialize(

@@ -77,7 +77,7 @@ pub(super) struct PoolShared {
     common: [Arc<OpenAs>; 2],
     /// Data of the pool. No await under the lock, and no object of other modules is dropped under it.
     inner: Mutex<PoolData>,
-    /// Wakes the driver when there are actions for it, or an earlier timer.
+    /// Wakes the driver when there are actions for it, or when a timer became due earlier.
     wake: Notify,
     /// True once the driver and all its processes have ended.
     over: watch::Sender<bool>,
@@ -97,11 +97,11 @@ struct PoolData {
     actions: Vec<PoolAction>,
     /// The server's latest description of itself for all clients, by the era of opening.
     known: HashMap<Era, ProcessOpening>,
-    /// Eras that the server spoke when they were last known.
+    /// Eras that the server supported when it was last available.
     spoke: Option<EraSupport>,
     /// Time since which no process serves; `None` if a process serves, or none ever did.
     away_since: Option<Instant>,
-    /// True once the use of last good answers was logged.
+    /// True once the use of last good responses was logged.
     told_of_last_good: bool,
 }
 
@@ -127,7 +127,7 @@ impl PoolShared {
             ..PoolRules::from(&launcher.settings())
         };
         if launcher.needs_a_client() {
-            // No spares: a spare would be opened without a client's credentials.
+            // No spare processes: a spare would be opened without a client's credentials.
             rules.warm = 0;
         }
         if let Some(namespace) = registry.find(launcher.name()) {
@@ -179,7 +179,7 @@ impl PoolShared {
         self.launcher.name()
     }
 
-    /// The largest result that a tool of the namespace may give.
+    /// Maximum size of a result of the namespace's tools.
     pub(super) fn max_result(&self) -> u64 {
         let Some(namespace) = self.registry.find(self.name()) else {
             return tooldock_base::config::Limits::default().max_result.as_u64();
@@ -192,8 +192,8 @@ impl PoolShared {
             .unwrap_or_default()
     }
 
-    /// Hands an event to the state machine, and the resulting leases and refusals to the waiters. Other actions are left to the
-    /// driver.
+    /// Passes an event to the state machine, and the resulting leases and refusals to the waiting requests. Other actions are
+    /// left to the driver.
     pub(super) fn apply(self: &Arc<Self>, event: PoolEvent) {
         let now = Instant::now();
         let mut given = Vec::new();
@@ -222,7 +222,7 @@ impl PoolShared {
                                     ProcessLease::new(self, process, live, replay_state, key, open);
                                 given.push((waiter, Ok(leased)));
                             } else {
-                                // The waiter has just left: its process goes back.
+                                // The waiting request was just dropped: its process is returned.
                                 events.push_back(PoolEvent::Released {
                                     process,
                                     reusable: true,
@@ -262,7 +262,7 @@ impl PoolShared {
             }
         };
         drop(forgotten);
-        // Outside the lock: a lease whose waiter has left is given back on drop.
+        // Done outside the lock: a lease whose request was dropped returns its process on drop.
         for (waiter, outcome) in given {
             self.metrics
                 .waited(now.saturating_duration_since(waiter.since));
@@ -281,7 +281,7 @@ impl PoolShared {
         }
     }
 
-    /// Publishes a process that was opened: it takes requests from now on.
+    /// Publishes an opened process, which can then be leased.
     pub(super) fn started(
         self: &Arc<Self>,
         id: ProcessId,
@@ -315,8 +315,8 @@ impl PoolShared {
         }
     }
 
-    /// Switches to another version of the server, whose connections may stay the same. Connections to backends that the new
-    /// version lacks get no more requests.
+    /// Switches to another version of the server, whose connections may be kept. Connections to backends that the new version
+    /// lacks get no more requests.
     fn adopt(self: &Arc<Self>, server: ServerRef<'_>) {
         if self.launcher.adopt(server) {
             // A backend that the former version lacked may have other tools.
@@ -325,7 +325,7 @@ impl PoolShared {
         }
     }
 
-    /// Tells the state machine about backends that the server no longer has: they get no more requests.
+    /// Reports backends that the server no longer has to the state machine, so that they get no more requests.
     fn leave_removed(self: &Arc<Self>) {
         let is_gone = |backend: &BackendId| !self.launcher.has(backend);
         let (processes, replicas): (Vec<_>, Vec<_>) = {
@@ -361,8 +361,8 @@ impl PoolShared {
         }
     }
 
-    /// The server's last description of itself, preferably from an opening in this era. `None` once the server has been away for
-    /// long, or is not coming back: its description may be outdated.
+    /// The server's last description of itself, preferably from an opening in this era. `None` once the server has been
+    /// unavailable for long, or is not restarted, since the description may be outdated.
     fn known(&self, era: Era) -> Option<ProcessOpening> {
         let inner = self.lock();
         let away = inner.away_since.map(|since| since.elapsed());
@@ -399,12 +399,12 @@ impl PoolShared {
         self.lock().state.server()
     }
 
-    /// The eras that the server speaks, or the last known ones.
+    /// The eras that the server supports, or the last known ones.
     fn last_era(&self) -> Option<EraSupport> {
         self.lock().last_era()
     }
 
-    /// The eras that the server speaks, or the last known ones; `None` for a retired pool.
+    /// The eras that the server supports, or the last known ones; `None` for a retired pool.
     fn served_era(&self) -> Option<EraSupport> {
         let inner = self.lock();
         (!inner.state.is_retired())
@@ -417,7 +417,7 @@ impl PoolShared {
         !self.launcher.spreads() || self.launcher.has_replica(tried)
     }
 
-    /// The backend where a principal's task runs, among several backends that all clients share: each backend knows only its own
+    /// The backend where a principal's task runs, among several backends shared by all clients: each backend knows only its own
     /// tasks.
     fn place_of_task(
         &self,
@@ -471,7 +471,7 @@ impl PoolShared {
         self.lock().state.has_lost(tag)
     }
 
-    /// Ends every process, with the calls that run there, and starts new ones.
+    /// Ends every process, with its running calls, and starts new ones.
     fn restart(self: &Arc<Self>) {
         tracing::info!(
             namespace = %self.name(),

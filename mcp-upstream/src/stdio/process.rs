@@ -1,8 +1,8 @@
 //! An opened process of a server: its link, the server's description of itself, and the routing of its messages. A session of a
-//! remote server is a process here, too: only [`super::launch`] tells the two apart.
+//! remote server is a process here, too: only [`super::launch`] distinguishes the two.
 //!
-//! `keep` is the task that owns the process from its spawn to the end of its last descendant; all other code only communicates
-//! with the process.
+//! `keep` is the task that owns the process from its spawn to the end of its last descendant; other code only communicates with
+//! the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,13 +54,13 @@ pub(crate) struct Process {
     router: Arc<InboundRouter>,
     /// The personal values that the process was opened with.
     personal: Option<PersonalUse>,
-    /// Notified when a request was given up without a response.
+    /// Notified when a request was abandoned without a response.
     suspected: Notify,
     born: Instant,
-    /// Milliseconds from `born` to the first request of those that were given up since the last response; 0 while requests are
+    /// Milliseconds from `born` to the first of the requests that were abandoned since the last response; 0 while requests are
     /// answered.
     silent_since: AtomicU64,
-    /// True once the pool knows that the process takes no more requests.
+    /// True once the pool knows that the process accepts no more requests.
     over: watch::Sender<bool>,
 }
 
@@ -145,7 +145,7 @@ impl Process {
         self.router.leave();
     }
 
-    /// Has the keeper ping the process, because a request was given up without a response.
+    /// Makes the keeper ping the process, because a request was abandoned without a response.
     pub(super) fn suspect(&self) {
         self.suspected.notify_one();
     }
@@ -157,8 +157,8 @@ impl Process {
         }
     }
 
-    /// Records that a request that began at `since` was given up; returns the time without any response. If calls have short
-    /// timeouts, a single one of them proves nothing about the process, but all of them together do.
+    /// Records that a request that began at `since` was abandoned; returns the time without any response. If calls have short
+    /// timeouts, a single one is no evidence about the process, but all of them together are.
     pub(super) fn waited_in_vain(&self, since: Instant) -> Duration {
         let millis = |time: Instant| {
             let time = time.saturating_duration_since(self.born).as_millis();
@@ -172,7 +172,7 @@ impl Process {
         Duration::from_millis(millis(Instant::now()).saturating_sub(since))
     }
 
-    /// Waits until the pool knows that the process takes no more requests, at most for `patience`. Returns false after
+    /// Waits until the pool knows that the process accepts no more requests, at most for `patience`. Returns false after
     /// `patience`.
     pub(super) async fn is_over_within(&self, patience: Duration) -> bool {
         let mut over = self.over.subscribe();

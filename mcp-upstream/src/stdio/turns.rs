@@ -1,8 +1,8 @@
 //! Limit of concurrent starts of servers, over all pools of the gateway.
 //!
-//! Every start takes a turn and gives it back when its process serves or has failed; while no turn is free, starts wait in
-//! order. A start that a request waits for goes before the others (first processes of new servers, spares). The order is
-//! decided when a turn becomes free, so a start in the queue moves up as soon as a request needs it.
+//! Every start acquires a permit and returns it when its process serves or has failed; while no permit is free, starts wait in
+//! order. A start for a waiting request has priority over others (first processes of new servers, spares). The order is decided
+//! when a permit becomes free, so a queued start gains priority as soon as a request needs it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ pub(crate) struct StartTurn {
     turns: Arc<Turns>,
 }
 
-/// The turns of the gateway, of which starts and installations have separate ones.
+/// Start permits of the gateway; starts and installations have separate permits.
 #[derive(Debug, Clone)]
 pub(crate) struct StartTurns {
     /// Turns to start a process.
@@ -52,7 +52,7 @@ pub(crate) struct StartTurns {
 }
 
 impl StartTurns {
-    /// As many turns as suit the machine's cores.
+    /// Number of permits that suits the machine's cores.
     pub(crate) fn of_machine() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self {
@@ -86,7 +86,7 @@ impl Turns {
                 queue.waiting.push_back(WaitingStart { requests, give });
                 given
             };
-            // The sender is in `self`'s queue, so a turn always comes.
+            // The sender is in `self`'s queue, so a permit always arrives.
             if let Ok(turn) = given.await {
                 return turn;
             }

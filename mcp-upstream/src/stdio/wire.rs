@@ -1,8 +1,7 @@
-//! Lines over two pipes, within bounds: the lines that wait to be written, the length of a line, and the prefix that is read of
-//! an unusable line.
+//! Lines over two pipes, with bounds on the lines that wait to be written, on the length of a line, and on the prefix that is
+//! read of an unusable line.
 //!
-//! This module knows that a line ends with a newline, and how to find the id in a line that is too long to keep; it knows
-//! nothing else about messages.
+//! This module only knows that a line ends with a newline, and how to find the id in a line that is too long to keep.
 
 mod outbox;
 mod read;

@@ -9,8 +9,8 @@
 //! (`synchronous=NORMAL`): a killed process loses nothing, a power failure may lose the last seconds but never damages the
 //! file. The housekeeper copies the log into the file, which does wait for the disk, on a connection of its own.
 //!
-//! Several processes of one machine may have the file open; SQLite's locks keep their transactions apart. They find each
-//! other by [`DiskDirectory`]. The file must lie on a local file system: write-ahead logs do not work over NFS.
+//! Several processes of one machine may have the file open; SQLite's locks serialize their transactions. The processes find
+//! each other by [`DiskDirectory`]. The file must be on a local file system: write-ahead logs do not work over NFS.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ const LOG_PAGES_MAX: u32 = 16 * 1024;
 /// Bounds on the rows of the file.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Time for which a record stays after the last use of its session.
+    /// Retention of a record after the last use of its session.
     pub records_for: Duration,
     /// Maximum number of session records.
     pub records: usize,
@@ -59,7 +59,7 @@ pub struct Bounds {
     pub stream_events: usize,
     /// Maximum size of the messages kept of one stream, in bytes.
     pub stream_bytes: usize,
-    /// Time for which a message stays.
+    /// Retention of a message.
     pub events_for: Duration,
     /// Bytes of the file in use beyond which the oldest messages of all streams are deleted.
     pub bytes: u64,
@@ -67,7 +67,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// Bounds from the configuration: streams have the bounds of the event log; records have twice the lifetime and number of
-    /// live sessions, since sessions that no process has are kept as well.
+    /// live sessions, since sessions that are live in no process are stored as well.
     pub fn of(sessions: &SessionsConfig) -> Self {
         let log = &sessions.event_log;
         Self {
@@ -236,7 +236,7 @@ impl EventStore for DiskStore {
     }
 }
 
-/// True if a session has a home that is another replica than `own`.
+/// True if the home of a session is a replica other than `own`.
 fn is_foreign(home: Option<ReplicaId>, own: Option<ReplicaId>) -> bool {
     home.is_some() && home != own
 }

@@ -1,11 +1,11 @@
 //! Sessions and events in Redis 7 or Valkey: one server, a primary behind Sentinels, or a cluster.
 //!
-//! Each operation is one command, script or transaction, in one round trip; `forget` and `trim` take two. An operation waits for
-//! at most 50 ms. While Redis is away, operations fail, which is logged, and later ones try to connect again. Several
-//! processes may use one Redis: claims compare before they write, and patches write single fields. Keys expire by
-//! themselves: a session that no process touches is gone after twice its time to live.
+//! Each operation is one command, script or transaction, in one round trip; `forget` and `trim` take two. An operation waits
+//! for at most 50 ms. While Redis is unavailable, operations fail, which is logged, and later ones try to connect again.
+//! Several processes may use one Redis: claims compare before they write, and patches write single fields. Keys expire
+//! automatically: the record of an unused session expires after twice the session's lifetime.
 //!
-//! Start with [`RedisStore::connect`]; the modules `keys`, `record` and `events` list the keys and fields, and `link` says
+//! Start with [`RedisStore::connect`]. The modules `keys`, `record` and `events` list the keys and fields, and `link` describes
 //! how a connection is made and renewed.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ use keys::Keys;
 use link::{Link, OPERATION_MAX};
 pub use url::{RedisUrl, RedisUrlError};
 
-/// Number of session lifetimes for which a record is kept: processes touch sessions in use less often than once in a
+/// Number of session lifetimes for which a record is kept: processes renew the records of sessions in use less than once per
 /// lifetime, and a record must not expire before its session.
 const LIFETIMES: u32 = 2;
 /// Number of sessions that are touched in one round trip: few enough for the time limit of an operation.
@@ -83,7 +83,7 @@ impl RedisStore {
     }
 
     /// Creates a store that connects at its first operation, with the checks of [`RedisStore::connect`]: for a gateway that
-    /// starts while Redis is away.
+    /// starts while Redis is unavailable.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl RedisStore {
     /// Touches sessions in one round trip. Returns for each session whether it has a record.
     async fn renew(&self, ids: &[SessionId]) -> Result<Vec<bool>, StoreError> {
         let renewed = self.link.run(|connection| {
-            // In a cluster, sessions are on different nodes, and a pipeline goes to one node.
+            // In a cluster, sessions are on different nodes, and a pipeline is sent to one node.
             let together = if connection.mixes_sessions() {
                 ids.len()
             } else {
@@ -258,7 +258,7 @@ impl SessionStore for RedisStore {
             .arg(record::home(by))
             .arg(millis(self.record_ttl));
         let script = &script;
-        // Not repeatable: a second try would find the claim of the first, and take it for a claim of another replica.
+        // Not repeated: a second attempt would find the claim of the first, and take it for a claim of another replica.
         let claimed = self.link.run_once(|mut connection| async move {
             let fields = script.invoke_async::<HashMap<String, String>>(&mut connection);
             fields.await

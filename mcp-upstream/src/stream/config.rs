@@ -16,8 +16,8 @@ pub struct EventLogConfig {
     /// The age after which events are dropped.
     #[serde(with = "humantime_serde")]
     pub age: Duration,
-    /// Maximum memory of all streams that keep their events, in bytes. Streams that keep none (`/sse`, listen, answers without a
-    /// session) may hold the same amount once more.
+    /// Maximum memory of all streams that keep their events, in bytes. Streams that keep none (`/sse`, listen, responses
+    /// without a session) have a separate maximum of the same size.
     pub total: ByteSize,
 }
 

@@ -1,7 +1,7 @@
 //! Wire format of events: frames a message as an SSE event, and names events.
 //!
-//! A message is framed once for all its readers. Its bytes are not decoded: JSON cannot hold a raw line break inside a string, so
-//! line breaks between its tokens become spaces and the message is one `data:` line.
+//! A message is framed once for all its readers, and its bytes are not decoded: JSON cannot contain a raw line break inside a
+//! string, so line breaks between its tokens become spaces and the message is one `data:` line.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// The id of an event: the number of its stream in the session, and its position among all events of the process.
 ///
-/// Written `<stream>-<sequence>`. Sequences increase within a stream and are shared by a message that goes to many sessions, so
-/// that streams of the same number share its frame too.
+/// Written `<stream>-<sequence>`. Sequences increase within a stream. A message that is sent to many sessions has one sequence,
+/// so that streams of the same number share its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct EventId {
     /// The stream's number in its session.

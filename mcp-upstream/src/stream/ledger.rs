@@ -1,12 +1,13 @@
 //! Bounds over all kept streams: total memory, and age.
 //!
-//! A [`Share`] accounts the streams of one principal. It keeps one entry per stream that holds events, under the time and the
-//! sequence of an event no newer than the stream's oldest, and moves an outdated entry to its proper place when it meets one. So
-//! appending to a stream that holds events touches two atomics here, and neither bound ever walks the streams.
+//! A [`Share`] accounts the streams of one principal. It has one entry per stream with events, ordered by the time and the
+//! sequence of an event no newer than the stream's oldest, and moves an outdated entry to its correct place when it encounters
+//! one. So appending to a stream with events touches two atomics, and neither bound ever walks the streams.
 //!
-//! When the total is reached, the principal that holds the most loses its oldest event, even if another principal appended. A
-//! principal that holds less than its equal part of the total therefore loses no events to other principals. Within a principal
-//! one session may hold a 64th of the total, and at least the bound of one stream; the log enforces that when it appends.
+//! When the total is reached, the oldest event of the principal that uses the most memory is removed, even if another principal
+//! appended. A principal that uses less than its equal part of the total therefore loses no events to other principals. Within
+//! a principal one session may use a 64th of the total, and at least the bound of one stream; the log enforces that when it
+//! appends.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -80,8 +81,8 @@ impl Ledger {
         self.sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The sequence for an event behind `newest` of its stream. A stream that another process held may be ahead of this process:
-    /// its sequences then count on from `newest`, so that they do not depend on other sessions of the process.
+    /// The sequence for an event after `newest` of its stream. A stream of another process may be ahead of this process: its
+    /// sequences then continue from `newest`, so that they do not depend on other sessions of the process.
     pub(super) fn next_after(&self, newest: u64) -> u64 {
         self.next_sequence().max(newest.saturating_add(1))
     }
@@ -112,12 +113,12 @@ impl Ledger {
         })
     }
 
-    /// Removes events until the kept streams fit their total, each time the oldest event of the principal that then holds the
-    /// most memory.
+    /// Removes events until the kept streams fit their total, each time the oldest event of the principal that uses the most
+    /// memory.
     pub(super) fn enforce_total(&self) {
         let total = in_memory(self.limits.total);
         while self.bytes() > total {
-            // Nothing is listed: another thread is about to remove the event.
+            // There is no entry: another thread is about to remove the event.
             if !self.fullest().is_some_and(|share| share.evict_oldest()) {
                 return;
             }
@@ -142,8 +143,8 @@ impl Ledger {
         }
     }
 
-    /// The share of the principal that holds the most memory; walks all shares. There are few principals, and this is called only
-    /// when the total is reached.
+    /// The share of the principal that uses the most memory; walks all shares. There are few principals, and this is called
+    /// only when the total is reached.
     fn fullest(&self) -> Option<Arc<Share>> {
         let shares = self.shares();
         let shares = shares.values().filter_map(Weak::upgrade);

@@ -14,7 +14,7 @@ pub struct StreamLimiter {
     per_principal: StreamUsage,
 }
 
-/// A number of streams, and the memory that they hold beside their events, in bytes.
+/// Number of streams, and their memory without their events, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 struct StreamUsage {
     streams: usize,
@@ -45,12 +45,12 @@ impl StreamLimiter {
         }
     }
 
-    /// Takes a permit for a stream of this principal. `bytes` is the memory that the stream holds beside its events. Callers
+    /// Acquires a permit for a stream of this principal. `bytes` is the memory of the stream without its events. Callers
     /// without a principal share the empty name.
     ///
     /// # Errors
     ///
-    /// [`Full`], if the principal is at a bound; the error does not say when a permit will be free.
+    /// [`Full`], if the principal is at a bound; the error does not state when a permit will be free.
     pub fn enter(&self, principal: Option<&Arc<str>>, bytes: usize) -> Result<StreamGuard, Full> {
         let principal = principal.map_or_else(|| Arc::from(""), Arc::clone);
         let mut open = self.open.entry(Arc::clone(&principal)).or_default();

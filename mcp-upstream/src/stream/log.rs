@@ -1,5 +1,5 @@
-//! Event log of a session's streams, from which a client that lost a stream resumes it. The streams hold the events, and the
-//! session holds the streams; every event of a session is added to its stream here.
+//! Event log of a session's streams, from which a client that lost a stream resumes it. The streams own the events, and the
+//! session owns the streams; every event of a session is added to its stream by this module.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,13 +40,13 @@ pub enum StreamKind {
 
 /// Opens, feeds and resumes the streams of sessions.
 ///
-/// Within one stream events are delivered in the order in which they were appended, each once to one reader, and after a resume
-/// again from the named event on. Appending never waits for a reader: a reader that leaves too much unread loses its stream, not
-/// its log.
+/// Within one stream, events are delivered in the order in which they were appended, each once to one reader, and after a
+/// resume again from the named event on. Appending never waits for a reader: a reader that leaves too much unread is
+/// disconnected, but the events remain in the log.
 pub struct EventLog {
     pulse: Arc<Pulse>,
     ledger: Arc<Ledger>,
-    /// The store that keeps events beyond this process, if there is one.
+    /// Store that keeps events outside this process, if there is one.
     store: Option<Arc<dyn EventStore>>,
     /// True after the store failed to keep an event, until it keeps the next one.
     fails: AtomicBool,
@@ -134,8 +134,8 @@ impl EventLog {
         }
     }
 
-    /// Logs when the store begins to fail and when it works again. Returns the outcome of the append, `None` if the store failed:
-    /// connected clients get the event all the same.
+    /// Logs when the store begins to fail and when it works again. Returns the outcome of the append, `None` if the store
+    /// failed: connected clients get the event nevertheless.
     fn noted(&self, stored: Result<AppendOutcome, StoreError>) -> Option<AppendOutcome> {
         let fails = stored.is_err();
         if self.fails.load(Ordering::Relaxed) != fails
@@ -215,7 +215,7 @@ impl EventLog {
     }
 
     /// Opens a stream for the responses to these requests, given by their ids as raw JSON. If this process ends before it has
-    /// sent them all, the client that comes back for them gets errors.
+    /// sent all of them, the client that resumes the stream gets errors.
     ///
     /// # Errors
     ///
@@ -338,8 +338,8 @@ impl EventLog {
         reached
     }
 
-    /// Resumes a stream after an event. A reader that is still attached loses the stream. Events older than the log are left out;
-    /// if the stream is no longer kept, a general stream continues empty and a request's stream is over.
+    /// Resumes a stream after an event. A reader that is still attached is disconnected. Events older than the log are omitted;
+    /// if the stream no longer exists, a general stream continues empty and a request's stream has ended.
     ///
     /// # Errors
     ///

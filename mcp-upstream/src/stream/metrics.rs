@@ -9,7 +9,7 @@ metric_table! {
     /// The metrics of streams and their logs.
     #[derive(Debug)]
     pub struct StreamMetrics(registry) {
-        /// The gauges by role, resolved once, so that opening a stream needs no lookup.
+        /// The gauges by kind, resolved once, so that opening a stream needs no lookup.
         open: IntGaugeVec["kind"] = "tooldock_streams", "Streams with a reader, by kind"
             => [IntGauge; Role::ALL.len()] = Role::ALL.map(|role| open.with_label_values(&[role.as_str()]));
         pub(crate) events: IntCounter = "tooldock_stream_events_total", "Events put on streams";

@@ -1,7 +1,7 @@
-//! Open streams that belong to no session: of requests without a session, and of remote servers in pass-through. They are listed
-//! for operators, who may end each of them.
+//! Open streams that belong to no session: of requests without a session, and of remote servers in pass-through. Operators can
+//! list them and end each of them.
 //!
-//! Streams of a session are found through the session. A stream leaves the list with its reader.
+//! Streams of a session are found through the session. A stream is removed from the list with its reader.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ pub(crate) enum OpenKind {
     Listen,
     /// The answer to one request, while its call runs.
     Answer,
-    /// A remote server's own stream.
+    /// A stream of a remote server.
     PassedThrough,
 }
 
@@ -45,8 +45,8 @@ pub(crate) struct OpenStream {
 /// List of the open streams without a session. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct OpenStreams {
-    /// Plain data; the lock is never held across an await. Bounded by connections: each entry belongs to an answer that is being
-    /// sent.
+    /// The open streams. The lock is never held across an await. Bounded by connections: each entry belongs to a response that
+    /// is being sent.
     open: Arc<Mutex<NumberedStreams>>,
 }
 

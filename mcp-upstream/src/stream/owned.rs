@@ -12,8 +12,8 @@ use crate::seal::SessionId;
 /// Maximum number of streams without a reader, of each kind, that are kept for their client to resume.
 const KEPT_MAX: usize = 32;
 
-/// Maximum number of request streams that a process opens without a record of them while the store fails. A process that
-/// takes the owner up leaves as many numbers free: a client that resumes a stream by its number must not get another stream.
+/// Maximum number of request streams that a process opens without a record of them while the store fails. A process that adopts
+/// the owner skips that many numbers: a client that resumes a stream by its number must not get another stream.
 pub(crate) const UNRECORDED_MAX: u32 = 1 << 12;
 
 /// Sequences that a stream leaves free behind its newest stored event when it is taken over. The process that held the stream,
@@ -43,7 +43,7 @@ pub trait StreamOwner: Send + Sync {
     /// The id of the owner.
     fn id(&self) -> &SessionId;
 
-    /// The number of times that processes have taken the owner up, including this one; 0 where it was opened.
+    /// Number of times that processes have adopted the owner, including this one; 0 in the process that opened it.
     fn epoch(&self) -> u32;
 
     /// The streams of the owner.
@@ -56,7 +56,7 @@ pub trait StreamOwner: Send + Sync {
     fn readers(&self) -> Weak<dyn StreamReaders>;
 }
 
-/// The owner from the point of view of one of its streams, which reports readers that come or leave.
+/// The owner as seen by one of its streams, which reports readers that attach or detach.
 pub trait StreamReaders: Send + Sync {
     /// The streams of the owner.
     fn streams(&self) -> &OwnedStreams;
@@ -88,7 +88,7 @@ struct List {
     streams: Vec<Arc<Stream>>,
 }
 
-/// The number of opened streams of each kind. General streams have even numbers and request streams odd ones, so that the first
+/// Number of opened streams of each kind. General streams have even numbers and request streams odd ones, so that the first
 /// general stream, the only one in most sessions, has the same number everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StreamCounts {
@@ -131,7 +131,7 @@ impl StreamCounts {
         }
     }
 
-    /// The number of a request's stream behind all streams that the earlier process may have opened without a record.
+    /// The first number of a request stream after all numbers that the earlier process may have used without a record.
     pub(crate) fn behind_unrecorded(self) -> u32 {
         let last = self.requests.saturating_add(UNRECORDED_MAX);
         last.saturating_mul(2).saturating_sub(1)
@@ -216,8 +216,8 @@ impl OwnedStreams {
         }
     }
 
-    /// Adds a stream that another process opened, unless it is already here. Returns the stream that is here, and true if it is
-    /// the given one.
+    /// Adds a stream that another process opened, unless it was added before. Returns the stream with that number, and true if
+    /// it is the given one.
     pub(super) fn restore(&self, kind: StreamKind, stream: Arc<Stream>) -> (Arc<Stream>, bool) {
         let mut list = self.lock();
         let number = stream.number();
@@ -250,7 +250,7 @@ impl OwnedStreams {
         self.counts().generals > 0
     }
 
-    /// Forgets a stream.
+    /// Removes a stream.
     pub(crate) fn remove(&self, stream: &Arc<Stream>) {
         let mut list = self.lock();
         let at = list.streams.iter().position(|it| Arc::ptr_eq(it, stream));
@@ -259,8 +259,8 @@ impl OwnedStreams {
         drop(removed);
     }
 
-    /// Frees memory, the oldest stream first, until the streams hold at most `max` bytes: finished streams without a reader are
-    /// forgotten, then other streams without a reader lose their events. `but` and streams with a reader stay unchanged.
+    /// Frees memory, the oldest stream first, until the streams use at most `max` bytes: finished streams without a reader are
+    /// removed, then the events of other streams without a reader. `but` and streams with a reader are not changed.
     pub(crate) fn shrink(&self, max: usize, but: &Arc<Stream>) {
         let mut list = self.lock();
         if list.streams.len() < 2 {
@@ -342,7 +342,7 @@ impl List {
         }
         let general = kind != StreamKind::Request;
         let parked = |it: &Arc<Stream>| it.is_general() == general && it.is_parked();
-        // The newest stream was just opened: it has no reader yet and must stay.
+        // The newest stream was just opened: it has no reader yet and must be kept.
         let kept = self.streams.len() - 1;
         let parked: Vec<bool> = self.streams[..kept].iter().map(parked).collect();
         let mut surplus = parked.iter().filter(|it| **it).count();

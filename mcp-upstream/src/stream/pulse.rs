@@ -18,11 +18,11 @@ use super::config::EventLogConfig;
 use super::ledger::in_memory;
 use super::{Stream, StreamMetrics, frame};
 
-/// Number of groups of streams whose comments are due together. Many small groups: comments that are due at once are written at
-/// once, and calls wait for that (with 16, the p99 of calls beside 19,000 idle streams doubled).
+/// Number of groups of streams whose comments are due together. The groups are many and small, since all comments of a group
+/// are written in one go, and calls wait for that (with 16, the p99 of calls beside 19,000 idle streams doubled).
 const SLOTS: u32 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 7;
-/// The step between the retry times of successive slots, so that the clients of a shutdown come back at different times.
+/// Difference of the retry times of successive groups, so that the clients reconnect at different times after a shutdown.
 const RETRY_STEP: Duration = Duration::from_millis(30);
 
 /// Timer of the keep-alive comments of all streams, the switch that ends the streams, and the account of passing streams.
@@ -30,7 +30,8 @@ pub struct Pulse {
     tick_every: Duration,
     tick: AtomicU32,
     ended: AtomicBool,
-    /// Locked before a stream's own lock, never after it: when a reader comes or leaves, and by the tick, never for a message.
+    /// Locked before a stream's own lock, never after it: when a reader attaches or detaches, and by the tick, never for a
+    /// message.
     slots: Mutex<Slots>,
     metrics: Arc<StreamMetrics>,
     /// The bytes that passing streams hold unread.
@@ -49,13 +50,14 @@ pub(super) struct Slots {
 pub(super) struct PulseSlot(AtomicU32);
 
 impl Pulse {
-    /// A timer that keeps no idle stream silent for longer than `keepalive`, once it is run.
+    /// A timer that, while it runs, leaves no idle stream without a comment for longer than `keepalive`.
     #[cfg(test)]
     pub(crate) fn new(keepalive: Duration) -> Arc<Self> {
         Self::measured(keepalive, StreamMetrics::unregistered())
     }
 
-    /// A timer that counts in the service's metrics, and keeps no idle stream silent for longer than `keepalive`, once it is run.
+    /// A timer that, while it runs, leaves no idle stream without a comment for longer than `keepalive`, and updates the
+    /// service's metrics.
     pub fn measured(keepalive: Duration, metrics: Arc<StreamMetrics>) -> Arc<Self> {
         Arc::new(Self {
             // A stream that skips its comment has written within the last tick: the silence is at most one round and that tick.
@@ -107,14 +109,14 @@ impl Pulse {
         }
     }
 
-    /// Ends every stream that would not end by itself, after telling its client when to reconnect; streams opened later end at
-    /// once. Answers to calls may finish.
+    /// Ends every long stream, after sending its client the time to reconnect; streams opened later end immediately. Responses
+    /// to calls may finish.
     pub fn end_all(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.end_present();
     }
 
-    /// Ends the streams with a reader as [`Pulse::end_all`] does; streams opened later stay.
+    /// Ends the streams with a reader as [`Pulse::end_all`] does; streams opened later are not ended.
     pub fn end_present(&self) {
         let mut wakers = Vec::new();
         let slots = self.slots();

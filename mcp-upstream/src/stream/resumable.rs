@@ -1,4 +1,4 @@
-//! Operations of the event log and the pulse on a stream, beside those of its writer and its reader.
+//! Operations of the event log and the pulse on a stream, in addition to those of its writer and its reader.
 
 use std::num::NonZeroU64;
 use std::sync::{Arc, MutexGuard, Weak};
@@ -19,8 +19,8 @@ use super::{
 
 /// The state of a stream after events were removed from it.
 pub(super) struct RemainingEvents {
-    /// Sequence and time of the oldest event, under which the share lists the stream from now on; `None` without events: the
-    /// stream is then not listed.
+    /// Sequence and time of the oldest event, by which the share orders the stream; `None` without events: the stream is then
+    /// not listed.
     pub(super) oldest: Option<(u64, Instant)>,
     /// True when nothing can ever be read from the stream again.
     pub(super) useless: bool,
@@ -58,7 +58,7 @@ impl Stream {
         Arc::new(stream)
     }
 
-    /// A stream of a session that another process held, with its remaining events.
+    /// A stream of a session that was live in another process, with its remaining events.
     pub(super) fn restored(
         pulse: &Arc<Pulse>,
         kind: StreamKind,
@@ -96,7 +96,8 @@ impl Stream {
         stream
     }
 
-    /// Raises the newest sequence: a client may resume after any event up to `sequence`, and later events come after it.
+    /// Raises the newest sequence: a client may resume after any event up to `sequence`, and later events have higher
+    /// sequences.
     pub(super) fn skip(&self, sequence: u64) {
         self.lock().window.skip(sequence);
     }
@@ -126,18 +127,18 @@ impl Stream {
         matches!(self.lock().role, Role::General | Role::Sse)
     }
 
-    /// Returns true if a reader is attached and goes on reading.
+    /// Returns true if a reader is attached and has not been told to end.
     pub(crate) fn is_read(&self) -> bool {
         self.lock().is_read()
     }
 
-    /// Returns true if the stream is kept only for a client that may come back.
+    /// Returns true if the stream is kept only for a client that may resume it.
     pub(crate) fn is_parked(&self) -> bool {
         let state = self.lock();
         !state.attached && (state.phase != StreamPhase::Open || state.role == Role::General)
     }
 
-    /// Returns true if the stream is kept only for a client that may come back, and gets no further events.
+    /// Returns true if the stream is kept only for a client that may resume it, and gets no further events.
     pub(crate) fn is_left(&self) -> bool {
         let state = self.lock();
         !state.attached && state.phase != StreamPhase::Open
@@ -157,7 +158,7 @@ impl Stream {
         }
         let before = state.window.cost();
         state.window.clear();
-        // The share's entry stays, and is found to be outdated, as after a trim.
+        // The share's entry is kept, and is found to be outdated later, as after a trim.
         self.account(before, 0);
         before
     }
@@ -189,7 +190,7 @@ impl Stream {
         true
     }
 
-    /// Adds events, newer than the present ones, to a kept stream.
+    /// Adds events, newer than the existing ones, to a kept stream.
     pub(super) fn show(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, StreamState>,
@@ -309,7 +310,8 @@ impl Stream {
         wake(waker);
     }
 
-    /// Ends a long stream after its present events and the farewell; other streams stay. Returns the waker of the reader.
+    /// Ends a long stream after its existing events and the farewell; other streams are not ended. Returns the waker of the
+    /// reader.
     pub(super) fn end(&self) -> Option<Waker> {
         let mut state = self.lock();
         if !state.role.is_long() || state.ending != Ending::No {
@@ -319,8 +321,8 @@ impl Stream {
         state.waker.take()
     }
 
-    /// Ends a stream for an operator: a long stream as the pulse does, so that its client comes back in order; any other stream
-    /// by finishing it.
+    /// Ends a stream for an operator: a long stream as the pulse does, so that its client reconnects in the usual way; any
+    /// other stream by finishing it.
     pub(super) fn end_for_operator(&self) {
         match self.end() {
             Some(waker) => wake(Some(waker)),

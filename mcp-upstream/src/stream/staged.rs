@@ -1,5 +1,5 @@
-//! Events that are being stored: an event is shown once it is stored, in the order of sequences, in whatever order the store
-//! answers. The queue has an entry for each concurrent writer.
+//! Events that are being stored. An event is shown once it is stored, in the order of sequences, even if the store responds in
+//! another order. The queue has an entry for each concurrent writer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::seal::SessionId;
 #[derive(Debug, Default)]
 pub(super) struct StagedEvents(Option<Box<Waiters>>);
 
-/// The events in the queue. Boxed as a whole, since most streams have no event there.
+/// The events in the queue. The whole queue is boxed, since it is empty in most streams.
 #[derive(Debug, Default)]
 struct Waiters {
     events: VecDeque<StagedEntry>,
@@ -117,8 +117,8 @@ impl StagingGuard {
         self.sequence
     }
 
-    /// Handles an event of a session that another replica has claimed: messages of a request reach its client if that is still
-    /// connected, without an id to resume from. Server notifications outside of calls are left to the other replica.
+    /// Handles an event of a session that another replica has claimed: messages of a request are sent to its client if that is
+    /// still connected, without an id to resume from. Server notifications outside of calls are left to the other replica.
     pub(super) fn disown(&self, message: &[u8]) {
         let mut state = self.stream.lock();
         let frame = (!state.role.is_long()).then(|| frame::message(None, message));

@@ -1,7 +1,7 @@
-//! Port to a store of events outside of this process. Without a store only the windows of the streams hold events.
+//! Port to a store of events outside of this process. Without a store, events exist only in the windows of the streams.
 //!
-//! A stream is read back as a whole, into a window, from which a client that resumes the stream is served as from any window.
-//! The opening of a stream is stored as an event, too: a client may resume right after it.
+//! A stream is read back completely, into a window, from which a client that resumes the stream is served as from any window.
+//! The opening of a stream is stored as an event, too, since a client may resume right after it.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ pub enum EventKind {
 pub struct Replay {
     /// The events in their order.
     pub events: Vec<StoredEvent>,
-    /// Sequence of the newest event that was left out; 0 if no event was.
+    /// Sequence of the newest event that was omitted; 0 if none was.
     pub dropped: u64,
 }
 
@@ -60,8 +60,8 @@ pub enum AppendOutcome {
     Foreign,
 }
 
-/// Stores the events of streams, each stream within the same bounds as a window of this process: beyond those it may drop a
-/// stream's oldest messages.
+/// Stores the events of streams, each stream within the bounds of a window of this process; beyond those it may drop a stream's
+/// oldest messages.
 #[async_trait]
 pub trait EventStore: Send + Sync {
     /// Appends an event to a stream.
@@ -82,8 +82,8 @@ pub trait EventStore: Send + Sync {
     /// [`StoreError`], if the store cannot be read.
     async fn read(&self, stream: StreamRef<'_>, max: usize) -> Result<Replay, StoreError>;
 
-    /// Deletes the oldest streams of a session beyond the number that the store keeps. To be called by a process that has taken the
-    /// session up: streams that processes before it have left are not counted when it opens its own.
+    /// Deletes the oldest streams of a session beyond the number that the store keeps. Called by a process that has adopted the
+    /// session, since it does not count the streams of earlier processes when it opens its own.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ pub trait EventStore: Send + Sync {
 pub struct StoreError(pub String);
 
 impl fmt::Debug for StoredEvent {
-    /// Leaves out the content, which is the client's.
+    /// The content is omitted, since it is the client's data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoredEvent")
             .field("sequence", &self.sequence)

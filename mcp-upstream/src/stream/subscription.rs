@@ -71,7 +71,7 @@ enum SubscriptionStep {
 impl Stream {
     fn next_chunk(&self, state: &mut StreamState) -> SubscriptionStep {
         if state.ending == Ending::Said {
-            // Events after the farewell are left for the next reader.
+            // Events after the farewell are kept for the next reader.
             return SubscriptionStep::End;
         }
         if let Some(priming) = state.priming.take() {

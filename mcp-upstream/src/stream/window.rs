@@ -1,7 +1,7 @@
-//! Events of one stream that are still held, and the position of its reader.
+//! The remaining events of one stream, and the position of its reader.
 //!
-//! Plain data without a lock, a clock or a task: the stream that holds the window has those. Events are removed at the front
-//! only, so a window always holds the newest events without a gap.
+//! Plain data without a lock, a clock or a task, all of which the stream has. Events are removed at the front only, so a window
+//! always contains the newest events without a gap.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ impl Bounds {
     }
 }
 
-/// Framed events in order. Holds no memory of its own while it is empty.
+/// Framed events in order. Uses no heap memory while it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     events: VecDeque<WindowEvent>,
@@ -85,7 +85,7 @@ impl Window {
         self.newest
     }
 
-    /// Sequence and time of the oldest event that is held.
+    /// Sequence and time of the oldest event in the window.
     pub(crate) fn oldest(&self) -> Option<(u64, Instant)> {
         self.events.front().map(|event| (event.sequence, event.at))
     }
@@ -125,7 +125,7 @@ impl Window {
         self.evict().map(|(frame, _)| frame)
     }
 
-    /// Moves the reader behind the event with that sequence. Returns true if later events were removed from the window.
+    /// Moves the reader after the event with that sequence. Returns true if later events were removed from the window.
     pub(crate) fn seek(&mut self, sequence: u64) -> bool {
         self.read = self
             .events
@@ -149,8 +149,8 @@ impl Window {
         };
     }
 
-    /// Removes the oldest events until the window is within its bounds. The newest event stays however large it is. With a
-    /// reader, events that it has not read stay as long as they are within the bounds without the newest one.
+    /// Removes the oldest events until the window is within its bounds. The newest event is kept regardless of its size. With a
+    /// reader, events that it has not read are kept as long as they are within the bounds without the newest one.
     pub(crate) fn trim(&mut self, bounds: Bounds, reading: bool) -> TrimOutcome {
         let mut trimmed = TrimOutcome::Within;
         while self.events.len() > 1 && !self.within(bounds, self.events.len(), self.bytes) {
@@ -177,7 +177,7 @@ impl Window {
         let unread = self.read == 0;
         self.read = self.read.saturating_sub(1);
         if self.events.is_empty() {
-            // An idle stream must not keep the memory that it once needed.
+            // An idle stream must not keep the memory of earlier events.
             self.events = VecDeque::new();
         }
         Some((event.frame, unread))

@@ -56,8 +56,8 @@ impl Outbox {
     }
 }
 
-/// Writes the lines until the last sender or the client is gone, or until one line took longer than `patience`. Each line is
-/// written separately: some clients lose a progress notification that they read together with the response after it.
+/// Writes the lines until the last sender is dropped, the client disconnects, or one line took longer than `patience`. Each
+/// line is written separately: some clients lose a progress notification that they read together with the following response.
 pub(super) async fn write(
     mut lines: mpsc::Receiver<Outgoing>,
     mut output: impl AsyncWrite + Unpin,

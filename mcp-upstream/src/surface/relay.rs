@@ -7,9 +7,9 @@
 //!                                                       progress of calls ───────────────────────────────┘
 //! ```
 //!
-//! A frame is one JSON-RPC message on one line, and its methods are the relay's own: `oubliette_tools` and
-//! `oubliette_call_tool`. There is no session. Each frame carries its key, which is looked up when the frame is read, so that a
-//! revoked key is refused at the next frame on any connection (SEC-18).
+//! A frame is one JSON-RPC message on one line, with methods of the relay's own: `oubliette_tools` and `oubliette_call_tool`.
+//! There is no session. Each frame contains its key, which is looked up when the frame is read, so that a revoked key is
+//! refused at the next frame on any connection (SEC-18).
 //!
 //! | file | holds |
 //! |---|---|
@@ -149,7 +149,7 @@ impl Relay {
         guest
     }
 
-    /// Waits while so many connections are leaving that the next client would be turned away.
+    /// Waits while so many connections are closing that the next client would be refused.
     pub async fn way_out(&self) {
         self.room.way_out().await;
     }

@@ -39,14 +39,14 @@ impl WaitingCaller {
     }
 }
 
-/// True once the link has ended, after which no lanes are opened.
+/// The lanes of a link.
 pub(super) struct Lanes(Mutex<OpenLanes>);
 
 struct OpenLanes {
     /// The runtime in which the link is read.
     own: runtime::Id,
     lanes: Vec<Arc<Lane>>,
-    /// True once the link has ended; no more lanes are opened then.
+    /// True once the link has ended, after which no lanes are opened.
     over: bool,
 }
 

@@ -28,7 +28,7 @@ use crate::stdio::wire::{Outbox, Unwritten};
 /// run in another runtime.
 pub(super) const FEW: usize = 2;
 
-/// Value of `retry after` for callers, after an outbox was full or a server ended.
+/// Retry delay that callers get with the error, after an outbox was full or a server ended.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// State shared by calls, server requests, the reader and the flusher. Each mutex is held for a few instructions (a copy of one

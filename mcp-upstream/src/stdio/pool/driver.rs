@@ -85,7 +85,7 @@ impl Driver {
             PoolAction::Spare { process } => self.keep(process, None),
             PoolAction::Adopt { process, order } => self.send(process, Command::Open(order)),
             PoolAction::Stop { process, reason } => self.send(process, Command::Stop(reason)),
-            // `PoolShared::apply` has told the waiters already.
+            // `PoolShared::apply` has already informed the waiting requests.
             PoolAction::Grant { .. } | PoolAction::Refuse { .. } => {}
         }
     }
@@ -107,7 +107,7 @@ impl Driver {
 
     fn send(&mut self, process: ProcessId, command: Command) {
         if let Some(keeper) = self.commands.get(&process) {
-            // The channel has room for all commands; if the keeper is gone, so is its process.
+            // The channel has room for all commands. If sending fails, the keeper has ended, and its process with it.
             let _ = keeper.try_send(command);
         }
     }

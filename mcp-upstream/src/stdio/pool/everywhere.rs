@@ -1,4 +1,4 @@
-//! Requests of the gateway on behalf of clients that go to several processes for the same key.
+//! Requests that the gateway sends, for a client, to several processes with the same key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,8 @@ const UNSUBSCRIBE: Duration = Duration::from_secs(30);
 const EVERYWHERE: Duration = Duration::from_secs(2);
 
 impl PoolShared {
-    /// Repeats a request, which one process has granted, at all other processes for the same key. Waits for their responses,
-    /// but no longer than [`EVERYWHERE`]; the requests go on after that. A process that starts later gets the request at its
-    /// start.
+    /// Repeats a request that succeeded at one process at all other processes for the same key. Waits for their responses for
+    /// at most [`EVERYWHERE`], after which the requests continue. A process that starts later gets the request at its start.
     pub(super) async fn ask_everywhere(
         &self,
         (key, era): (&ConnectionKey, Era),
@@ -39,7 +38,7 @@ impl PoolShared {
         let asked = others.into_iter().filter_map(|process| {
             let in_use = process.router().in_use();
             let mut call = process.link().request(method, Some(params), None).ok()?;
-            // Bounded by its timeout; there is at most one per request of a client and backend.
+            // Bounded by the timeout; there is at most one task per request of a client and backend.
             Some(self.control.spawn(async move {
                 let _ = timeout(UNSUBSCRIBE, call.answer()).await;
                 // Dropped while the process still counts as in use, so that a missing response counts as unfinished work of the
@@ -51,8 +50,8 @@ impl PoolShared {
         let _ = timeout(EVERYWHERE, join_all(asked.collect::<Vec<_>>())).await;
     }
 
-    /// Ends a client's subscription to a resource. Does not wait and starts no process: a server that is away has nothing to
-    /// unsubscribe from.
+    /// Ends a client's subscription to a resource. Does not wait and starts no process: a server that is not running has no
+    /// subscriptions.
     pub(super) fn unsubscribe(&self, key: &ConnectionKey, era: Era, uri: &str) {
         let (replay_state, processes) = {
             let inner = self.lock();
@@ -75,7 +74,7 @@ impl PoolShared {
             // The process counts as in use: messages about the unsubscription concern no other client.
             let in_use = process.router().in_use();
             if let Ok(mut call) = process.link().request(method, Some(&params), None) {
-                // Bounded by its timeout; there is at most one per subscription and backend.
+                // Bounded by the timeout; there is at most one task per subscription and backend.
                 self.control.spawn(async move {
                     let _ = timeout(UNSUBSCRIBE, call.answer()).await;
                     // Dropped while the process still counts as in use, so that a missing response counts as unfinished work of

@@ -11,7 +11,7 @@ use crate::protocol::{ClientIdentity, Era, EraSupport};
 use crate::stdio::handshake::ProbedEra;
 use crate::stdio::link::Inbound;
 
-/// Key of a connection: the requests with the same key share it.
+/// Key of a connection: requests with equal keys share the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ConnectionKey {
     /// The connection that all clients share.
@@ -19,9 +19,9 @@ pub(crate) enum ConnectionKey {
     /// The connection at this backend that all clients share. For a server with several backends, the pool spreads requests for
     /// [`Self::Shared`] over these.
     Replica(BackendId),
-    /// A session's own connection, by the session's tag.
+    /// The connection of one session, by the session's tag.
     Session(Arc<str>),
-    /// A principal's own connection.
+    /// The connection of one principal.
     Principal(Arc<str>),
     /// A connection for a single request, until the request is over.
     Exclusive,
@@ -41,7 +41,7 @@ pub(crate) enum Opener {
 /// Handshake and owner of a process, from the first request that needs it.
 #[derive(Clone)]
 pub(crate) struct OpenAs {
-    /// The era of the request. A server of both eras is opened in it; any other server in its own era.
+    /// The era of the request. A server that supports both eras is opened in this one; any other server in its own era.
     pub(crate) era: Era,
     /// The client as it is described to the server. A process of several clients has a single handshake, which describes the
     /// gateway instead.
@@ -61,7 +61,7 @@ pub(crate) struct OpenAs {
     pub(crate) avoid: Vec<BackendId>,
 }
 
-/// Key in the state machine: like [`ConnectionKey`], with exclusive connections numbered.
+/// Key in the state machine: a [`ConnectionKey`] in which exclusive connections are numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) enum ProcessKey {
     Shared,
@@ -71,7 +71,7 @@ pub(in crate::stdio) enum ProcessKey {
     Exclusive(u64),
 }
 
-/// Key of a slot, which has at most one process at a time. A server of both eras has a slot for each era.
+/// Key of a slot, which has at most one process at a time. A server that supports both eras has a slot for each era.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::stdio) struct SlotKey {
     pub(in crate::stdio) key: ProcessKey,

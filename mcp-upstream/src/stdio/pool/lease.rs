@@ -1,4 +1,4 @@
-//! Leases of processes for requests: granted at once as a rule, or after a wait until a process is free or was started.
+//! Leases of processes for requests: usually granted immediately, otherwise after a wait until a process is idle or started.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Drop for LeaseWaitGuard<'_> {
 }
 
 impl PoolShared {
-    /// Leases a process for a request, and starts one if needed. If a backend chosen here fails, others are tried.
+    /// Leases a process for a request, and starts one if needed. If the chosen backend fails, others are tried.
     pub(super) async fn lease(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -92,7 +92,7 @@ impl PoolShared {
             if !leased.is_closed() {
                 return Ok(leased);
             }
-            // Its keeper is about to report the end; the next lease finds another process.
+            // The process has ended, which its keeper will report soon; the next lease finds another process.
             let process = Arc::clone(leased.process());
             drop(leased);
             process.is_over_within(NOTICE).await;
@@ -107,7 +107,7 @@ impl PoolShared {
         key: &ConnectionKey,
         era: Era,
     ) -> Option<ProcessLease> {
-        // Where there are several backends, `spread` chooses one for each request.
+        // With several backends, `spread` chooses one for each request.
         if self.launcher.spreads() {
             return None;
         }
@@ -136,7 +136,7 @@ impl PoolShared {
         *key == ConnectionKey::Shared && self.launcher.spreads()
     }
 
-    /// Chooses a backend outside of `avoid`. Backends whose connection has failed lately come last.
+    /// Chooses a backend outside of `avoid`. Backends whose connection failed recently are tried last.
     fn choose(&self, avoid: &[BackendId], hash: u64) -> Option<BackendId> {
         let mut failing = self.lock().state.failing(Instant::now());
         if failing.is_empty() {
@@ -204,8 +204,8 @@ impl PoolShared {
         }
     }
 
-    /// Gives a process back if the state machine has nothing else to do about it. Returns false if it was not given back, and
-    /// the state machine needs an event.
+    /// Returns a process if the state machine has nothing else to do. Returns false if the process was not returned, and the
+    /// state machine needs an event.
     pub(super) fn release_at_once(&self, process: ProcessId) -> bool {
         let mut inner = self.lock();
         inner.state.waiting() == 0 && inner.state.release_at_once(process, Instant::now())

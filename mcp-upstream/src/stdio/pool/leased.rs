@@ -22,8 +22,9 @@ use crate::stdio::link::Link;
 use crate::stdio::process::tasks::Tasks;
 use crate::stdio::process::{ListenerGuard, Process, ProcessListener, ProcessOpening};
 
-/// A lease of a process for one request, held until the response. Dropping it gives the process back; a process for this
-/// request alone ends, unless the request called [`ProcessLease::answered`] and nothing is open on the process.
+/// A lease of a process for one request, held until the response. Dropping it returns the process. A process for a single
+/// request is ended, unless the request called [`ProcessLease::answered`] and the process has no open questions, calls or
+/// tasks.
 pub(crate) struct ProcessLease {
     pool: Arc<PoolShared>,
     id: ProcessId,
@@ -128,13 +129,13 @@ impl ProcessLease {
         }
     }
 
-    /// Adds a client's subscription to a resource. The server is asked once: clients that come meanwhile wait for its response,
-    /// and one of them asks again if there was none. Returns the server's response to the client that asked, `None` to all
-    /// others. A restarted server is asked again.
+    /// Adds a client's subscription to a resource. The server gets one request: later clients wait for its response, and one of
+    /// them repeats the request if there was none. Returns the server's response to the client that sent the request, `None` to
+    /// all others. A restarted server gets the request again.
     ///
     /// # Errors
     ///
-    /// When there are too many subscriptions, or the server cannot be asked.
+    /// When there are too many subscriptions, or the request to the server fails.
     pub(crate) async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError> {
         self.replay_state.subscribe(uri).map_err(|error| {
             let name = self.pool.name();
@@ -170,12 +171,12 @@ impl ProcessLease {
         Ok(granted)
     }
 
-    /// Asks for log messages from this level on; replacements of this process are asked, too. A shared process logs at the lowest
-    /// level that any of its clients wants: `None` if it does already.
+    /// Requests log messages of this level and above, also from replacements of this process. A shared process logs at the
+    /// lowest level that any of its clients wants: `None` if that level is set already.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// When the request to the server fails.
     pub(crate) async fn set_log_level(
         &self,
         level: LogLevel,
@@ -270,7 +271,7 @@ impl Drop for ProcessLease {
         {
             self.process.suspect();
         }
-        // A process that has asked its client or has open work is not reused: the data must not reach the next client.
+        // A process that has asked its client or has unfinished work is not reused: its data must not reach the next client.
         let router = self.process.router();
         let clean = !router.has_asked() && link.in_flight() == 0 && !router.has_unfinished();
         let reusable = self.answered && clean && !link.is_closed();

@@ -39,9 +39,9 @@ pub(crate) struct Pools {
     metrics: StdioMetrics,
     patience: HangThresholds,
     turns: StartTurns,
-    /// By namespace: the current pool, and earlier ones that are not over. No awaits under the lock.
+    /// By namespace: the current pool, and retired pools whose processes have not ended. No awaits under the lock.
     pools: Mutex<HashMap<NamespaceName, Vec<Pool>>>,
-    /// True once the gateway shuts down; no more pools are made then.
+    /// True once the gateway shuts down, after which no pools are created.
     ended: AtomicBool,
     maintenance: OnceLock<AbortHandle>,
 }
@@ -59,7 +59,7 @@ impl Drop for Pool {
 }
 
 impl Pools {
-    /// Starts without pools; a server gets its pool and its first process when it comes into the registry.
+    /// Starts without pools; a server gets its pool and its first process when it is added to the registry.
     pub(crate) fn new(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -77,7 +77,7 @@ impl Pools {
         )
     }
 
-    /// Like [`Self::new`], with other thresholds for treating a process as hung.
+    /// Like [`Self::new`], with different thresholds for treating a process as hung.
     pub(super) fn with_patience(
         launchers: Arc<dyn Launchers>,
         control: Handle,
@@ -142,7 +142,7 @@ impl Pools {
         self.of(server.into())?.lease_common(key, era)
     }
 
-    /// The eras that a server speaks, as far as known.
+    /// The eras that a server supports, if known.
     pub(crate) fn known_era<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -154,9 +154,9 @@ impl Pools {
         (!unsure).then_some(era)
     }
 
-    /// The eras that a server speaks, or spoke before it went away. If unknown, starts a process to find out, and a second one if
-    /// the first does not show whether it can be opened as wanted; the result is recorded. `opener`: the connection to use, for
-    /// servers without a shared connection.
+    /// The eras that a server supports, or supported when it was last available. If unknown, starts a process to determine
+    /// them, and a second one if the first does not show whether it can be opened as wanted; the result is recorded. `opener`:
+    /// the connection to use, for servers without a shared connection.
     ///
     /// # Errors
     ///
@@ -194,18 +194,18 @@ impl Pools {
                 pool.server_era().unwrap_or(opened)
             }
         };
-        // The eras of a server that is away stay unknown for now.
+        // The eras of an unavailable server stay unknown for now.
         let unsure = pool.server_era() == Some(EraSupport::ModernAtLeast);
         if wanted == Era::Modern || !unsure {
             return Ok(era);
         }
-        // If no process starts in the legacy era, the known eras stay: the next caller tries again.
+        // If no process starts in the legacy era, the known eras are kept, and the next caller tries again.
         let _ = lease(Era::Legacy).await;
         Ok(pool.last_era().unwrap_or(era))
     }
 
-    /// A server's last description of itself, preferably from an opening in this era, even while it is away. `None` if it has
-    /// been away for long or is not restarted.
+    /// A server's last description of itself, preferably from an opening in this era, also while it is unavailable. `None` if
+    /// it has been unavailable for long or is not restarted.
     pub(crate) fn last_opened<'a>(
         &self,
         server: impl Into<ServerRef<'a>>,
@@ -319,7 +319,7 @@ impl Pools {
         }
     }
 
-    /// Tells the pools that a session listens again. A session with subscriptions gets a new process.
+    /// Reports to the pools that a session has a reader again. A session with subscriptions gets a new process.
     pub(crate) fn session_returned(&self, tag: &Arc<str>) {
         for pool in self.all() {
             if pool.remembers(tag) {
@@ -344,11 +344,11 @@ impl Pools {
         Some(self.pool(server.into()).ok()?.presence())
     }
 
-    /// Ends the processes of a server, with the calls that run there, and starts new ones.
+    /// Ends the processes of a server, with their running calls, and starts new ones.
     ///
     /// # Errors
     ///
-    /// When the server is not served any more.
+    /// When the server is no longer served.
     pub(crate) fn restart<'a>(&self, server: impl Into<ServerRef<'a>>) -> Result<(), CallError> {
         self.pool(server.into())?.restart();
         Ok(())
@@ -364,7 +364,7 @@ impl Pools {
         Some(self.latest(namespace)?.state())
     }
 
-    /// Ends all processes: idle ones at once, others when they become idle or `grace` is over.
+    /// Ends all processes: idle ones immediately, others when they become idle or `grace` is over.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         self.ended.store(true, Ordering::Release);
         self.stop_following();
@@ -447,7 +447,7 @@ impl Pools {
             catalogue,
             ..shared
         });
-        // Under the lock: once the new pool is visible, another task may retire the former one, which drops its state.
+        // Done under the lock: once the new pool is visible, another task may retire the old one, which drops its state.
         let before = own.last().map(|pool| pool.shared.lasting());
         let driver = Driver::new(Arc::clone(&shared)).run();
         let driver = self.control.spawn(driver).abort_handle();
@@ -572,7 +572,7 @@ async fn run(
             }
         }
         let leaving = pools.all().iter().any(|pool| pool.is_retired());
-        // Both references are dropped before the wait.
+        // Both references are dropped before waiting.
         drop((pools, snapshot));
         let sweep = if leaving { SOON } else { SWEEP };
         let changed = tokio::select! {

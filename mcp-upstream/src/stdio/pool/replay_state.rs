@@ -33,12 +33,12 @@ struct LastingRequests {
 #[derive(Debug, Default)]
 struct SharedSubscription {
     clients: usize,
-    /// Set once the server has confirmed the subscription. Clients that subscribe meanwhile wait for it, and one of them asks
-    /// again if there was no confirmation.
+    /// Set once the server has confirmed the subscription. Clients that subscribe meanwhile wait for it, and one of them
+    /// repeats the request if there was no confirmation.
     confirmed: Arc<OnceCell<()>>,
 }
 
-/// A client's own request whose effect lasts.
+/// A client's request whose effect must be restored in a replacement process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LastingRequest {
     /// `logging/setLevel`: log messages from this level on.
@@ -127,7 +127,8 @@ impl ReplayState {
         true
     }
 
-    /// Records a client's wish for log messages from this level on. Returns true if the server must be asked for a lower level.
+    /// Records that a client wants log messages of this level and above. Returns true if the server must be set to a lower
+    /// level.
     pub(crate) fn lower_level(&self, level: LogLevel) -> bool {
         let mut inner = self.lock();
         let lower = inner.level.is_none_or(|own| level < own);
@@ -165,7 +166,7 @@ impl ReplayState {
         !self.lock().subscriptions.is_empty()
     }
 
-    /// Returns true if there is a lasting request to send to a replacement process.
+    /// Returns true if a replacement process must get requests of this state.
     pub(crate) fn lasts(&self) -> bool {
         let inner = self.lock();
         inner.level.is_some() || !inner.subscriptions.is_empty()

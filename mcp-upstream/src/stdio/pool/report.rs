@@ -20,9 +20,9 @@ pub(crate) struct PoolState {
     pub(crate) waiting: usize,
     /// State of the circuit breaker.
     pub(crate) breaker: BreakerState,
-    /// Eras that the server speaks, if known.
+    /// Eras that the server supports, if known.
     pub(crate) server: Option<EraSupport>,
-    /// Error that keeps the server from starting; `None` once it starts.
+    /// Error that prevents the server from starting; `None` once it starts.
     pub(crate) error: Option<CallError>,
     /// Reason why no process serves, for operators: with the server's last output, without secrets.
     pub(crate) reason: Option<Arc<str>>,
@@ -38,7 +38,7 @@ impl PoolState {
         if self.processes.serving > 0 {
             "ready"
         } else if self.processes.installing > 0 && !self.dead {
-            // Even after failures: the installation has begun, and may cure them.
+            // Shown even after failures: the installation is in progress, and may resolve them.
             "installing"
         } else if self.dead || self.error.is_some() || self.breaker == BreakerState::Open {
             "failed"

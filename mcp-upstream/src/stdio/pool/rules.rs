@@ -11,11 +11,11 @@ use crate::stdio::breaker::BreakerRules;
 pub(super) const SLOT_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of requests that wait for processes of a server.
 pub(super) const WAITERS_MAX: usize = 1000;
-/// Maximum number of slots without a process: slots of sessions whose clients know of their process's end.
+/// Maximum number of slots without a process: slots of sessions whose clients know that their process ended.
 pub(super) const SLOTS_MAX: usize = 100_000;
 /// Minimum time that an ending process has for its calls; more if a call of its namespace may take longer.
 pub(super) const DRAIN: Duration = Duration::from_secs(60);
-/// Time that a session's client must be away before its process may be ended for a waiting request.
+/// Time that a session's client must be inactive before its process may be ended for a waiting request.
 pub(super) const AWAY: Duration = Duration::from_secs(60);
 /// Maximum time that a process for a single request is kept after its return, for another request that needs an equal one.
 const RETURNED_IDLE: Duration = Duration::from_secs(60);
@@ -23,9 +23,9 @@ const RETURNED_IDLE: Duration = Duration::from_secs(60);
 const DELAY: Duration = Duration::from_millis(500);
 /// Longest delay after failures.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// Longest delay for servers whose backends have health checks: a recovered server is used at once.
+/// Maximum delay for servers whose backends have health checks: a recovered server is used immediately.
 pub(super) const SPREAD_DELAY_MAX: Duration = Duration::from_secs(1);
-/// Time that last good answers are used while the server is away. One hour.
+/// Time for which last good responses are used while the server is unavailable: one hour.
 pub(super) const LAST_GOOD: Duration = Duration::from_secs(3600);
 
 /// Thresholds for treating a process as hung.
@@ -69,7 +69,7 @@ pub(super) struct PoolRules {
     pub(super) max_per_principal: usize,
     pub(super) warm: usize,
     pub(super) breaker: BreakerRules,
-    /// True if the state of a session's process is lost with it, so that it is not replaced.
+    /// True if the state of a session's process is lost with the process, which is then not replaced.
     pub(super) keeps_state: bool,
     /// True if connections that all clients share are spread over several backends, whose health checks select them.
     pub(super) spreads: bool,

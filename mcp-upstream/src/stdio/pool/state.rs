@@ -1,4 +1,4 @@
-//! The pure state machine of a pool: its processes, their keys, and the waiting requests.
+//! Pure state machine of a pool: its processes, their keys, and the waiting requests.
 //!
 //! ```text
 //!            ┌── Spare ──┐ adopted                        leased and given back
@@ -11,18 +11,18 @@
 //!                        └──────────────────────────▶ Stopping ── tree gone ──▶ (forgotten)
 //! ```
 //!
-//! A *slot* holds at most one process at a time: the shared process, a session's, a principal's, or a lease's. It outlives its
-//! process while something about it must be remembered: failures, subscriptions. The limits count processes, in any state,
-//! until they are entirely gone.
+//! A *slot* has at most one process at a time: the shared process, a session's, a principal's, or a lease's. It outlives its
+//! process while failures or subscriptions must be remembered. The limits count processes, in any state, until they have
+//! entirely ended.
 //!
-//! While the eras of the server are unknown, a single start at a time finds them out (the *scout*) and all other requests wait
-//! for it. A server that says it is modern may accept a handshake as well: the first request that wants a handshake starts the
-//! process that shows it, and a refusal is no failure. Waiters are served in order, but a waiter that reached its principal's
-//! limit does not hold up others.
+//! While the eras of the server are unknown, a single process (the *scout*) is started to determine them, and all other
+//! requests wait for it. A server that reports the modern era may support a handshake as well: the first request that needs a
+//! handshake starts the process that shows it, and a refusal is no failure. Waiting requests are served in order, but a request
+//! whose principal has reached its limit does not delay others.
 //!
-//! `serve` assigns processes to waiters, `give_way` ends processes for them, `upkeep` handles timers, `ends` handles failures
-//! and ends, `restart` handles restarts by an operator. This module reads no clock, draws no random number and touches no
-//! process.
+//! `serve` assigns processes to waiting requests, `give_way` ends processes for them, `upkeep` handles timers, `ends` handles
+//! failures and ends, `restart` handles restarts by an operator. This module reads no clock, draws no random number and touches
+//! no process.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(in crate::stdio) struct PoolStateMachine {
     waiting: VecDeque<QueuedRequest>,
     spares: Spares,
     retired: bool,
-    /// Processes that end for a restart. While there are any, no process is started.
+    /// Processes that are being ended for a restart. Until all have ended, no process is started.
     restarting: BTreeSet<ProcessId>,
     next_process: ProcessId,
     next_lease: u64,
@@ -78,7 +78,7 @@ pub(in crate::stdio) struct PoolStateMachine {
 /// An unasked end of a process that led to a replacement.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::stdio) struct UnaskedRestart {
-    /// Word for how the former process ended, for metrics.
+    /// How the former process ended, as a metrics label.
     pub(in crate::stdio) reason: &'static str,
     pub(in crate::stdio) at: Instant,
 }
@@ -117,7 +117,7 @@ struct PoolSlot {
     not_before: Option<Instant>,
     /// Time before which the slot is not filled without a request, and before which other backends are chosen first.
     not_filled_before: Option<Instant>,
-    /// Word for how the slot's last process ended unasked.
+    /// How the slot's last process ended unexpectedly.
     ended: Option<&'static str>,
     /// True if the slot's process ended and is not restarted.
     dead: bool,
@@ -139,7 +139,7 @@ struct QueuedRequest {
 /// State of the spare processes, and the recent demand for them.
 #[derive(Debug, Default)]
 struct Spares {
-    /// Time of the last request for a process of a session, or for a process of its own.
+    /// Time of the last request for a process of a session, or for an exclusive process.
     asked_for: Option<Instant>,
     failures: u32,
     not_before: Option<Instant>,
@@ -171,7 +171,7 @@ pub(crate) enum Presence {
     Dead,
 }
 
-/// State of one copy of a server: the shared copy, or a client's own.
+/// State of one instance of a server: of the shared instance, or of a client's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerCopy {
     /// The copy runs, or the server has no copies.
@@ -205,8 +205,8 @@ impl PoolStateMachine {
         }
     }
 
-    /// Handles an event, and returns the resulting actions. `jitter` is a random number in `0.0..1.0`. An outdated event, such as
-    /// the end of a process that was told to end, changes nothing.
+    /// Handles an event, and returns the resulting actions. `jitter` is a random number in `0.0..1.0`. An outdated event, such
+    /// as the end of a process that was stopped, changes nothing.
     pub(super) fn step(&mut self, event: PoolEvent, now: Instant, jitter: f64) -> Vec<PoolAction> {
         let mut actions = Vec::new();
         match event {
@@ -281,7 +281,7 @@ impl PoolStateMachine {
         actions
     }
 
-    /// Grants a process that needs no further action, as for nearly every request; `None` if there is none.
+    /// Leases a process that needs no further action, as for nearly every request; `None` if there is none.
     pub(super) fn grant_at_once(
         &mut self,
         key: &ConnectionKey,
@@ -298,8 +298,8 @@ impl PoolStateMachine {
         })
     }
 
-    /// Gives a process back without further actions, as for nearly every request. Returns false if there may be more to do,
-    /// which [`PoolStateMachine::step`] handles.
+    /// Returns a process without further actions, as for nearly every request. Returns false if more may have to be done, which
+    /// [`PoolStateMachine::step`] handles.
     pub(super) fn release_at_once(&mut self, process: ProcessId, now: Instant) -> bool {
         let Some(entry) = self.processes.get_mut(&process) else {
             return true;
@@ -318,7 +318,7 @@ impl PoolStateMachine {
         if self.rules.is_private() {
             self.spares.asked_for = Some(now);
         }
-        // The shared process also shows facts about the whole server: its eras and capabilities.
+        // The shared process also determines facts about the whole server: its eras and capabilities.
         let key = SlotKey {
             key: ProcessKey::lasting(key).unwrap_or(ProcessKey::Shared),
             era: open.era,
@@ -385,7 +385,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Lasting requests in all slots, for the pool that replaces this one.
+    /// Lasting requests of all slots, for the pool that replaces this one.
     pub(super) fn lasting(&self) -> Vec<InheritedSlot> {
         let all = self.slots.iter().map(|(key, slot)| InheritedSlot {
             slot: key.clone(),
@@ -397,8 +397,8 @@ impl PoolStateMachine {
             .collect()
     }
 
-    /// Takes over lasting requests: clients do not know that the server was replaced, so this pool must keep up their
-    /// notifications.
+    /// Adopts lasting requests of the former pool: clients do not know that the server was replaced, so this pool must continue
+    /// their notifications.
     fn inherit(&mut self, places: Vec<InheritedSlot>, now: Instant) {
         for place in places {
             if self.slots.len() >= SLOTS_MAX {
@@ -522,8 +522,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Ends a process once it is unused, at the latest when all its calls must have timed out. The caller has taken its slot
-    /// away.
+    /// Ends a process once it is idle, at the latest when all its calls must have timed out. The caller has removed its slot.
     fn drain(
         &mut self,
         process: ProcessId,
@@ -629,7 +628,7 @@ impl PoolStateMachine {
         replicas.cloned().collect()
     }
 
-    /// Counts a failure against the server as a whole. Not for a server with several backends: health checks tell which to try,
+    /// Counts a failure of the whole server. Not counted for a server with several backends: health checks choose the backend,
     /// and a backend that fails repeatedly must not keep clients from the others.
     fn count_failure(&mut self, now: Instant) {
         match self.rules.spreads {

@@ -1,7 +1,7 @@
-//! Messages about a process that did not start or ended: a sentence for clients, and one for operators.
+//! Messages about a process that did not start or has ended: a sentence for clients, and one for operators.
 //!
-//! Both sentences tell the cause. The operators' sentence adds the server's last output on standard error, which may be about
-//! anything and is not for clients; the clients' sentence gives advice.
+//! Both sentences state the cause. The sentence for operators adds the server's last output on standard error, which may
+//! contain anything and is not for clients; the sentence for clients gives advice.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl From<CallError> for Raw {
 }
 
 impl Raw {
-    /// Removes secrets, so that the failure may be shown. A server's own words may contain secrets that it was given.
+    /// Removes secrets, so that the failure may be shown. The server's output may contain secrets that the server was given.
     pub(super) fn of(self, server: &dyn Launcher) -> ProcessFailure {
         let Self { mut error, said } = self;
         let told = fit_for_others(server, &error.message);
@@ -78,8 +78,8 @@ pub(in crate::stdio) fn what<'a>(message: &'a str, namespace: &str) -> &'a str {
     rest.unwrap_or(message)
 }
 
-/// A text that quotes the server, for clients: secrets are removed first, so that cutting leaves no half of a secret; then it
-/// is cut to [`WORDS_MAX`] characters and put on one line.
+/// A text that quotes the server, for clients: secrets are removed first, so that cutting leaves no part of a secret; then the
+/// text is cut to [`WORDS_MAX`] characters and put on one line.
 fn fit_for_others(server: &dyn Launcher, text: &str) -> String {
     let mut fit = String::new();
     for letter in server.without_secrets(text).chars().take(WORDS_MAX) {

@@ -12,7 +12,7 @@ use crate::stdio::turns::Requests;
 /// Installation of a server's package, which the processes of a pool share.
 #[derive(Debug, Default)]
 pub(in crate::stdio) struct Installation {
-    /// Set once the package is installed. Starts that come meanwhile wait for it. No awaits under the lock.
+    /// Set once the package is installed. Concurrent starts wait for it. No awaits under the lock.
     done: Mutex<Arc<OnceCell<()>>>,
 }
 
@@ -40,7 +40,8 @@ impl Installation {
         installed.await.map(drop)
     }
 
-    /// Forgets the installation after a failed start: the package may be gone, or a new version may be needed.
+    /// Discards the record of the installation after a failed start: the package may have been removed, or a new version
+    /// needed.
     pub(in crate::stdio) fn forget(&self) {
         let fresh = Arc::default();
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! The keeper, which is the task that owns a process: starts it, opens it, watches it, and ends it.
+//! The keeper: the task that owns a process. It starts, opens, watches and ends the process.
 //!
-//! The keeper reports each event to the pool; the last report, that the process is gone entirely, frees the slot. Dropping the
-//! task's future ends the process, in the background.
+//! The keeper reports each event to the pool; its last report, that the process has entirely ended, frees the slot. Dropping
+//! the task's future ends the process in the background.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const TRIES: usize = 3;
 /// A command of the pool to a keeper.
 #[derive(Debug)]
 pub(in crate::stdio) enum Command {
-    /// Open the spare process as this order says.
+    /// Open the spare process for this order.
     Open(Order),
     /// End the process, for this reason.
     Stop(StopReason),
@@ -56,7 +56,7 @@ struct ConnectedProcess {
 
 /// The next phase of a process.
 enum ProcessPhase {
-    /// The process is to be ended, which the pool knows.
+    /// The process must be ended, as the pool knows.
     End(Option<ConnectedProcess>),
     /// The process takes requests.
     Serve(ConnectedProcess, Arc<Process>, Order),
@@ -98,7 +98,7 @@ impl Keeper {
             outcome = outcome => outcome,
             _ = stopped(&mut self.commands) => return ProcessPhase::End(None),
         };
-        // The turn is held until the process serves or has failed.
+        // The start permit is held until the process serves or has failed.
         let (turn, started, running) = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return self.failed(None, order.as_ref(), error),
@@ -106,7 +106,7 @@ impl Keeper {
         let (order, until) = match order {
             Some(order) => (order, started + limit),
             None => {
-                // A spare gives its turn back as soon as it runs.
+                // A spare returns its start permit as soon as it runs.
                 drop(turn);
                 let Some(order) = self.wait_for_order(&running).await else {
                     return ProcessPhase::End(Some(running));
@@ -172,7 +172,7 @@ impl Keeper {
                     tries -= 1;
                     Some(server)
                 }
-                // No process serves yet that shows whether the server does without the handshake.
+                // It is still unknown whether the server works without the handshake.
                 Err(_) if tried && order.server.is_none() => {
                     tries -= 1;
                     Some(EraSupport::Modern)
@@ -211,7 +211,7 @@ impl Keeper {
     }
 
     /// Returns true if another backend may open a connection after this one failed, and adds the failed backend to `avoid`. A
-    /// connection for a fixed backend is opened at no other.
+    /// connection for a fixed backend is opened at no other backend.
     fn may_lead_elsewhere(
         &self,
         order: &Order,
@@ -358,7 +358,7 @@ impl Keeper {
             running.router.ended_for_good();
         }
         running.settle().await;
-        // No more messages come: waiting calls fail now, not after the process has been ended.
+        // No more messages will arrive: pending calls fail now, before the process is ended.
         running.link.close();
         let why = Raw::of_end(&*self.pool.launcher, &*running.child, &what).await;
         let why = why.of(&*self.pool.launcher);
@@ -409,7 +409,7 @@ impl Keeper {
 
     fn tell_of_giving_way(&self, process: &Process) {
         let name = self.pool.name();
-        // With a process per session, the operator says that the server keeps state.
+        // With a process per session, the operator has declared that the server keeps state.
         let lost = match self.pool.settings().isolation {
             Isolation::Session => "; what the process remembered for that session is lost",
             _ => "",
@@ -451,7 +451,7 @@ async fn start(
         Arc::clone(&pool.metrics),
     );
     let of = Arc::downgrade(pool);
-    // 0 if the pool is gone: the last known limit applies then.
+    // 0 if the pool was dropped: the last known limit applies then.
     let max_result = move || of.upgrade().map_or(0, |pool| pool.max_result());
     let parts = LinkParts {
         limits: LinkLimits::new(max_result),
@@ -501,7 +501,7 @@ impl ConnectedProcess {
         }
     }
 
-    /// Waits for running calls after the connection stopped taking new ones, at most for [`Instance::leaves_calls`].
+    /// Waits for running calls after the connection stopped accepting new ones, at most for [`Instance::leaves_calls`].
     async fn settle(&self) {
         let limit = self.child.leaves_calls();
         if !limit.is_zero() {
@@ -540,7 +540,7 @@ impl Drop for ConnectedProcess {
     }
 }
 
-/// Classifies an exit. A process that closed its output but lives counts as crashed.
+/// Classifies an exit. A process that closed its output but still runs counts as crashed.
 fn end_of(exit: Option<Exit>) -> ProcessEnd {
     match exit {
         Some(Exit::Code(0)) => ProcessEnd::Clean,
@@ -565,7 +565,7 @@ async fn is_alive(process: &Process, patience: Duration) -> bool {
     let ask = || process.link.request("ping", Some(&params), None);
     let mut call = ask();
     if call.is_err() {
-        // The outbox is full, so the server does not read. It may do so again.
+        // The outbox is full, so the server does not read at present. It may read later.
         sleep(patience).await;
         call = ask();
     }

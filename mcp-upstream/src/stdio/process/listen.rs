@@ -1,5 +1,5 @@
-//! The `subscriptions/listen` request to a modern process. Notifications of a shared process go to the audience of the
-//! namespace, which knows the subscribers; those of a session's own process go to that session.
+//! The `subscriptions/listen` request to a modern process. Notifications of a shared process are passed to the audience of the
+//! namespace, which knows the subscribers; those of a session's process are passed to that session.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(super) async fn listen(process: &Process, replay_state: &ReplayState) {
             _ = call.answer() => true,
         };
         if ended {
-            // The server does not know the request, or ended the stream by itself.
+            // The server does not support the request, or ended the stream.
             tokio::select! {
                 () = sleep(pause) => {}
                 () = &mut changed => {}

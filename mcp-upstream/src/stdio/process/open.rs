@@ -1,4 +1,4 @@
-//! Opening a process: from its connected pipes to the first call that it can take.
+//! Opening a process: from its connected pipes to the first call that it can process.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(super) struct OpeningLimits {
     pub(super) until: Instant,
 }
 
-/// Opens a process of a server with known eras, or probes for them; `heard` is called as by [`handshake::probe`].
+/// Opens a process of a server with known eras, or probes the server; `heard` is called as by [`handshake::probe`].
 pub(super) async fn open(
     link: &Link,
     identity: &ClientIdentity,

@@ -18,10 +18,10 @@ use crate::stdio::pool::ReplayState;
 
 /// Number of subscriptions that are sent at a time.
 const STEP: usize = 100;
-/// Pause after an announced change of tools: several changes in a row are read once.
+/// Delay after an announced change of tools, so that several changes in a row are read once.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Restores the log level and the subscriptions. The server most likely refused a request before that it refuses now, so a
+/// Restores the log level and the subscriptions. If the server refuses such a request, it most likely refused it before, so a
 /// refusal is no reason to end the process.
 pub(super) async fn restore(process: &Process, replay_state: &ReplayState, limit: Duration) {
     // A modern process gets the log level with its clients' requests, and `listen` renews the subscription.
@@ -71,8 +71,8 @@ impl PageSource for Process {
     }
 }
 
-/// Reads the list of tools, again whenever it may have changed: for the hints about repeating a call, for REST, and for times
-/// when the server is away. Never ends.
+/// Reads the list of tools whenever it may have changed: for the hints about repeating a call, for REST, and for when the
+/// server is unavailable. Never ends.
 pub(super) async fn read_tools(
     process: &Process,
     namespace: &NamespaceName,

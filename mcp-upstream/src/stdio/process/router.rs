@@ -1,6 +1,6 @@
 //! Routing of a process's messages that belong to no call.
 //!
-//! A process of one session, or leased for one request, has a handler of its own that receives all messages. A process of several
+//! A process of one session, or leased for one request, has its own handler, which receives all messages. A process of several
 //! clients has none: requests are refused, and other messages are routed by kind.
 //!
 //! - A changed list or resource: the audience of the namespace gets the change in the gateway's own words, because the server's
@@ -12,7 +12,7 @@
 //!   which call a message is about; guessing would show one tenant's data to another (DESIGN §3). Each session gets a
 //!   message once, in its newest call.
 //!
-//! A server does not answer a cancelled call, as the protocol asks, so its messages could be withheld from all other
+//! A server does not answer a cancelled call, as the protocol requires, so its messages could be withheld from all other
 //! principals for ever. A process with messages withheld for that reason is *mute*; its keeper has it replaced after
 //! `isolation_mute`.
 
@@ -38,17 +38,17 @@ use crate::protocol::code;
 use crate::stdio::link::{CallOwner, CallsInHand, Inbound};
 use crate::stdio::metrics::ServerMetrics;
 
-/// Maximum number of given-up calls that are remembered until the server answers them. With more, the server counts as busy
-/// with them for as long as its process lives.
+/// Maximum number of abandoned calls that are remembered until the server answers them. With more, the server counts as working
+/// on them until its process ends.
 const GIVEN_UP_MAX: usize = 1024;
 
-/// Router for those messages of one process that belong to no call.
+/// Router for the messages of one process that belong to no call.
 pub(crate) struct InboundRouter {
     namespace: NamespaceName,
     audience: Arc<Audience>,
     catalogue: Arc<Catalogue>,
     metrics: Arc<ServerMetrics>,
-    /// True once the process asked the client that used it alone: it may know data that other clients must not see.
+    /// True once the process asked the client that used it alone: it may have data that other clients must not see.
     asked: AtomicBool,
     /// Number of current users of the process.
     users: AtomicUsize,
@@ -66,15 +66,15 @@ struct RouterState {
     listening: Slab<NumberedListener>,
     /// Number of listeners that were ever registered.
     listeners: u64,
-    /// Calls that the server may still work on although their callers have left.
+    /// Abandoned calls on which the server may still work.
     given_up: HashMap<u64, GivenUp>,
-    /// True if calls were given up beyond [`GIVEN_UP_MAX`].
+    /// True if more than [`GIVEN_UP_MAX`] calls were abandoned.
     countless: bool,
-    /// Time since which messages are withheld from a listener because of a task, or of a call that was given up.
+    /// Time since which messages are withheld from a listener because of a task, or of an abandoned call.
     mute_since: Option<Instant>,
 }
 
-/// A call that was given up.
+/// An abandoned call.
 struct GivenUp {
     owner: Option<CallOwner>,
     at: Instant,
@@ -84,7 +84,7 @@ struct GivenUp {
 #[derive(Clone)]
 pub(crate) struct ProcessListener {
     pub(crate) owner: CallOwner,
-    /// The tag of the client's session, if there is one.
+    /// The tag of the client's session, if it has one.
     pub(crate) session: Option<Arc<str>>,
     pub(crate) inbound: Arc<dyn Inbound>,
 }
@@ -128,7 +128,7 @@ impl InboundRouter {
         &self.tasks
     }
 
-    /// Returns true if the server may still work on a call or task whose caller has left.
+    /// Returns true if the server may still work on an abandoned call or task.
     pub(crate) fn has_unfinished(&self) -> bool {
         !self.lock().is_settled() || !self.tasks.are_over()
     }
@@ -140,7 +140,7 @@ impl InboundRouter {
         drop(before);
     }
 
-    /// Registers a listener for messages of a shared process that can only concern the listener's owner, such as log
+    /// Registers a listener for those messages of a shared process that can only concern the listener's owner, such as log
     /// messages.
     pub(crate) fn hear(self: &Arc<Self>, listener: ProcessListener) -> ListenerGuard {
         let mut inner = self.lock();
@@ -156,7 +156,7 @@ impl InboundRouter {
         }
     }
 
-    /// Returns true if the process asked its client: it may keep the client's answer.
+    /// Returns true if the process asked its client: it may have stored the client's answer.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
     }
@@ -187,7 +187,7 @@ impl InboundRouter {
         true
     }
 
-    /// Routes a notification of the gateway's own subscription to the process's handler or, without one, to the audience.
+    /// Routes a notification of the gateway's subscription to the process's handler or, without a handler, to the audience.
     pub(super) fn heard(&self, notification: &Notification<'_>) {
         let Some(own) = self.own() else {
             self.announce(notification);
@@ -211,8 +211,8 @@ impl InboundRouter {
         });
     }
 
-    /// Records that the server's tools changed, whichever of its processes reports it. The list comes from the shared process
-    /// and counts as current for long; while that process is not running, only the process of a client can report a change.
+    /// Records that the server's tools changed, no matter which of its processes reports it. The list comes from the shared
+    /// process and counts as current for long; while that process is not running, only a client's process can report a change.
     /// If the change concerns that client alone, the list is read once more with the same result.
     fn note(&self, change: &Change) {
         if *change == Change::Tools {
@@ -220,7 +220,7 @@ impl InboundRouter {
         }
     }
 
-    /// Tells the handler that the process ended and is not replaced.
+    /// Notifies the handler that the process ended and is not replaced.
     pub(super) fn ended_for_good(&self) {
         if let Some(own) = self.own() {
             own.ended_for_good();
@@ -234,7 +234,7 @@ impl InboundRouter {
     /// The listeners that may receive a message that names no call, at most one per session. `in_hand`: the owners of the calls
     /// in flight.
     fn hearers(&self, in_hand: &dyn Fn() -> CallsInHand) -> Vec<Arc<dyn Inbound>> {
-        // Without listeners, the owners of the calls do not matter.
+        // Without listeners, the owners of the calls are irrelevant.
         if self.lock().listening.is_empty() {
             return Vec::new();
         }
@@ -289,7 +289,7 @@ impl InboundRouter {
         }
     }
 
-    /// Time since which messages are withheld; `None` once all calls and tasks are over.
+    /// Time since which messages are withheld; `None` once all calls and tasks have ended.
     fn mute_since(&self) -> Option<Instant> {
         let is_over = !self.has_unfinished();
         let mut inner = self.lock();
@@ -367,8 +367,8 @@ impl Inbound for InboundRouter {
 }
 
 impl RouterState {
-    /// The owner of all work that the server does for its users, if there is a single owner. While calls are in flight, users
-    /// without a call do not count. The only user of a process owns its work, even if the owners of its requests are unknown.
+    /// The owner of all work of the server, if there is a single owner. While calls are in flight, users without a call do not
+    /// count. The only user of a process owns its work, even if the owners of its requests are unknown.
     fn only_owner(&self, users: usize, in_hand: CallsInHand) -> Option<CallOwner> {
         let mut listening = self.listening.iter().map(|(_, it)| &it.listener.owner);
         let first = listening.next()?;
@@ -380,7 +380,7 @@ impl RouterState {
         }
     }
 
-    /// Returns true if the server has answered every call that was given up.
+    /// Returns true if the server has answered every abandoned call.
     fn is_settled(&self) -> bool {
         self.given_up.is_empty() && !self.countless
     }

@@ -1,11 +1,11 @@
 //! Owners of the tasks of one process.
 //!
-//! A server tells the tasks of its clients apart by the connection, but here several clients share a connection. So each
-//! process has a table of tasks. A task belongs to the principal whose call the server answered with it, on that process alone,
-//! and no other principal can name it. A task whose call was given up before its response has no owner.
+//! A server distinguishes the tasks of its clients by the connection, but here several clients share a connection. So each
+//! process has a table of tasks. A task belongs to the principal whose call the server answered with it, and no other principal
+//! can name it; it exists on that process only. A task whose call was abandoned before its response has no owner.
 //!
-//! The table is bounded. When it is full, the principal with the most tasks loses its oldest task. The end of a forgotten task
-//! is not noticed, so a process that forgot a running task never counts as idle again.
+//! The table is bounded. When it is full, the oldest task of the principal with the most tasks is removed. The end of a removed
+//! task cannot be detected, so a process for which a running task was removed never counts as idle again.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ const TASKS_MAX: usize = 2048;
 const OF_ONE_MAX: usize = 256;
 /// Maximum size of a task's id, in bytes. Typical servers use 36.
 const ID_MAX: usize = 512;
-/// Maximum size of a notification that is kept until the owner of its task is known, in bytes.
+/// Maximum size of a notification that is stored until the owner of its task is known, in bytes.
 const EARLY_MAX: usize = 64 * 1024;
 /// Time for which a task is kept after its server has dropped it.
 const GRACE: Duration = Duration::from_secs(60);
@@ -71,8 +71,8 @@ struct TaskEntry {
 }
 
 enum TaskOwnership {
-    /// No owner yet: the response is on its way to this call, or its caller had left (`None`). Holds the last notification
-    /// about the task meanwhile.
+    /// The owner is not known yet: the response to this call has not been processed, or its caller had dropped it (`None`).
+    /// Stores the last notification about the task meanwhile.
     NotYet(Option<u64>, Option<Early>),
     By(TaskOwner),
 }
@@ -137,7 +137,7 @@ pub(crate) fn named_by<'a>(members: &Members<'a>) -> Result<TaskIds<'a>, Unclear
 }
 
 impl Tasks {
-    /// Registers the task in the server's response to a call. `None`: the call's caller has left.
+    /// Registers the task in the server's response to a call. `None`: the call's caller has dropped it.
     pub(crate) fn begin(&self, call: Option<u64>, result: &RawValue) {
         let now = Instant::now();
         let mut table = self.lock();
@@ -149,7 +149,7 @@ impl Tasks {
         };
         table.forget_expired(now);
         if let Some(known) = table.tasks.get_mut(&*said.id) {
-            // A task with a known id stays with its first owner.
+            // A task with a known id keeps its first owner.
             known.note(&said, now);
         } else {
             if table.tasks.len() >= TASKS_MAX {
@@ -230,14 +230,14 @@ impl Tasks {
         }
     }
 
-    /// Marks a task as over: the server returned the task's own result.
+    /// Marks a task as ended: the server returned the task's result.
     pub(crate) fn is_over(&self, id: &str) {
         if let Some(task) = self.lock().tasks.get_mut(id) {
             task.over = true;
         }
     }
 
-    /// Returns true if all tasks are known to be over.
+    /// Returns true if all tasks are known to have ended.
     pub(super) fn are_over(&self) -> bool {
         let table = self.lock();
         !table.lost && table.tasks.values().all(|task| task.over)
@@ -384,7 +384,7 @@ impl TaskEntry {
 }
 
 impl Early {
-    /// Copies the bytes: a view would keep the whole read buffer alive.
+    /// Copies the bytes, since a view would keep the whole read buffer in memory.
     fn of(notification: &Notification<'_>) -> Self {
         let params = notification.params.as_deref();
         Self {

@@ -1,16 +1,16 @@
-//! The outbox of a server: lines that wait to be written, and the record of how many bytes the pipe may have taken.
+//! Outbox of a server: lines that wait to be written, and the record of how many bytes the pipe may have accepted.
 //!
-//! A call may only be sent again to another process when no byte of it reached this one. So the position of every line in the
-//! byte stream is known, and the writer records how far it may get before it hands bytes to the kernel.
+//! A call may be sent again to another process only if no byte of it reached this one. So the position of every line in the
+//! byte stream is known, and the writer records how far it may write before it passes bytes to the kernel.
 //!
-//! The outbox holds the pipe while no task writes: the writer takes it out and brings it back.
+//! The outbox owns the pipe while no task writes: the writer takes the pipe out and returns it.
 
 use bytes::{Buf as _, BytesMut};
 
 /// Maximum size in bytes of a buffer that is kept for reuse.
 const KEPT: usize = 256 * 1024;
 
-/// The lines to write, and the pipe. The mutex around it is held for a copy of one line at most.
+/// The lines to write, and the pipe. The lock is held for a copy of one line at most.
 #[derive(Debug)]
 pub(in crate::stdio) struct Outbox<P> {
     /// The pipe; `None` while a task writes.
@@ -19,7 +19,7 @@ pub(in crate::stdio) struct Outbox<P> {
     max: usize,
     /// Number of bytes that were ever appended, which is the position of the next line.
     appended: u64,
-    /// Number of bytes that may have reached the pipe: never fewer than those that have.
+    /// Upper bound of the number of bytes that have reached the pipe.
     reached: u64,
     /// True if no more lines are appended. The waiting lines are still written, and then the pipe is closed.
     finishing: bool,
@@ -43,14 +43,14 @@ pub(in crate::stdio) enum Batch {
     From(u64),
     /// No line waits at the moment.
     Nothing,
-    /// No line will come any more.
+    /// No line will be added.
     Finished,
 }
 
 /// Outcome of asking for the turn to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::stdio) enum WriteTurn<P> {
-    /// The caller writes to this pipe, and must bring it back.
+    /// The caller writes to this pipe, and must return it.
     Write(P),
     /// Another task writes, and notifies when it is done.
     Wait,
@@ -116,8 +116,8 @@ impl<P> Outbox<P> {
         Ok(start)
     }
 
-    /// Returns true if more than twice the bound waits: the server does not read, but goes on to send requests whose responses
-    /// are always appended.
+    /// Returns true if more than twice the bound is queued: the server does not read, but continues to send requests whose
+    /// responses are always appended.
     pub(in crate::stdio) fn is_swamped(&self) -> bool {
         self.lines.len() > self.max.saturating_mul(2)
     }
@@ -135,7 +135,7 @@ impl<P> Outbox<P> {
         }
     }
 
-    /// Brings the pipe back. If the outbox has ended, the caller gets the pipe to drop.
+    /// Returns the pipe to the outbox. If the outbox has ended, the caller gets the pipe back to drop it.
     pub(in crate::stdio) fn rest(&mut self, pipe: P) -> Option<P> {
         if self.ended {
             return Some(pipe);
@@ -160,8 +160,8 @@ impl<P> Outbox<P> {
         })
     }
 
-    /// Ends a caller's own turn, in which the pipe took `written` bytes. Returns true if the flusher has something to do, and
-    /// gives the pipe back as [`Self::rest`] does.
+    /// Ends a caller's own write, for which the pipe accepted `written` bytes. Returns true if the flusher has something to do,
+    /// and returns the pipe as [`Self::rest`] does.
     pub(in crate::stdio) fn own_turn_over(
         &mut self,
         turn: OwnTurn<P>,
@@ -218,13 +218,13 @@ impl<P> Outbox<P> {
         self.reached = byte;
     }
 
-    /// Returns true if no byte of the line that begins at `start` has reached the pipe, nor will. Only certain once writing is
-    /// over.
+    /// Returns true if no byte of the line that begins at `start` has reached the pipe, nor will. Only certain once writing has
+    /// ended.
     pub(in crate::stdio) fn is_unsent(&self, start: u64) -> bool {
         self.ended && start >= self.reached
     }
 
-    /// Takes no more lines; the waiting ones are still written.
+    /// Accepts no more lines; the queued lines are still written.
     pub(in crate::stdio) fn finish(&mut self) {
         self.finishing = true;
     }

@@ -33,8 +33,8 @@ type Fits = Box<dyn Fn(usize) -> bool + Send>;
 pub(crate) enum ServerLine {
     /// A complete line: not empty, and without white space or a byte order mark around it, or carriage returns in it.
     Whole(Bytes),
-    /// A line that was too long and was skipped, with its size and with the id of the call that it answers or of the request
-    /// that it is, if found.
+    /// A line that was too long and was skipped, with its size and, if found, the id of the call that it answers or of the
+    /// request that it contains.
     TooLong {
         answered: Option<u64>,
         requested: Option<u64>,
@@ -52,8 +52,8 @@ pub(crate) enum LinesEnd {
 }
 
 impl<R: AsyncRead + Unpin> ServerLines<R> {
-    /// Splits the output of `pipe` into lines. Lines that `fits` refuses are skipped; a line longer than `endless` bytes is the
-    /// last.
+    /// Splits the output of `pipe` into lines. Lines that `fits` refuses are skipped; a line longer than `endless` bytes ends
+    /// the stream.
     pub(crate) fn new(
         pipe: R,
         fits: impl Fn(usize) -> bool + Send + 'static,
@@ -74,7 +74,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         &self.pipe
     }
 
-    /// Continues with another pipe. Bytes that were read and not taken stay in the buffer.
+    /// Continues with another pipe. Bytes already read stay in the buffer.
     pub(in crate::stdio) fn read_on_from(&mut self, pipe: R) {
         self.pipe = pipe;
     }
@@ -113,7 +113,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
         }
     }
 
-    /// Reads more bytes. An error ends the lines like any other end.
+    /// Reads more bytes. A read error counts as the end of the stream.
     async fn fill(&mut self) -> io::Result<()> {
         // Not done on every read: while a response is still in use, reserving allocates a new buffer.
         if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
@@ -189,7 +189,7 @@ impl<R: AsyncRead + Unpin> ServerLines<R> {
     }
 }
 
-/// Strips a byte order mark, and white space behind it, from the beginning of a line.
+/// Strips a byte order mark, and white space after it, from the beginning of a line.
 fn without_mark(line: &[u8]) -> &[u8] {
     match line {
         [0xEF, 0xBB, 0xBF, rest @ ..] => rest.trim_ascii_start(),

@@ -1,7 +1,7 @@
-//! Finds the id of a line that is too long to keep, while the line is read. The result may come before the id in the line, so
-//! neither the beginning of the line nor its end is enough.
+//! Finds the id of a line that is too long to keep, while the line is read. The result may precede the id in the line, so
+//! neither the beginning of the line nor its end suffices.
 //!
-//! Valid JSON is read correctly. Invalid JSON gives an arbitrary id, which can harm only the call with that id.
+//! Valid JSON is read correctly. Invalid JSON yields an arbitrary id, which can harm only the call with that id.
 
 use memchr::memchr2;
 

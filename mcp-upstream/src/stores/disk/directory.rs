@@ -1,4 +1,4 @@
-//! Directory of the replicas that share an SQLite file: folders tell which replicas are up, and tables of the file hold
+//! Directory of the replicas that share an SQLite file: folders show which replicas are up, and tables of the file contain
 //! their news.
 
 use std::fmt;
@@ -15,8 +15,8 @@ use super::{DiskStore, connect, failed, news};
 use crate::replicas::{Announcement, Heard, ReplicaDirectory, ReplicaId, local_millis};
 use crate::stream::StoreError;
 
-/// Longest wait of a news operation for writes of other processes. Beats wait behind it, so it is short compared with the
-/// life of a beat.
+/// Maximum wait of a news operation for writes of other processes. Beats wait for the operation, so the time is short compared
+/// with the validity of a beat.
 const BUSY: Duration = Duration::from_millis(500);
 
 /// The replicas of one machine that share the sessions of a data directory.
@@ -24,7 +24,7 @@ pub struct DiskDirectory(Arc<Mutex<State>>);
 
 struct State {
     folder: ReplicaFolder,
-    /// Separate connection: a beat does not wait behind the requests of the store.
+    /// Separate connection, so that a beat does not wait for the requests of the store.
     connection: Connection,
 }
 
@@ -67,7 +67,7 @@ impl State {
     fn beat(&mut self, own: &Announcement, seen: Option<u64>) -> Result<Heard, StoreError> {
         let mut others = self.folder.beat(own)?;
         let all = others.len();
-        // Replica numbers are 32-bit digests of names: among some 65,000 names, two have the same number.
+        // Replica numbers are 32-bit digests of names: among some 65,000 names, two are expected to have equal numbers.
         others.retain(|other| other.id != own.id);
         let unheard = news::read(&self.connection, own.id, seen).map_err(failed)?;
         Ok(Heard {

@@ -50,7 +50,7 @@ impl StreamKey {
 /// Maximum number of streams whose growth is counted; beyond it all of them are trimmed.
 const COUNTED: usize = 16 * 1024;
 
-/// Growth of each stream since it was last trimmed. A stream is trimmed once it has grown by its bounds: so the file holds
+/// Growth of each stream since it was last trimmed. A stream is trimmed once it has grown by its bounds, so the file contains
 /// at most twice these bounds of it, and an append does not count rows.
 pub(super) struct Growth {
     bounds: Bounds,
@@ -168,7 +168,7 @@ pub(super) fn read(connection: &Connection, stream: StreamKey, max: usize) -> Re
     }
     messages.reverse();
     replay.events.append(&mut messages);
-    // The sort is stable: an opening stays before a message with the same sequence.
+    // The sort is stable, so an opening stays before a message with the same sequence.
     replay.events.sort_by_key(|event| event.sequence);
     Ok(replay)
 }
@@ -184,7 +184,7 @@ pub(super) fn forget(connection: &Connection, session: Key) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the oldest messages of a stream beyond its bounds; the newest message stays.
+/// Deletes the oldest messages of a stream beyond its bounds, but never the newest message.
 fn trim(connection: &Connection, stream: StreamKey, bounds: &Bounds) -> Result<()> {
     let sql = "SELECT sequence, length(message) FROM events WHERE session = ?1 AND stream = ?2
         ORDER BY sequence DESC";

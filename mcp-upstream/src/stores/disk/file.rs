@@ -62,7 +62,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
 }
 
 fn open_whole(file: &Path) -> Result<Connection, Unusable> {
-    // SQLite creates its other files with the mode of this one. Session ids are credentials, so only the owner may read.
+    // SQLite creates its other files with the mode of this one. Session ids are credentials, so only the owner may read them.
     let made = OpenOptions::new()
         .append(true)
         .create(true)

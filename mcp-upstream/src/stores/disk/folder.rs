@@ -1,4 +1,4 @@
-//! Folders of replicas that share a data directory. Each process has one folder, and holds its lock as long as it lives:
+//! Folders of replicas that share a data directory. Each process has one folder, and holds its lock until it ends:
 //!
 //! ```text
 //!   replicas/NAME/lock               free if the process has ended; its modification time is that of the last beat
@@ -7,12 +7,12 @@
 //!                 workers/           sockets of the workers of a process with a REPLICA_ID
 //! ```
 //!
-//! Tools that run as the gateway's user can write there. So an address counts only if the announcement is sealed by the
-//! session key. A process without a key for this announces no address, and accepts none.
+//! Tools that run as the gateway's user can write to the folder, so an address is used only if the announcement is sealed by
+//! the session key. A process without a key for sealing announces no address, and accepts none.
 //!
-//! A beat sets the modification time of one file and looks at the folders of the others; it writes no data. A process that
-//! holds its lock but does not beat for [`BEAT_LIFE`] is frozen. Each process measures this by its own monotonic clock, so
-//! that the system clock may jump.
+//! A beat sets the modification time of one file and reads those of the others; it writes no data. A process that holds its
+//! lock but does not beat for [`BEAT_LIFE`] is suspended. Each process measures this by its own monotonic clock, so that
+//! changes of the system clock have no effect.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -53,11 +53,11 @@ pub struct ReplicaFolder {
     key: Option<SessionKey>,
     /// Announcement in the folder, and the modification time of its file.
     announced: Option<(Announcement, SystemTime)>,
-    /// True once this replica has left: it is no longer announced.
+    /// True once this replica has announced its shutdown; its folder is no longer announced.
     left: bool,
     /// Last beats of the other replicas, by the names of their folders.
     beats: HashMap<OsString, LastBeat>,
-    /// Time of the last look at the other folders.
+    /// Time at which the other folders were last read.
     looked: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ struct LastBeat {
     set: SystemTime,
     /// Time at which this process found the beat.
     found: Instant,
-    /// Last announcement that could be read. A replica stays up even if a tool damages the file.
+    /// Last announcement that could be read. A replica counts as up even if a tool damages the file.
     announcement: Option<Announcement>,
 }
 
@@ -91,7 +91,7 @@ impl ReplicaFolder {
     pub fn join(all: &Path, name: &str, key: Option<SessionKey>) -> Result<Self, StoreError> {
         let path = all.join(replica_file_name(name));
         let lock = take_lock(&path, name)?;
-        // A left-over announcement describes the process that had the folder before.
+        // A left-over announcement describes the former process of the folder.
         match fs::remove_file(path.join(ANNOUNCEMENT)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove", &path.join(ANNOUNCEMENT))(error));
@@ -188,7 +188,8 @@ impl ReplicaFolder {
         let before = self.looked.replace(now);
         let mut known = std::mem::take(&mut self.beats);
         if before.is_none_or(|before| now - before >= BEAT_LIFE) {
-            // This process was frozen itself. The others may have been frozen as well, so their old beats say nothing.
+            // This process was suspended itself. The others may have been suspended as well, so their old beats are no
+            // evidence.
             known.clear();
         }
         let mut up = Vec::new();
@@ -238,7 +239,7 @@ fn take_lock(path: &Path, name: &str) -> Result<FileLock, StoreError> {
         make.create(path).map_err(failed("make", path))?;
         match FileLock::take(&path.join(LOCK), &format!("replica {name}"), PATIENCE) {
             Ok(lock) => return Ok(lock),
-            // Another replica has just removed the folder, which an earlier process had left.
+            // Another replica has just removed the folder of an earlier process.
             Err(LockError::Io { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => {}
             Err(LockError::Held { holder, .. }) => {
@@ -265,13 +266,13 @@ fn is_running(path: &Path) -> io::Result<bool> {
         }
         Err(LockError::Held { .. }) => Ok(true),
         Err(LockError::Io { source, .. }) if is_absent(&source) => Ok(false),
-        // The replica may be up, so the error is returned rather than the replica taken for gone.
+        // The replica may be up, so the error is returned, and the replica does not count as gone.
         Err(LockError::Io { source, .. }) => Err(source),
     }
 }
 
-/// Removes a folder whose lock this process holds. The lock file is removed last: a process that starts under the same name
-/// meanwhile either waits for the lock and creates the folder anew, or keeps the folder.
+/// Removes a folder whose lock this process holds. The lock file is removed last: a process that starts with the same name
+/// meanwhile either waits for the lock and creates the folder again, or keeps the folder.
 fn remove(path: &Path, _held: &FileLock) {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     for file in files.filter(|file| file.file_name() != LOCK) {
@@ -286,7 +287,7 @@ fn remove(path: &Path, _held: &FileLock) {
     let _ = fs::remove_dir(path);
 }
 
-/// Modification time of a file; `None` if there is no such file.
+/// Modification time of a file; `None` if the file does not exist.
 fn last_change(file: &Path) -> io::Result<Option<SystemTime>> {
     match fs::symlink_metadata(file) {
         Ok(metadata) => metadata.modified().map(Some),

@@ -13,7 +13,7 @@ use crate::stream::StoreError;
 /// The time between two checkpoints.
 const CHECKPOINT: Duration = Duration::from_secs(5);
 
-/// Pages of the write-ahead log that may stay, 4 KiB each: 16 MiB.
+/// Size to which the write-ahead log is reduced, in pages of 4 KiB: 16 MiB.
 const LOG_PAGES: u32 = 4096;
 
 /// Number of checkpoints from one search for expired rows to the next.
@@ -22,7 +22,7 @@ const PURGE: u32 = 6;
 /// Rows deleted in one transaction, for which the writer has to wait.
 const STEP: usize = 500;
 
-/// Time for which a stream keeps the ids of requests that it has yet to answer: longer than a call may take.
+/// Retention of the ids of unanswered requests of a stream: longer than a call may take.
 const OWED_FOR: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Handle of the housekeeper thread. Dropping it ends the thread.
@@ -145,8 +145,8 @@ fn drop_sessions(connection: &Connection, until: i64, max: usize) -> Result<usiz
     Ok(dropped)
 }
 
-/// Deletes openings of streams from before `until`: streams of requests, whose calls are long over, and streams of sessions
-/// that are gone.
+/// Deletes openings of streams from before `until`: streams of requests whose calls have long ended, and streams of sessions
+/// that no longer exist.
 fn drop_streams(connection: &Connection, until: i64) -> Result<usize> {
     let sql = "DELETE FROM streams WHERE (session, number) IN (
         SELECT session, number FROM streams WHERE at < ?1 AND

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Result, Transaction, TransactionBehavior, params};
 use super::now;
 use crate::replicas::ReplicaId;
 
-/// Schema of the tables. Files of earlier versions lack these tables, and stay readable by those versions.
+/// Schema of the tables. Files of earlier versions lack these tables; those versions can still read files that have them.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS news (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -21,7 +21,7 @@ const SCHEMA: &str = "
 /// Maximum number of news items that are kept for replicas that have not read them.
 const KEPT: i64 = 1024;
 
-/// Seconds for which a news item is kept once there are newer ones.
+/// Retention of a news item once there are newer ones, in seconds.
 const KEPT_FOR: i64 = 60;
 
 /// News items that a replica has not read yet.
@@ -56,7 +56,7 @@ pub(super) fn read(connection: &Connection, own: ReplicaId, seen: Option<u64>) -
     Ok(unheard)
 }
 
-/// Stores news for the other replicas, and deletes old ones. The newest item always stays, so that numbers continue.
+/// Stores news for the other replicas, and deletes old ones. The newest item is always kept, so that numbers continue.
 pub(super) fn tell(connection: &mut Connection, own: ReplicaId, news: &[String]) -> Result<()> {
     let transaction = begun(connection)?;
     for said in news {

@@ -37,7 +37,7 @@ impl ToSql for Key {
     }
 }
 
-/// Stores a record, unless there is one with the home of another replica. Returns true if it was stored.
+/// Stores a record, unless one exists whose home is another replica. Returns true if the record was stored.
 pub(super) fn insert(connection: &Connection, record: &SessionRecord) -> Result<bool> {
     let sql = "INSERT INTO sessions (key, record, used) VALUES (?1, ?2, ?3)
         ON CONFLICT (key) DO UPDATE SET record = excluded.record, used = excluded.used

@@ -76,15 +76,15 @@ fn work(mut connection: Connection, mut waiting: mpsc::Receiver<Operation>, mut 
     }
 }
 
-/// Runs operations in one transaction. A failed operation leaves the others intact, unless SQLite ends the transaction with
-/// it, as when the disk is full: then all operations of the transaction fail, and the remaining operations of the group are left
-/// for the next transaction.
+/// Runs operations in one transaction. A failed operation does not affect the others, unless SQLite ends the transaction with
+/// it, as when the disk is full: then all operations of the transaction fail, and the remaining operations of the group are run
+/// in the next transaction.
 fn transact(
     connection: &mut Connection,
     growth: &mut Growth,
     operations: &mut impl Iterator<Item = Operation>,
 ) {
-    // The lock is taken at once: a transaction that reads first may not be able to write later.
+    // The lock is acquired at the start: a transaction that reads first may be unable to write later.
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let transaction = match begun {
         Ok(transaction) => transaction,

@@ -21,8 +21,8 @@ impl RedisStore {
     ) -> Result<Vec<Duration>, StoreError> {
         let mut script = BUDGETS.arg(replicas);
         for budget in used {
-            // The time that the replica knows is outdated by the delay to Redis. Taken as of now, it would move the budget on with
-            // each exchange.
+            // The replica's time is outdated by the delay to Redis. Without a correction, each exchange would postpone the
+            // budget.
             let known = budget.whole_in.saturating_sub(OPERATION_MAX);
             script.key(self.keys.budget(&budget.name));
             for time in [budget.taken, known, budget.window] {
@@ -30,7 +30,7 @@ impl RedisStore {
             }
         }
         let script = &script;
-        // Not repeatable: a second try would count the use twice.
+        // Not repeated: a second attempt would count the use twice.
         let whole_in = self.link.run_once(|mut connection| async move {
             script.invoke_async::<Vec<u64>>(&mut connection).await
         });

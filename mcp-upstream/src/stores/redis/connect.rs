@@ -1,5 +1,5 @@
-//! Connecting to one server, through Sentinels, or to a cluster. A connection is used only if the server is new enough,
-//! accepts writes, and holds sessions in a format that this version knows.
+//! Connects to one server, through Sentinels, or to a cluster. A connection is used only if the server is new enough, accepts
+//! writes, and contains sessions in a format that this version supports.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,8 +26,8 @@ const FORMAT: u32 = 1;
 const OLDEST: u32 = 7;
 /// Longest time for connecting, including an unreachable Sentinel among three. Operations do not wait that long.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Time for which sent bytes may stay unacknowledged before the connection counts as lost: a network that swallows packets
-/// sends no reset.
+/// Time for which sent bytes may stay unacknowledged before the connection counts as lost: a network that drops packets sends
+/// no reset.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of commands in flight; further ones wait within their own time limit.
 const IN_FLIGHT: usize = 1024;
@@ -39,7 +39,7 @@ pub(super) enum RedisConnection {
     Cluster(ClusterConnection),
 }
 
-/// Opens a connection and checks the server behind it.
+/// Opens a connection and checks the server.
 pub(super) async fn connect(
     url: &RedisUrl,
     version_key: &str,
@@ -167,7 +167,7 @@ fn tcp() -> TcpSettings {
         .set_user_timeout(UNACKNOWLEDGED_MAX)
 }
 
-/// Configuration of a connection. It has no timeouts, since each operation and connecting have their own.
+/// Configuration of a connection, without timeouts: operations and connecting have their own.
 fn manner() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)

@@ -46,7 +46,7 @@ impl ReplicaDirectory for RedisStore {
         let mut script = TELL.key(self.keys.replicas());
         script.arg(field(own)).arg(NEWS_KEPT).arg(news);
         let script = &script;
-        // Not repeatable: clients would take a second copy of the news for another change.
+        // Not repeated: clients would take a second copy of the news for another change.
         self.link
             .run_once(|mut connection| async move { script.invoke_async(&mut connection).await })
             .await
@@ -65,7 +65,7 @@ impl ReplicaDirectory for RedisStore {
         let mut ask = redis::cmd("HINCRBY");
         ask.arg(self.keys.replicas()).arg(RELOADS).arg(1);
         let ask = &ask;
-        // Repeatable: a second try makes all replicas reload once more, which does no harm.
+        // May be repeated: a second attempt only makes all replicas reload once more.
         self.link
             .run(|mut connection| async move { ask.query_async(&mut connection).await })
             .await
@@ -84,7 +84,7 @@ fn field(id: ReplicaId) -> String {
     format!("replica:{}", id.0)
 }
 
-/// Parses the answer of the script. Announcements in the format of another version are left out.
+/// Parses the response of the script. Announcements in the format of another version are omitted.
 fn heard(answer: &[String]) -> Option<Heard> {
     let [now, settled, rival, known, reloads, newest, up, said @ ..] = answer else {
         return None;

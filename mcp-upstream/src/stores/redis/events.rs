@@ -25,9 +25,9 @@ use crate::stream::store::{AppendOutcome, EventKind, Replay, StoredEvent, Stream
 use crate::stream::{EventStore, StoreError, UNRECORDED_MAX};
 
 /// Maximum number of stored streams of one kind (request or general) of a session. Opening a stream deletes the oldest stream
-/// beyond this number, and a process that takes the session up deletes those of earlier processes, so that a session that lasts
+/// beyond this number, and a process that adopts the session deletes those of earlier processes, so that a session that lasts
 /// for years does not grow for years. A process keeps 32 finished streams; the larger number here leaves room for a long call
-/// behind many short ones.
+/// among many short ones.
 const STREAMS_MAX: u32 = 1024;
 
 /// Answer of `open.lua` and `append.lua` for a session of another replica.
@@ -124,7 +124,7 @@ impl RedisStore {
             .arg(event)
             .arg(millis(self.record_ttl))
             .arg(self.replica_argument());
-        // Numbers of streams of one kind are two apart. A process that took the session up has left out some.
+        // Numbers of streams of one kind are two apart. A process that adopted the session has skipped some.
         for before in [STREAMS_MAX, STREAMS_MAX + UNRECORDED_MAX] {
             if let Some(oldest) = number.checked_sub(2 * before).filter(|it| *it > 0) {
                 open.key(keys.events(oldest)).arg(oldest);
@@ -157,7 +157,7 @@ impl RedisStore {
             .arg(millis(self.record_ttl))
             .arg(self.replica_argument());
         let append = &append;
-        // Repeatable: readers drop a second entry with the same sequence.
+        // May be repeated: readers drop a second entry with the same sequence.
         let appended = self
             .link
             .run(|mut connection| async move { append.invoke_async::<i64>(&mut connection).await });
@@ -211,7 +211,7 @@ fn replay(told: Told, messages: &[String], max: usize) -> Result<Replay, StoreEr
         let sequence: u64 = sequence.parse().map_err(|_| damaged())?;
         read.push((sequence, message));
     }
-    // Writes may overtake each other on their way to Redis, and a repeated write is there twice.
+    // Writes may arrive at Redis in another order, and a repeated write is stored twice.
     read.sort_by_key(|(sequence, _)| *sequence);
     read.dedup_by_key(|(sequence, _)| *sequence);
     // An overtaken message may be older than a message that was trimmed before it arrived.

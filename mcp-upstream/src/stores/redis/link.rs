@@ -1,4 +1,4 @@
-//! Connection of a store, made when the first operation needs it, and again after it was lost. An operation never waits for
+//! Connection of a store, opened when the first operation needs it, and again after it was lost. An operation never waits for
 //! Redis longer than [`OPERATION_MAX`].
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!    └────────────────────────────────────────────┘
 //! ```
 //!
-//! Operations on a Redis that accepts connections and does not answer are refused for a [`PAUSE`] at a time as well, once it
-//! has been silent for longer than a hiccup.
+//! Operations on a Redis that accepts connections and does not respond are refused for a [`PAUSE`] at a time as well, once it
+//! has been silent for longer than a brief delay.
 
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,11 +29,11 @@ use super::silence::Silence;
 use super::url::RedisUrl;
 use crate::stream::StoreError;
 
-/// Longest wait of an operation. A request depends on it: a Redis in the same data centre answers within a millisecond, and
-/// a Redis that is away must not make clients wait noticeably.
+/// Maximum wait of an operation. A request depends on it: a Redis in the same data centre responds within a millisecond, and an
+/// unavailable Redis must not make clients wait noticeably.
 pub(super) const OPERATION_MAX: Duration = Duration::from_millis(50);
-/// Time for which operations are refused at once after connecting failed. Short, since only an operation after this time
-/// notices that Redis is back.
+/// Time for which operations are refused immediately after connecting failed. Short, since only an operation after this time
+/// detects that Redis is available again.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// Connection to one Redis, kept open.
@@ -59,7 +59,7 @@ type Attempt = Shared<BoxFuture<'static, Result<RedisConnection, String>>>;
 
 /// Failure of an operation on a connection.
 enum Fault {
-    /// The connection was lost before the answer came.
+    /// The connection was lost before the response arrived.
     Lost(StoreError),
     Other(StoreError),
 }
@@ -215,8 +215,8 @@ impl Link {
     }
 }
 
-/// Connects in a separate task, which goes on when the operation that began it gives up. The task ends with the last holder
-/// of the attempt.
+/// Connects in a separate task, which continues when the operation that began it gives up. The task ends with the last
+/// reference to the attempt.
 fn begin(url: RedisUrl, version_key: String) -> Attempt {
     let connecting = async move { connect(&url, &version_key).await.map_err(|error| error.0) };
     let mut task = AbortOnDrop(tokio::spawn(connecting));

@@ -88,7 +88,7 @@ pub(super) fn change(patch: &SessionPatch) -> Result<FieldChange, StoreError> {
             field: subscription(uri),
             value: String::new(),
         }),
-        // General streams have even numbers and request streams odd ones, and each kind has its own count.
+        // General streams have even numbers and request streams odd ones, and each kind is counted separately.
         SessionPatch::OpenStream(number) => Ok(FieldChange {
             kind: FieldChangeKind::Raise,
             field: STREAMS[usize::from(number % 2 == 1)].to_owned(),
@@ -102,8 +102,8 @@ pub(super) fn home(home: Home) -> String {
     format!("{}:{}", home.replica.0, home.epoch)
 }
 
-/// Builds a record from its fields; `None` if there are no fields. Patches of different kinds do not overlap, so their order
-/// does not matter.
+/// Builds a record from its fields; `None` if there are no fields. Patches of different kinds do not overlap, so their order is
+/// irrelevant.
 pub(super) fn folded(
     mut fields: HashMap<String, String>,
 ) -> Result<Option<SessionRecord>, StoreError> {
@@ -144,7 +144,7 @@ fn json(value: &impl serde::Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError(error.to_string()))
 }
 
-/// Parses JSON. The error leaves out the parser's text, which may quote the record.
+/// Parses JSON. The error omits the parser's text, which may quote the record.
 fn parsed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|_| damaged())
 }

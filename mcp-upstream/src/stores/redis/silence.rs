@@ -1,6 +1,6 @@
-//! Detection of a Redis that accepts connections and does not answer: stopped, busy with one long command, or behind a
-//! network that swallows packets. During the silence most operations are refused at once instead of waiting their full time.
-//! Every [`PAUSE`] some operations are let through, and the first answer ends the silence.
+//! Detection of a Redis that accepts connections and does not respond: suspended, busy with one long command, or behind a
+//! network that drops packets. During the silence most operations are refused immediately instead of waiting their full time.
+//! Every [`PAUSE`] some operations are attempted, and the first response ends the silence.
 
 use std::time::Duration;
 

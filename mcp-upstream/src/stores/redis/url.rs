@@ -11,7 +11,7 @@
 //! a restart), `sentinel_password_file=PATH` (the password of the Sentinels themselves) and `ca_file=PATH` (PEM; replaces
 //! the certificate authorities of the system). Special characters of a user or a password are percent-encoded.
 //!
-//! The password is never printed: neither by `Debug` and `Display` nor in an error, which quotes nothing of the URL.
+//! The password is never printed: `Debug`, `Display` and errors do not contain it, and errors quote nothing of the URL.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(super) enum Deployment {
     Node(Address),
     /// A server on this machine, by the path of its socket.
     Unix(PathBuf),
-    /// The primary that the Sentinels know by this name.
+    /// The primary with this name at the Sentinels.
     Sentinel {
         sentinels: Vec<Address>,
         name: String,
@@ -82,7 +82,7 @@ pub enum RedisUrlError {
     /// A database that is no number.
     #[error("the database of the Redis URL is no number from 0 on: redis://HOST:PORT/0")]
     Database,
-    /// A path behind a Redis Cluster other than database 0.
+    /// A database other than 0, for a Redis Cluster.
     #[error("a Redis Cluster has database 0 alone: redis+cluster://HOST,HOST")]
     ClusterDatabase,
     /// A Sentinel URL without the name of the primary.
@@ -91,7 +91,7 @@ pub enum RedisUrlError {
     /// A Unix socket without a path, or with a relative path.
     #[error("the Redis socket is an absolute path: redis+unix:///run/redis/redis.sock")]
     Path,
-    /// A `%` without two hexadecimal digits behind it, or decoded text that is not UTF-8.
+    /// A `%` without two following hexadecimal digits, or decoded text that is not UTF-8.
     #[error("the user or the password of the Redis URL is not percent-encoded")]
     Encoding,
     /// Both a password in the URL and a password file.

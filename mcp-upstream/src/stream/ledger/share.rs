@@ -11,7 +11,7 @@ use super::Ledger;
 use crate::stream::Stream;
 use crate::stream::resumable::RemainingEvents;
 
-/// Number of entries of dropped streams below which they are not cleaned up. Beyond it they are removed once they are more than
+/// Number of entries of dropped streams up to which they are not cleaned up. Above it they are removed once they are more than
 /// half of all.
 const DEAD_MIN: usize = 1024;
 
@@ -27,7 +27,7 @@ pub(in crate::stream) struct Share {
 #[derive(Debug, Default)]
 struct ShareEntries {
     oldest_first: BinaryHeap<ShareEntry>,
-    /// The approximate number of entries whose streams are gone.
+    /// Approximate number of entries whose streams were dropped.
     dead: usize,
 }
 
@@ -77,7 +77,7 @@ impl Share {
         });
     }
 
-    /// Notes that a stream was dropped; `listed` tells whether it has an entry.
+    /// Records that a stream was dropped; `listed` is true if it has an entry.
     pub(in crate::stream) fn unlist(&self, listed: bool) {
         if !listed {
             return;

@@ -1,4 +1,4 @@
-//! Restoration of streams of a session that another process held: their events are read from the store, and the missing
+//! Restoration of streams of a session that was live in another process: their events are read from the store, and the missing
 //! responses are replaced by errors.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::stream::owned::{UNSTORED_MAX, begin_of};
 use crate::stream::store::{EventKind, Replay, StoreError, StreamRef};
 use crate::stream::{Stream, StreamOwner};
 
-/// The error for a client that comes back for the response to a call that ended with its process.
+/// The error for a client that resumes a stream for the response to a call that ended with its process.
 const LOST: &str = "the gateway process that ran the call has ended, or was cut off from the session store; the call may \
      have had effects and was not repeated";
 
@@ -39,7 +39,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Takes over a stream of another process. Returns `None` if the store has no event of it any more.
+    /// Adopts a stream of another process. Returns `None` if the store no longer has any event of it.
     pub(super) async fn take_over(
         &self,
         session: &dyn StreamOwner,
@@ -67,7 +67,7 @@ impl EventLog {
         stream.skip(unstored);
         let (stream, first) = session.streams().restore(kind, stream);
         if first && kind == StreamKind::Request {
-            // The process that wrote the stream is gone.
+            // The process that wrote the stream has ended.
             let error = CallError::new(CallErrorCode::WorkerUnavailable, LOST);
             let error = RequestError::Upstream(error);
             for id in unanswered(&replay) {

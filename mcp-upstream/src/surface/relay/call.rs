@@ -268,7 +268,7 @@ impl Conversation {
         }
     }
 
-    /// Prepares the call as that of a client that takes progress notifications, but cannot be asked.
+    /// Prepares the call as for a client that accepts progress notifications, but cannot be asked.
     async fn prepare(
         &self,
         id: &str,
@@ -408,7 +408,7 @@ impl Conversation {
         RefusedFrame::not_dispatched(id, &failed.retry_after(left))
     }
 
-    /// Accounts the connection and the frame's memory to a valid key. Returns the refusal if the key has no share left.
+    /// Accounts the connection and the frame's memory to a valid key. Returns the refusal if the key has used up its share.
     fn take_room(
         &self,
         id: &str,

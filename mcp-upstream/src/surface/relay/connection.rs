@@ -1,6 +1,6 @@
 //! A connection of the relay: its lines, its running requests, and its end.
 //!
-//! A client may close its writing end and still read the answers to its requests, as `socat` does. When a client closes the
+//! A client may close its writing end and still read the responses to its requests, as `socat` does. When a client closes the
 //! whole connection, its calls are cancelled.
 
 use std::future::Future;
@@ -42,11 +42,11 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const LAST_LOOK: Duration = Duration::from_millis(250);
 /// Time limit of a client whose connection is ended for reading the reason.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// Multiple of the maximum frame size at which reading a frame is given up.
+/// Multiple of the maximum frame size at which reading a frame is aborted.
 const ENDLESS: u64 = 64;
 
-/// Serves one client until it is gone. Once `stop` resolves, no further frame is read, and running calls are answered. `gone`
-/// resolves when the client has closed the whole connection, not only its writing end.
+/// Serves one client until it disconnects. Once `stop` resolves, no further frame is read, and running calls are answered.
+/// `gone` resolves when the client has closed the whole connection, not only its writing end.
 pub(crate) async fn serve(
     core: Arc<Core>,
     relay: Arc<Relay>,
@@ -115,8 +115,8 @@ fn read(
     let mut read = ServerLines::new(input, fits, endless);
     let task = tokio::spawn(async move {
         while let Ok(line) = read.next().await {
-            // Nothing more is read from a client whose line lost its memory: the remaining input would take memory from other
-            // clients again.
+            // Nothing more is read from a client whose line lost its memory: the remaining input would again take memory from
+            // other clients.
             let is_last = memory.is_lost();
             if sender.send((line, memory.take())).await.is_err() || is_last {
                 return;
@@ -131,7 +131,7 @@ struct RelayConnection {
     conversation: Arc<Conversation>,
     requests: Requests,
     frame_max: usize,
-    /// True once the first line was read: only the first line may be a greeting.
+    /// True once the first line was read, since only the first line may be a greeting.
     greeted: bool,
 }
 
@@ -157,7 +157,7 @@ impl RelayConnection {
                 line = lines.recv() => line,
             };
             let Some((line, memory)) = line else { break };
-            // A full outbox blocks reading here, which slows the client down.
+            // A full outbox blocks reading, which slows the client down.
             tokio::select! {
                 biased;
                 () = outbox.closed() => return,
@@ -181,7 +181,7 @@ impl RelayConnection {
         }
     }
 
-    /// Handles a line. `memory` lives as long as any part of the line.
+    /// Handles a line. `memory` is dropped with the last part of the line.
     async fn take(&mut self, line: ServerLine, memory: Option<FrameMemory>) {
         let first = !std::mem::replace(&mut self.greeted, true);
         let line = match line {

@@ -104,7 +104,7 @@ impl PoolStateMachine {
         }
     }
 
-    /// Moves a slot to another key. Returns false if the slot is gone or the target has a process already.
+    /// Moves a slot to another key. Returns false if the slot was removed or the target has a process already.
     fn move_slot(&mut self, from: &SlotKey, to: &SlotKey) -> bool {
         let Some(moved) = self.slots.remove(from) else {
             return false;
@@ -155,7 +155,7 @@ impl PoolStateMachine {
                 self.forget_scout(process);
                 self.refuse_waiting(&slot, scouted, &failure.error, actions);
                 self.failed(&slot, false, now, jitter);
-                // The known eras may be wrong, so the next process is probed anew.
+                // The known eras may be wrong, so the next process is probed again.
                 let mut others = self.processes.values();
                 if !others.any(|it| matches!(it.duty, Duty::Serving { .. })) {
                     self.server = None;
@@ -238,7 +238,7 @@ impl PoolStateMachine {
                 if proven {
                     self.breaker.proved_itself();
                 }
-                // The end of a session's process has its own reasons and says nothing about other processes.
+                // The end of a session's process is no evidence about other processes.
                 if slot.key == ProcessKey::Shared && !(proven && end == ProcessEnd::Clean) {
                     self.count_failure(now);
                 }
@@ -279,7 +279,7 @@ impl PoolStateMachine {
         place.failures = place.failures.saturating_add(1);
         let delay = PoolRules::delay(place.failures, had_worked, jitter);
         place.not_filled_before = Some(now + delay);
-        // Health checks tell when a backend can be reached, so requests are delayed only briefly.
+        // Health checks detect when a backend is reachable, so requests are delayed only briefly.
         let of_requests = match spreads {
             true => delay.min(SPREAD_DELAY_MAX),
             false => delay,

@@ -19,7 +19,7 @@ pub(in crate::stdio) type WaiterId = u64;
 /// An event of a pool.
 #[derive(Debug)]
 pub(in crate::stdio) enum PoolEvent {
-    /// The server came into the registry.
+    /// The server was added to the registry.
     Wanted {
         key: ConnectionKey,
         open: Arc<OpenAs>,
@@ -55,13 +55,13 @@ pub(in crate::stdio) enum PoolEvent {
     Lost { process: ProcessId, end: ProcessEnd },
     /// The last descendant of a process has ended.
     Gone { process: ProcessId },
-    /// Lasting requests that the former pool of the server leaves to this one.
+    /// Lasting requests that the server's former pool hands to this one.
     Inherit { places: Vec<InheritedSlot> },
     /// A session has ended.
     SessionClosed { tag: Arc<str> },
     /// A session's client listens again.
     SessionReturned { tag: Arc<str> },
-    /// Times since which clients of processes are away, among the processes that [`super::PoolStateMachine::to_ask`] named.
+    /// Times since which clients are inactive, for the processes that [`super::PoolStateMachine::to_ask`] returned.
     Away { since: Vec<(ProcessId, Instant)> },
     /// A process was opened with credentials that its principal no longer has.
     Outdated { process: ProcessId },
@@ -91,11 +91,11 @@ pub(in crate::stdio) struct ProcessFailure {
     pub(in crate::stdio) error: CallError,
     /// The log message for operators, with the server's last output and without secrets.
     pub(in crate::stdio) reason: Arc<str>,
-    /// True if another backend or client may succeed: the failure says nothing about the server as a whole.
+    /// True if another backend or client may succeed: the failure does not concern the whole server.
     pub(in crate::stdio) elsewhere: bool,
 }
 
-/// A slot with lasting requests that a pool leaves to its successor.
+/// A slot with lasting requests that a pool hands to its successor.
 #[derive(Debug)]
 pub(in crate::stdio) struct InheritedSlot {
     pub(in crate::stdio) slot: SlotKey,
@@ -185,7 +185,7 @@ pub(in crate::stdio) enum PoolLimit {
 }
 
 impl PoolLimit {
-    /// The configuration key of the limit, or a word for a limit without a key.
+    /// Configuration key of the limit, or a fixed name for a limit without a key.
     pub(in crate::stdio) fn as_str(self) -> &'static str {
         match self {
             Self::Processes => "max_processes",
@@ -204,7 +204,7 @@ pub(in crate::stdio) enum StopReason {
     Retired,
     /// Another process needs the slot, or does the work.
     Surplus,
-    /// The client is away, and a request waits for a slot.
+    /// The client is inactive, and a request waits for a slot.
     GaveWay,
     /// The process served a single request, and is not reused.
     Used,

@@ -1,11 +1,10 @@
-//! Ends processes for waiting requests: unowned processes first, then those of sessions whose clients are away.
+//! Ends processes for waiting requests: unowned processes first, then those of sessions with inactive clients.
 //!
-//! Many clients never end their session: they just vanish, and their processes would stay for `idle_stop`. While a request
-//! waits for a slot, the pool asks which clients are away ([`PoolStateMachine::to_ask`]) and reports them
-//! ([`PoolEvent::Away`]); only that event lets a session's process end early, so that decisions never rest on old data. A
-//! process with a call in flight is leased, and one with an open question has a client that is not away, so neither is ended.
-//! The slot's lasting requests are kept: if the session comes back, its next process is opened like this one, and gets them
-//! again.
+//! Many clients never end their session, and their processes would stay for `idle_stop`. While a request waits for a slot, the
+//! pool determines which clients are inactive ([`PoolStateMachine::to_ask`]) and reports them ([`PoolEvent::Away`]); only that
+//! event lets a session's process end early, so that decisions never use outdated data. A process with a call in flight is
+//! leased, and one with an open question has an active client, so neither is ended. The slot's lasting requests are kept: if
+//! the session becomes active again, its next process is opened in the same way, and gets them again.
 //!
 //! A principal's process belongs to no single session and is not ended for a waiting request.
 //!
@@ -27,9 +26,9 @@ pub(super) struct RoomDemand {
     wanted: bool,
     /// Number of ending processes whose slots no waiter counts on yet.
     freeing: usize,
-    /// Processes whose clients are away, longest first. Filled only while [`super::PoolEvent::Away`] is handled.
+    /// Processes with inactive clients, longest inactivity first. Filled only while [`super::PoolEvent::Away`] is handled.
     away: Vec<(Instant, ProcessId)>,
-    /// Time when the next client will have been away for long enough.
+    /// Time when the next client will have been inactive for long enough.
     next: Option<Instant>,
 }
 
@@ -56,7 +55,8 @@ impl PoolStateMachine {
         self.room.wanted = false;
     }
 
-    /// Processes whose clients may be away, with the handlers that tell since when. Empty unless a request waits for a slot.
+    /// Processes whose clients may be inactive, with the handlers that report since when. Empty unless a request waits for a
+    /// slot.
     pub(in crate::stdio::pool) fn to_ask(&self) -> Vec<(ProcessId, Arc<dyn Inbound>)> {
         if !self.room.wanted {
             return Vec::new();
@@ -77,8 +77,8 @@ impl PoolStateMachine {
         self.room.next.filter(|_| self.room.wanted)
     }
 
-    /// Frees a slot for one process, if possible: counts on a process that is ending already, or ends an unowned process or, if
-    /// `waits` is set, a process whose client is away.
+    /// Frees a slot for one process, if possible: counts a process that is already ending, or ends an unowned process or, if
+    /// `waits` is set, a process with an inactive client.
     pub(super) fn make_room(&mut self, waits: bool, now: Instant, actions: &mut Vec<PoolAction>) {
         self.room.wanted |= waits;
         if self.room.freeing == 0
@@ -112,8 +112,8 @@ impl PoolStateMachine {
         nobodys.is_some()
     }
 
-    /// Ends the process whose client has been away longest; with `principal`, only a process of that principal. Returns false
-    /// if there is none.
+    /// Ends the process whose client has been inactive longest; with `principal`, only a process of that principal. Returns
+    /// false if there is none.
     fn give_way(
         &mut self,
         principal: Option<&Arc<str>>,

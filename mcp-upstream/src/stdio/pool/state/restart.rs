@@ -1,7 +1,7 @@
-//! Restarts by an operator: every process ends, and new ones start when the old ones are gone entirely.
+//! Restarts by an operator: every process ends, and new ones start after all old ones have entirely ended.
 //!
-//! An old process may hold a port or a lock file that the new one needs, so the two never run side by side here. The lasting
-//! requests of a slot (subscriptions, a log level) stay with the slot, and waiting requests go on waiting.
+//! An old process may hold a port or a lock file that the new one needs, so the two never run at the same time. The lasting
+//! requests of a slot (subscriptions, a log level) are kept in the slot, and waiting requests continue to wait.
 
 use tokio::time::Instant;
 

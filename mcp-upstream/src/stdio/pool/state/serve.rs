@@ -21,7 +21,7 @@ enum Placement {
 /// Event that a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// The end of a process's start, which has a time limit of its own.
+    /// The request waits for a process to start, which has a time limit of its own.
     Start,
     /// The end of a delay after a failure.
     Delay(Instant),
@@ -100,8 +100,8 @@ impl PoolStateMachine {
         self.start(slot, &waiter.open, true, now, actions)
     }
 
-    /// A returned process that the same principal leased before and that was opened equally. Work that the server still does
-    /// for the former request must not reach another principal's client.
+    /// A returned process that the same principal leased before and that was opened in the same way. Work that the server still
+    /// does for the former request must not reach another principal's client.
     fn returned(&self, slot: &SlotKey, open: &OpenAs) -> Option<ProcessId> {
         let ProcessKey::Exclusive(_) = slot.key else {
             return None;
@@ -233,7 +233,7 @@ impl PoolStateMachine {
             .map(|(key, slot)| (key.clone(), Arc::clone(&slot.open)))
             .collect();
         for (slot, open) in eager {
-            // If the start is refused or must wait, it is tried again at the next event or when its time has come.
+            // If the start is refused or must wait, it is tried again at the next event or when its delay is over.
             let _ = self.start(slot, &open, false, now, actions);
         }
     }

@@ -1,4 +1,5 @@
-//! Timers: idle processes stop, old ones are replaced, spares are kept, outdated slots are removed.
+//! Timers of a pool: idle processes stop, old processes are replaced, spare processes are maintained, outdated slots are
+//! removed.
 
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use super::{
 };
 use crate::stdio::breaker::{BreakerState, StartDecision};
 
-/// Time after a slot's last delay for which its failures stay on record.
+/// Time after a slot's last delay for which its failures are remembered.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
 /// Action that a process's timer asks for.
 enum ProcessTimer {
     Stop(StopReason),
-    /// Gives the process no new requests, and ends it once it is unused.
+    /// Gives the process no new requests, and ends it once it is idle.
     Drain,
     At(Instant),
     Never,
@@ -148,7 +149,7 @@ impl PoolStateMachine {
     }
 
     /// Time when [`super::PoolEvent::Tick`] is due, if no other event comes before. Includes timers that became due since the
-    /// last step, but not due timers that the last step left alone.
+    /// last step, but not due timers that the last step left unhandled.
     pub(in crate::stdio::pool) fn wake_at(&self) -> Option<Instant> {
         let now = self.looked_at?;
         let processes = self
