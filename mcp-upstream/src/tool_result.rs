@@ -17,8 +17,8 @@ pub(crate) fn value(reply: &ToolReply) -> &[u8] {
 
 /// The response to a call that succeeded. `id` is raw JSON.
 ///
-/// The value becomes one text block: a string unchanged, any other value as its JSON text. Content blocks that the worker made
-/// itself (images, links) are passed on instead, and then a `null` value gives no structured content.
+/// The value becomes one text block: a string unchanged, any other value as its JSON text. If the worker returned content
+/// blocks (images, links), these are sent instead, and a `null` value then gives no structured content.
 pub(crate) fn success(id: &str, reply: &ToolReply, format: &ResultFormat) -> Vec<u8> {
     let value = value(reply);
     let blocks = reply.content.as_ref().map(|content| content.trim_ascii());

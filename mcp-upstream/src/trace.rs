@@ -1,4 +1,4 @@
-//! Traces of requests: the facts of a message for its span, and the trace that goes to upstreams.
+//! Traces of requests: the attributes of a message for its span, and the trace context for upstreams.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub(crate) const STATE: &str = "tracestate";
 /// Name of the span of a call's wait in the queue of its namespace.
 pub(crate) const QUEUE: &str = "queue";
 
-/// Methods that no upstream gets, beside those of [`Method`].
+/// Methods that are not sent to upstreams, in addition to those of [`Method`].
 const OWN_METHODS: [&str; 5] = [
     "initialize",
     "ping",

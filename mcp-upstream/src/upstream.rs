@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A request is read by its upstream, and admitted by the engine. [`Upstream::prepare`] reads the spans of the request once;
-//! its result owns only the data that the call needs, so that a waiting call keeps no body alive.
+//! its result owns only the data that the call needs, so that a waiting call keeps no body in memory.
 //!
 //! | kind | module | runs on |
 //! |---|---|---|
@@ -59,7 +59,7 @@ pub(crate) use sessions::{SessionChanges, gauge, store_away, store_failure};
 /// A boxed future with the output `T`.
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A value that is mostly available at once, without a future.
+/// A value that is usually available immediately, without a future.
 pub(crate) enum Soon<'a, T> {
     /// The available value.
     Now(T),
@@ -88,9 +88,9 @@ pub(crate) struct IncomingRequest<'a> {
 
 /// A request that was read by its upstream.
 pub(crate) enum PreparedRequest {
-    /// The whole JSON-RPC response, which needs no call.
+    /// The complete JSON-RPC response, for a request that needs no call.
     Response(Vec<u8>),
-    /// A call that gives the response.
+    /// A call that produces the response.
     Call(Arc<dyn UpstreamCall>),
 }
 
@@ -113,16 +113,16 @@ pub(crate) struct Listening {
 /// How long a caller waits for tools that must be read first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolsWait {
-    /// Until the tools are read: the caller needs the list itself.
+    /// Wait until the tools are read: the caller needs the list itself.
     Long,
-    /// Shortly, because a call waits for the list: the last known tools serve if the list does not come soon.
+    /// Wait shortly, because a call needs the list: the last known tools are used if the list is late.
     Short,
 }
 
 /// The namespace whose tool another namespace publishes.
 pub(crate) struct Behind {
     pub(crate) namespace: Arc<Namespace>,
-    /// The tool's own name in that namespace.
+    /// The tool's name in that namespace.
     pub(crate) tool: Box<str>,
     /// True if clients can also reach that namespace directly, so that they need access to it.
     pub(crate) is_served: bool,
@@ -156,15 +156,15 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         false
     }
 
-    /// Reads a request. Names that the namespace does not have are refused here; the outcome of a call is not known yet. The
-    /// result is a response or a call.
+    /// Reads a request, and returns a response or a call. Names that the namespace does not have are refused; the outcome of a
+    /// call is not known yet.
     fn prepare<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
         request: IncomingRequest<'a>,
     ) -> Soon<'a, Result<PreparedRequest, RequestError>>;
 
-    /// Prepares a tool call that did not come as MCP: `arguments` are a JSON object.
+    /// Prepares a tool call from a surface other than MCP: `arguments` are a JSON object.
     ///
     /// # Errors
     ///
@@ -176,7 +176,8 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         arguments: Bytes,
     ) -> Result<Arc<dyn UpstreamCall>, CallError>;
 
-    /// Writes the whole response to `initialize`, for a session whose client has declared its capabilities. `id` is raw JSON.
+    /// Writes the complete response to `initialize`, for a session whose client has declared its capabilities. `id` is raw
+    /// JSON.
     fn initialize<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -185,7 +186,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         version: ProtocolVersion,
     ) -> Soon<'a, Result<Vec<u8>, CallError>>;
 
-    /// Writes the whole response to `server/discover`. `versions` are those that the listener serves.
+    /// Writes the complete response to `server/discover`. `versions` are those that the listener serves.
     fn discover<'a>(
         &'a self,
         cx: &'a CallContext<'a>,
@@ -206,8 +207,8 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     /// Called when a session of the namespace opens its stream for messages outside of responses.
     fn stream_opened(&self, _namespace: &Namespace, _session: &Arc<Session>) {}
 
-    /// The tools of a namespace, including those that a view hides. `principal`: the caller, for servers that are reached with
-    /// the caller's credentials.
+    /// The tools of a namespace, including those that a view hides. `principal`: the caller, for servers that the gateway calls
+    /// with the caller's credentials.
     fn tools<'a>(
         &'a self,
         namespace: &'a Arc<Namespace>,
@@ -215,7 +216,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         wait: ToolsWait,
     ) -> Soon<'a, Result<Arc<ToolList>, CallError>>;
 
-    /// The tools, as far as they are known without a request to a server.
+    /// The tools, if they are known without a request to a server.
     fn tools_known(&self, namespace: &Namespace) -> Option<Arc<ToolList>>;
 
     /// The tools that lists show this caller before its view hides some by their names: all tools, unless the upstream has a list
@@ -228,7 +229,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         self.tools(namespace, caller.principal.as_ref(), ToolsWait::Long)
     }
 
-    /// The result of [`Self::listed`], as far as it is known without a request to a server.
+    /// The result of [`Self::listed`], if it is known without a request to a server.
     fn listed_now(&self, namespace: &Arc<Namespace>, _caller: &Caller) -> Option<Arc<ToolList>> {
         self.tools_known(namespace)
     }
@@ -287,13 +288,13 @@ pub(crate) trait Upstream: Send + Sync + 'static {
         false
     }
 
-    /// Waits until an upstream that came into the registry serves, has failed, or turns out to take long.
+    /// Waits until a new upstream serves, has failed, or turns out to take long.
     fn settled<'a>(&'a self, _namespace: &'a Namespace) -> Soon<'a, ()> {
         Soon::Now(())
     }
 
-    /// Ends the requests that the upstream makes to servers on its own (such as subscriptions), so that the servers can end.
-    /// Called at the end of the gateway.
+    /// Ends the requests that the upstream makes to servers without a client (such as subscriptions), so that the servers can
+    /// end. Called at the shutdown of the gateway.
     fn stop(&self) {}
 }
 
@@ -316,7 +317,7 @@ impl Upstreams {
         self
     }
 
-    /// Ends the requests that the kinds make to servers on their own.
+    /// Ends the requests that upstreams of all kinds make to servers without a client.
     pub(crate) fn stop(&self) {
         for kind in &self.kinds {
             kind.stop();

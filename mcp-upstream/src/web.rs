@@ -1,12 +1,12 @@
-//! `/api/*`: the API of the web UI's page, and of other programs.
+//! `/api/*`: the API of the web UI, and of other programs.
 //!
-//! No change is implemented a second time here. Operations that a management tool has are calls of that tool, through the
-//! engine: with its limits, its audit line under the caller's name, and its counts. The other paths read the present state.
+//! No change is implemented a second time. Operations that a management tool has are calls of that tool, through the engine:
+//! with its limits, its audit line under the caller's name, and its counts. The other paths read the current state.
 //!
 //! A listener of the profile `core` answers a few of these paths below `/operator/`, for the commands of the command line
-//! (`COMMAND_PATHS`): the same handlers, under the same table of rights.
+//! (`COMMAND_PATHS`): with the same handlers and the same table of rights.
 //!
-//! The edge controls access: only principals who may use the management tools, and no browser requests that other pages make.
+//! The edge controls access: only principals who may use the management tools, and no browser requests from other pages.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ use request::ApiRequest;
 /// The properties of a request that the handlers read besides its method, query and body.
 #[derive(Debug, Clone)]
 pub struct WebRequest {
-    /// The whole path, not decoded. The edge has checked that every segment can be decoded.
+    /// The complete path, not decoded. The edge has checked that every segment can be decoded.
     pub path: String,
     /// The value of `Content-Type`; empty if absent.
     pub content_type: String,
@@ -75,7 +75,7 @@ enum Does {
 
 use Does::{All, Same};
 
-/// The effects of showing the caller's own view.
+/// The effects of reading the caller's own view.
 const VIEW: Does = All(&[Effect::ReadsState]);
 const CHANGES_SERVER: Does = All(&[Effect::RunsCode]);
 const READS_ACTIVITY: Does = All(&[Effect::ReadsActivity]);
@@ -83,7 +83,7 @@ const READS_CONFIGURATION: Does = All(&[Effect::ReadsConfiguration]);
 const READS_KEYS: Does = All(&[Effect::ReadsRights, Effect::HandlesKeys]);
 const ENDS_WORK: Does = All(&[Effect::EndsOthersWork]);
 
-/// Every path with its method and effects; `*` stands for one segment.
+/// Every path with its method and effects; `*` is a placeholder for one segment.
 const PATHS: &[(&str, &str, Does)] = &[
     ("me", "GET", VIEW),
     ("status", "GET", VIEW),

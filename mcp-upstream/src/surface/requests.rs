@@ -103,8 +103,8 @@ impl Requests {
         }
     }
 
-    /// Waits until a request ends; for ever if there is none. If a request panicked, it is answered here. Cancel safe except
-    /// while it answers.
+    /// Waits until a request ends; for ever if there is none. A request that panicked is answered with an error. Cancel safe
+    /// except while that response is written.
     pub(super) async fn settle_one(&mut self, outbox: &Outbox) {
         let (id, panicked) = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, false),

@@ -1,4 +1,4 @@
-//! MCP over the pipes of this process: one client, one message per line, both eras.
+//! MCP over standard input and output: one client, one message per line, both eras.
 //!
 //! ```text
 //!   input ─▶ lines ─▶ its kind?   ─┬─ a request ──▶ task ─▶ mcp::post ─▶ reply ─┐
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each message is handled like a POST on `/mcp`, so the code for both eras, sessions, cancellation, questions to the client
-//! and limits is that of HTTP. This module has only the differences of a pipe:
+//! and limits is that of HTTP. This module contains only the differences of a pipe:
 //!
 //! - There is at most one session of the legacy era, and its id is not sent. Requests of 2026-07-28 need no session, and may
 //!   come beside it.
@@ -17,8 +17,8 @@
 //! - Answers are written in the order in which they are ready. A request is begun before the next line is parsed, so that a
 //!   cancellation finds the request before it.
 //!
-//! If the client does not read, memory is limited by the outbox ([`outbox`]), then by the running requests ([`Requests`]);
-//! beyond both, reading stops.
+//! If the client does not read, memory is limited by the outbox ([`outbox`]), then by the running requests ([`Requests`]); at
+//! both limits, reading stops.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ const ROOM: Room = Room {
     requests: 1024,
     bytes: 32 * 1024 * 1024,
 };
-/// Line length in bytes at which reading is given up: the writer is no MCP client.
+/// Line length in bytes at which reading is aborted: the writer is no MCP client.
 const ENDLESS: u64 = 64 * LINE_MAX as u64;
 /// Time that requests may run after the client has closed its input: a script that pipes its requests in expects the answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(30);
@@ -143,7 +143,7 @@ impl PipeConnection {
                 line = lines.recv() => line,
             };
             let Some(line) = line else { break };
-            // A full outbox blocks reading here, which slows the client down.
+            // A full outbox blocks reading, which slows the client down.
             tokio::select! {
                 biased;
                 () = &mut stop => return ConversationEnd::Stopped,
@@ -190,7 +190,7 @@ impl PipeConnection {
         match LineKind::of(&line) {
             LineKind::Initialize(id) => self.conversation.initialize(&id, line).await,
             LineKind::Cancelled(id) => {
-                // The session's calls get the client's own cancellation before they are dropped.
+                // The session's calls receive the client's cancellation before they are dropped.
                 self.conversation.notice(line).await;
                 self.requests.cancel(&id);
             }

@@ -1,4 +1,4 @@
-//! Many namespaces behind one, whose tools and resources the model turns on and off ("Toolman").
+//! Aggregates: several namespaces published as one, whose tools and resources the model turns on and off ("Toolman").
 //!
 //! ```text
 //!   tools/list ──▶ Live: offers of all members ──▶ Catalogue ──▶ filter by the client's Toolset ──▶ the list
@@ -13,8 +13,8 @@
 //! client may know of. Results, errors, progress, questions and cancellations pass between client and member unchanged, except
 //! for names and URIs, also in results where URIs are references ([`references`]).
 //!
-//! An aggregate that is a member of another one ([`nested`]) gives all its entries to the outer one, which alone decides which
-//! are active. At most [`DEPTH_MAX`] aggregates are nested.
+//! An aggregate that is a member of another one ([`nested`]) offers all its entries to the outer one, which alone decides which
+//! of them are active. At most [`DEPTH_MAX`] aggregates are nested.
 //!
 //! Resource subscriptions are not supported (AGG-32): a URI belongs to its member, and `subscriptions/listen` announces only
 //! changed lists.
@@ -75,10 +75,10 @@ use catalogue::EntryKind;
 use live::RunningAggregate;
 use member::{Home, MemberSlot};
 
-/// Maximum number of nested aggregates. The configuration allows no more; deeper nesting that it cannot see, such as a member
-/// that has become an aggregate since, is cut off here.
+/// Maximum number of nested aggregates. The configuration allows no more; deeper nesting that the configuration cannot detect,
+/// such as a member that has become an aggregate since, is refused.
 const DEPTH_MAX: u8 = tooldock_workers::aggregate::DEPTH_MAX as u8;
-/// Instructions that an aggregate gives at the beginning of a conversation.
+/// Instructions of an aggregate in its response to `initialize`.
 const INSTRUCTIONS: &str = "Tools and resources of several servers. Only active ones can be used: turn on what you need, and off what you do not, with toolman_activate, whose description lists all of them.";
 
 /// Upstreams of members that are no aggregates.
@@ -111,7 +111,7 @@ struct AggregatesState {
     metrics: ToolmanMetrics,
     /// Running aggregates by namespace. No awaits under the lock.
     live: Mutex<HashMap<NamespaceName, Arc<RunningAggregate>>>,
-    /// True once the gateway ends: no aggregate is started any more.
+    /// True once the gateway shuts down, after which no aggregate is started.
     stopped: AtomicBool,
 }
 
@@ -219,7 +219,7 @@ impl AggregatesState {
         if self.stopped.load(Ordering::Relaxed) {
             return None;
         }
-        // A request that began before a reload must not bring back a replaced or removed aggregate.
+        // A request that began before a reload must not restart a replaced or removed aggregate.
         if !self.is_current(&namespace.name, aggregate) {
             return before.map(Arc::clone);
         }
@@ -262,7 +262,7 @@ impl AggregatesState {
         };
         let members = live.slots.iter();
         let members = members.filter_map(|slot| slot.namespace(&self.home.registry));
-        // A member that has become this aggregate itself by now is left out.
+        // A member that has become this same aggregate is skipped.
         members
             .filter(|member| member.name != namespace.name)
             .collect()
@@ -436,7 +436,7 @@ impl Upstream for AggregateUpstream {
         Some(self.0.of(namespace)?.tool_list())
     }
 
-    /// The tools that are active for a client without a session (by the handle in its address, if there is one), and that the
+    /// The tools that are active for a client without a session (by the handle in its URL, if there is one), and that the
     /// caller may use at their members.
     fn listed<'a>(
         &'a self,
@@ -526,14 +526,14 @@ fn is_known(asked: &AggregateRequest<'_>, method: &str, members: &Members<'_>) -
     }
 }
 
-/// Writes the capabilities of an aggregate, regardless of its current members: a late member may bring anything.
+/// Writes the capabilities of an aggregate, regardless of its current members: a later member may offer entries of any kind.
 fn describe(answer: &mut ResultWriter<'_>, with_tasks: bool) {
     let out = answer.key("capabilities");
     out.extend_from_slice(
         br#"{"tools":{"listChanged":true},"resources":{"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{}"#,
     );
     if with_tasks {
-        // No `tasks/list`: each member has a list of its own.
+        // There is no `tasks/list`, since each member has its own list.
         out.extend_from_slice(br#","tasks":{"cancel":{},"requests":{"tools":{"call":{}}}}"#);
     }
     out.push(b'}');

@@ -6,12 +6,13 @@
 //!            isolation: which connection ────┘         └─ inbound: messages that belong to no call
 //! ```
 //!
-//! The gateway itself answers `initialize`, `server/discover`, `subscriptions/listen`, and, if a process is not the session's
-//! own, log levels and resource subscriptions. `crate::bridge` translates between clients and servers of different eras.
+//! The gateway itself answers `initialize`, `server/discover`, `subscriptions/listen`, and, on a process that is not the
+//! session's own, log levels and resource subscriptions. `crate::bridge` translates between clients and servers of different
+//! eras.
 //!
-//! The gateway decides by a few keys of a message; the server reads all keys again. So a message that the server could read
+//! The gateway decides by a few keys of a message, and the server reads all keys again. So a message that the server could read
 //! differently is refused: one with a repeated key, or with a key that differs from a known one only in case
-//! ([`Members::unambiguous`]). A task is known only to the principal that began it (`tasks`).
+//! ([`Members::unambiguous`]). Only the principal that began a task may name it (`tasks`).
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
@@ -153,7 +154,7 @@ impl ExternalServers {
         ))
     }
 
-    /// The connection for a client's tool calls, as far as it is known without a request to the server.
+    /// The connection for a client's tool calls, if it is known without a request to the server.
     fn known_place(&self, cx: &CallContext<'_>) -> Option<ConnectionTarget> {
         let isolation = self.processes.isolation(&cx.namespace)?;
         let era = cx.client.own_era();
@@ -207,7 +208,7 @@ impl ExternalServers {
         if let (ConnectionKey::Session(tag), Client::Session(session)) = (&place.key, client)
             && session.state() == SessionState::Closed
         {
-            // The session ended before its process started; without this, the process would be left running.
+            // The session ended before its process started; without this, the process would continue to run.
             self.processes.end_session(tag);
         }
         Ok(ConnectionLease {
@@ -421,7 +422,7 @@ impl Upstream for ClientUpstream {
             Ok(catalogue) => catalogue,
             Err(error) => return Soon::Now(Err(error)),
         };
-        // In the usual case, the list is current and needs no wait.
+        // Usually the list is current, and the call need not wait.
         if let Some(current) = catalogue.current() {
             return Soon::Now(Ok(current));
         }
@@ -479,12 +480,12 @@ impl Upstream for ClientUpstream {
     }
 }
 
-/// Returns true if the gateway answers a request itself on a shared connection; on the client's own connection the request goes
-/// to the server.
+/// Returns true if the gateway answers a request itself, as on a shared connection; on the client's own connection the request
+/// is sent to the server.
 ///
 /// # Errors
 ///
-/// A key that some servers would read as another one, or a method that the era does not have.
+/// A key that some servers would read as another one, or a method that does not exist in the era.
 fn kept_here(
     cx: &CallContext<'_>,
     IncomingRequest {
@@ -494,13 +495,13 @@ fn kept_here(
     members.unambiguous()?;
     // Bounds the progress token, which is kept as long as the call, and with a task for longer.
     members.progress_token()?;
-    // A server that looks only at the method would read such a request as a notification, about the request of any client.
+    // A server that checks only the method would read the request as a notification, about the request of any client.
     if method.starts_with("notifications/") || is_misspelt_call(method) {
         return Err(RequestError::MethodNotFound(method.to_owned()));
     }
     let of_sessions = subscriptions::lasts(method);
-    // Methods that 2026-07-28 removed, and methods that only the modern era has: a server of both eras might read them as the
-    // beginning of the other era.
+    // Methods that 2026-07-28 removed, and methods that only the modern era has: a server that supports both eras might take
+    // them for the beginning of the other era.
     let of_other_era = match cx.client.is_modern() {
         true => of_sessions || matches!(method, "initialize" | "ping"),
         false => matches!(method, "server/discover" | "subscriptions/listen"),
@@ -511,7 +512,7 @@ fn kept_here(
     }
 }
 
-/// The call of a request that goes to the server.
+/// The call of a request that is sent to the server.
 fn call_of(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -535,7 +536,7 @@ fn call_of(
     Ok(PreparedRequest::Call(call))
 }
 
-/// Puts the server's own cursor into a request for a further page.
+/// Restores the server's own cursor in a request for a further page.
 fn with_server_cursor(method: &str, request: Request) -> Request {
     if ListKind::of(method).is_none() {
         return request;
@@ -590,7 +591,7 @@ impl<'a> RequestSubject<'a> {
     }
 }
 
-/// Makes the call of a request that goes to the server, with its subject and arguments.
+/// Builds the call of a request that is sent to the server, with its subject and arguments.
 fn up(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -616,7 +617,7 @@ fn up(
             (false, true) => Talks::Tells,
             (false, false) => Talks::No,
         },
-        // Not set apart here: the token is part of the request that is sent.
+        // Not stored separately: the token is part of the request that is sent.
         progress_token: None,
         asks_singly: true,
     };

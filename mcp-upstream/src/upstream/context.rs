@@ -15,7 +15,7 @@ use crate::format::{ModernFormat, ResultFormat};
 use crate::protocol::ProtocolVersion;
 use crate::session::Session;
 
-/// Context of a message, which lives as long as the message is handled.
+/// Context of a message while it is handled.
 pub(crate) struct CallContext<'a> {
     pub(crate) caller: &'a Caller,
     /// The message's bytes, which its spans point into.
@@ -28,7 +28,7 @@ pub(crate) struct CallContext<'a> {
     /// True if the client accepts events before its response. Otherwise no notification or question can be sent before the
     /// response.
     pub(crate) streams: bool,
-    /// Number of aggregates that the request came through.
+    /// Number of aggregates through which the request came.
     pub(crate) depth: u8,
 }
 
@@ -52,7 +52,7 @@ impl<'a> CallContext<'a> {
     }
 }
 
-/// The client that makes a request, as far as an upstream needs to know it.
+/// The client that makes a request, with the data that an upstream needs.
 #[derive(Debug, Clone)]
 pub(crate) enum Client {
     /// A client in a session, which `initialize` opened.
@@ -152,8 +152,8 @@ impl CallContext<'_> {
         }
     }
 
-    /// Makes owned bytes of a span: a view into the body if the span is at least half of it, else a copy. A view keeps the
-    /// whole body alive in queues that count only their own bytes.
+    /// Converts a span to owned bytes: a view into the body if the span is at least half of it, else a copy. A view keeps the
+    /// whole body in memory, also in queues that count only the view's bytes.
     pub(crate) fn own(&self, span: &[u8]) -> Bytes {
         if span.len() * 2 < self.body.len() {
             Bytes::copy_from_slice(span)

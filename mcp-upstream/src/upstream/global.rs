@@ -1,4 +1,4 @@
-//! The endpoint of all namespaces at once: the tools of all namespaces that the caller may use, each under a unique name.
+//! The endpoint of all namespaces: the tools of all namespaces that the caller may use, each under a unique name.
 //!
 //! ```text
 //!   tools/list ──▶ view::GlobalTools ──▶ the definitions, under their published names
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The upstream runs a namespace that is in no snapshot ([`NamespaceName::global`]). A call is made as a call of the namespace
-//! that has the tool: policy, limits, time limit, metrics and audit are that namespace's. Only tools are published here: a URI
-//! or a prompt name does not tell its namespace.
+//! that has the tool: policy, limits, time limit, metrics and audit are that namespace's. Only tools are published: a URI or a
+//! prompt name does not identify its namespace.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ const TTL_MS: u64 = 1_000;
 /// The endpoint's instructions at the beginning of a conversation.
 const INSTRUCTIONS: &str = "The tools of all namespaces. Where several namespaces have a tool of the same name, the later ones show theirs as <namespace>_<tool>.";
 
-/// The upstream of the endpoint of all namespaces at once; see the module.
+/// The upstream of the endpoint of all namespaces; see the module.
 pub(crate) struct GlobalUpstream {
     registry: Arc<Registry>,
     /// The upstreams that run the namespaces.
@@ -155,7 +155,7 @@ impl GlobalUpstream {
     }
 }
 
-/// The namespace of the endpoint. It limits no call: the tools' own namespaces do that.
+/// The namespace of the endpoint. It has no limits of its own: those of the tools' namespaces apply.
 fn namespace() -> Namespace {
     let limits = Limits::default();
     Namespace {
@@ -356,7 +356,7 @@ impl Upstream for GlobalUpstream {
         }))
     }
 
-    /// An empty list: the endpoint has no tools of its own, and the namespaces are asked for theirs with the caller.
+    /// An empty list: the endpoint has no tools of its own, and reads those of the namespaces for each caller.
     fn tools<'a>(
         &'a self,
         _: &'a Arc<Namespace>,

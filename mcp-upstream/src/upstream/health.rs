@@ -36,7 +36,7 @@ pub(crate) enum MemberOffer {
 /// State of a server, for `/ready` and metrics.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ServerHealth {
-    /// State as a word: `ready`, `installing`, `starting`, `idle` or `failed`.
+    /// The state: `ready`, `installing`, `starting`, `idle` or `failed`.
     #[serde(skip)]
     pub(crate) state: &'static str,
     /// The code of the error that keeps the server from starting.
@@ -45,7 +45,7 @@ pub(crate) struct ServerHealth {
     /// Reason why no process serves: the log message, with the server's last output and without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// The eras that the server speaks, once known.
+    /// The eras that the server supports, once known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) era: Option<&'static str>,
     /// State of the circuit breaker: `closed`, `half_open` or `open`. `None` for a remote server, whose backends are excluded

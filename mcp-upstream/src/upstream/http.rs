@@ -1,4 +1,4 @@
-//! MCP servers that are reached over HTTP.
+//! MCP servers that the gateway calls over HTTP.
 //!
 //! The proxy's HTTP client implements the port below ([`port`]), with pools, health and connections; it knows nothing about
 //! MCP. Above the port, a session at a backend is a connection like a child process (`crate::stdio`), so that stdio and remote
@@ -13,13 +13,14 @@
 //! ```
 //!
 //! A reload that changes the address of a server, but not the identity that the gateway uses there, keeps the sessions:
-//! `reached` holds the version of the server that sessions use.
+//! `reached` contains the version of the server that sessions use.
 //!
-//! Client mode and pass-through mode share some modules: `passed` selects the client's headers that are passed on, `retry`
-//! decides if a message goes to another backend, `hash` computes a client's number for choosing a backend.
+//! Client mode and pass-through mode share some modules: `passed` selects the client's headers that are forwarded, `retry`
+//! decides if a message is sent to another backend, `hash` computes a client's number for choosing a backend.
 //!
 //! Connections that all clients share exist at each backend, and the pool spreads requests over them. A client's own session
-//! stays at its backend until the backend is gone; then it is opened at another, and its lasting requests are sent again.
+//! stays at its backend until the backend is gone; then a new session is opened at another backend, and its lasting requests
+//! are sent again.
 
 mod answer;
 mod events;

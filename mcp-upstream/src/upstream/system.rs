@@ -1,4 +1,4 @@
-//! The management tools: the functions of the namespace `_system`, which this program itself runs.
+//! The management tools: the functions of the namespace `_system`, which run in this program.
 //!
 //! ```text
 //!   listener with the profile `manager` ──▶ the surfaces of every namespace ──▶ FunctionCall ──▶ SystemPort
@@ -8,11 +8,11 @@
 //!                              Workspace (folders, files, environments) ◀── Management ──▶ CoreLink (reload, test)
 //! ```
 //!
-//! The tools are declared like a worker's, in the [`Namespace`]. So the code for lists, sessions, eras, limits, audit and
-//! metrics is that of `WorkerUpstream`, and this module has no transport code.
+//! The tools are declared like a worker's, in the [`Namespace`]. So they use the code of `WorkerUpstream` for lists, sessions,
+//! eras, limits, audit and metrics, and this module has no transport code.
 //!
 //! A tool runs in the control runtime, which owns the child processes. Dropping its call ends the tool, and with it the child
-//! processes that the tool waits for. A change of files that has begun is finished.
+//! processes for which the tool waits. A change of files that has begun is finished.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,8 +88,8 @@ pub struct ManagedSecrets {
 }
 
 impl Management {
-    /// Management of this workspace, with `install` as the time limit of installers, and of the core behind `core`. Tools run on
-    /// `control`.
+    /// Creates the management of this workspace, with `install` as the time limit of installers, and of the core that `core`
+    /// connects to. Tools run on `control`.
     pub fn new(
         workspace: Arc<Workspace>,
         secrets: ManagedSecrets,
@@ -137,11 +137,11 @@ impl Management {
         Arc::clone(&self.secrets.keys)
     }
 
-    /// The tools that a principal or key opens, as the core knows them.
+    /// The tools that a principal or key opens, as reported by the core.
     ///
     /// # Errors
     ///
-    /// When the core cannot be reached, or knows no such principal.
+    /// When the core cannot be reached, or does not know the principal.
     pub(crate) async fn reach_of(&self, who: String) -> Result<Reach, CallError> {
         let question = tool::written(&ReachQuestion { who })?;
         self.ask_core(CoreRequest::Explain { question }).await

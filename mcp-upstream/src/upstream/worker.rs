@@ -1,5 +1,5 @@
 //! The upstream of functions: tools, resources and prompts that Python workers declare. The declarations are part of the
-//! snapshot, so lists and unknown names are answered here; other requests become a [`FunctionCall`].
+//! snapshot, so lists and unknown names need no worker; other requests become a [`FunctionCall`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) use lists::describe;
 #[cfg(test)]
 pub(crate) use call::{FunctionCall as PreparedCall, reply_of};
 
-/// The upstream of namespaces of functions, and of namespaces that could not be brought up.
+/// The upstream of namespaces of functions, and of namespaces that could not be started.
 pub(crate) struct WorkerUpstream {
     ports: Arc<dyn WorkerPorts>,
     changes: SessionChanges,
@@ -313,12 +313,12 @@ fn offered(cx: &CallContext<'_>, method: &str) -> Result<Method, RequestError> {
     if there {
         return Ok(found);
     }
-    // The capabilities of a namespace that is down are unknown, so the error says that it is down.
+    // The capabilities of a namespace that is down are unknown, so the error reports that it is down.
     is_up(namespace).map_err(RequestError::Upstream)?;
     Err(RequestError::MethodNotFound(method.to_owned()))
 }
 
-/// Returns an error if the namespace could not be brought up: then its lists are errors, never empty.
+/// Returns an error if the namespace could not be started: its lists are then errors, never empty.
 fn is_up(namespace: &Namespace) -> Result<(), CallError> {
     match &namespace.upstream {
         UpstreamKind::Failed(error) => Err(error.clone()),

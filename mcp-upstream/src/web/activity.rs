@@ -239,7 +239,7 @@ pub(super) fn page(
     Ok((found, None))
 }
 
-/// Returns true if there is no log file, or a file of another kind in its place: tool code can put any file there.
+/// Returns true if there is no log file, or a file of another kind in its place: tool code can create files there.
 fn is_no_log(error: &io::Error) -> bool {
     matches!(
         error.kind(),

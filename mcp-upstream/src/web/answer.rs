@@ -17,7 +17,7 @@ pub(super) type Answer = Result<Reply, WebFailure>;
 
 /// Failure of an API request: status, code, message and details.
 ///
-/// Boxed: failures are rare, and every handler's result would otherwise be as large.
+/// Boxed: failures are rare, and would otherwise enlarge the result of every handler.
 #[derive(Debug)]
 pub(super) struct WebFailure(Box<FailureParts>);
 

@@ -1,4 +1,4 @@
-//! `/api/configuration`: the keys in force with their sources, and those that a reload would change. Credentials are masked.
+//! `/api/configuration`: the keys in force with their sources, and the keys that a reload would change. Credentials are masked.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ async fn reading<T: Send + 'static>(
     })
 }
 
-/// Answers with the keys in force, and with the values that something sets alone if the query says so.
+/// Answers with the keys in force; if the query says so, only with values that some source sets.
 pub(super) async fn in_force(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let wanted = request.wanted();
     let set_alone = match request.parameter("set") {

@@ -25,7 +25,7 @@ const BYTES_MAX: usize = FOUND_MAX;
 const READS_MAX: usize = 16;
 /// Least number of records of one read, if the file takes as many.
 const AT_ONCE: usize = 1000;
-/// Maximum number of exports at the same time. Each costs memory and a thread.
+/// Maximum number of concurrent exports. Each costs memory and a thread.
 static WRITERS: Semaphore = Semaphore::const_new(2);
 /// Header with the cursor of the next file, if there are more records.
 const NEXT: HeaderName = HeaderName::from_static("x-next-cursor");
@@ -107,7 +107,7 @@ impl ExportFormat {
     }
 }
 
-/// Writes a cell of CSV. Names come from clients: a text that a spreadsheet would compute gets an apostrophe before it.
+/// Writes a cell of CSV. Names are client input: a text that a spreadsheet would evaluate gets a leading apostrophe.
 fn push_cell(text: &mut String, value: &Value) {
     let cell = match value {
         Value::Null => return,
@@ -128,7 +128,7 @@ fn push_cell(text: &mut String, value: &Value) {
     text.push('"');
 }
 
-/// Answers with a file of the records that fit the query, newest first.
+/// Answers with a file of the records that match the query, newest first.
 pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let format = ExportFormat::of(request)?;
     let file = ExportFile {
@@ -140,11 +140,11 @@ pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     let before = cursor(request)?;
     let folder = folder(core)?;
     let permit = permit()?;
-    // Dropped with the request: a client that leaves ends the reads.
+    // Dropped with the request, so that the reads end when the client disconnects.
     let client = Arc::new(());
     let watched = Arc::downgrade(&client);
     let written = reading(move || {
-        // Released by the reads: they may go on for a page after the client has left.
+        // Released by the reads, which may continue for a page after the client has disconnected.
         let _permit = permit;
         file.written(&folder, before, &watched)
     })
@@ -165,7 +165,7 @@ pub(super) async fn export(core: &Arc<Core>, request: &ApiRequest) -> Answer {
 ///
 /// # Errors
 ///
-/// 429 while as many exports run as may run at the same time.
+/// 429 if the maximum number of exports are running.
 fn permit() -> Result<SemaphorePermit<'static>, WebFailure> {
     WRITERS.try_acquire().map_err(|_| {
         WebFailure::rate_limited("Other exports are being written; try again in a few seconds.")
@@ -195,8 +195,8 @@ struct ExportFile {
 }
 
 impl ExportFile {
-    /// Writes the file, from the records before a position. Returns the position of the next file if records may be left. Ends
-    /// early once `client` is gone.
+    /// Writes the file, from the records before a position. Returns the position of the next file if records may remain. Ends
+    /// early once `client` is dropped.
     fn written(
         &self,
         folder: &Path,

@@ -77,7 +77,7 @@ pub(super) fn lines(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     json_of(&json!({"lines": last, "total": shown.len(), "newest": newest}))
 }
 
-/// Answers with a stream of lines as they are written. With `after`, the kept lines behind that number come first.
+/// Answers with a stream of lines as they are written. With `after`, the stored lines after that number come first.
 pub(super) fn events(core: &Arc<Core>, caller: &Caller, request: &ApiRequest) -> Answer {
     let filter = LineFilter::of(request)?;
     follow(core, caller, request, log(core)?, move |kept| {

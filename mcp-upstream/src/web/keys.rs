@@ -1,5 +1,5 @@
-//! `/api/keys`: lists, makes and revokes API keys, and tells what each of them opens. A key itself stands in the answer to the
-//! request that makes it, and in no other.
+//! `/api/keys`: lists, creates and revokes API keys, and shows what each of them opens. A key is contained only in the response
+//! to the request that creates it.
 
 use std::sync::Arc;
 
@@ -144,7 +144,7 @@ pub(super) async fn rules(core: &Arc<Core>, caller: &Caller, text: &str, name: &
     json_of(&call(core, caller, "explain", &question).await?)
 }
 
-/// Revokes a key, with the keys that it made.
+/// Revokes a key, and the keys that it created.
 pub(super) async fn revoke(core: &Arc<Core>, caller: &Caller, text: &str) -> Answer {
     let found = record(core, text).await?;
     let question = json!({"id": found.id.to_string()});

@@ -102,7 +102,7 @@ impl ApiRequest {
         self.page_of(name, all, Value::from, rest)
     }
 
-    /// As [`Self::page`], for a list whose entries are costly to show: `shown` is called for those of the page alone.
+    /// As [`Self::page`], for a list whose entries are costly to render: `shown` is called only for those of the page.
     pub(super) fn page_of<T>(
         &self,
         name: &str,

@@ -168,7 +168,7 @@ fn code_and_commands_run_for_scopes_that_open_write_tool_alone() {
     );
 }
 
-/// A word that says if a credential opens an effect.
+/// Describes whether a credential opens an effect.
 type Verdict = fn(Effect) -> String;
 
 /// Credentials, as columns of the page's table, with the verdict of each on an effect.

@@ -1,5 +1,5 @@
-//! `/api/search`: namespaces, tools, servers, files, secrets and keys by a part of their names. Kinds that the caller's
-//! credential does not open are left out.
+//! `/api/search`: finds namespaces, tools, servers, files, secrets and keys by a part of their names. Kinds that the caller's
+//! credential does not open are omitted.
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ const GATHERED_MAX: usize = 5000;
 /// Default number of results in an answer.
 const RESULTS: usize = 50;
 
-/// A result, in the order of the answer: first by how well it fits, then by kind and name.
+/// A result, in the order of the response: first by its rank, then by kind and name.
 #[derive(Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 struct SearchResult {
     #[serde(skip)]
     rank: usize,
     kind: ResultKind,
-    /// The name of the thing, or the id of a key.
+    /// The name of the found object, or the id of a key.
     name: String,
     /// The namespace of a tool or file, the scope of a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ struct SearchResults {
 }
 
 impl SearchResults {
-    /// Adds a thing if its name or description contains the searched text.
+    /// Adds an object if its name or description contains the searched text.
     fn add(&mut self, kind: ResultKind, name: &str, of: Option<&str>, about: &str) {
         if self.found.len() >= GATHERED_MAX {
             return;
@@ -75,7 +75,7 @@ impl SearchResults {
     }
 }
 
-/// The place of a thing among the results, 0 for the best; `None` if the text is in neither name nor description.
+/// The rank of an object among the results, 0 for the best; `None` if the text is in neither name nor description.
 fn rank(wanted: &str, name: &str, about: &str) -> Option<usize> {
     let name = name.to_lowercase();
     match name.find(wanted) {
@@ -111,7 +111,7 @@ pub(super) async fn search(core: &Arc<Core>, caller: &Caller, request: &ApiReque
     json_of(&json!({"results": found, "total": total}))
 }
 
-/// Adds served namespaces and their tools, as far as these are known without a request to a server.
+/// Adds served namespaces and their tools, if these are known without a request to a server.
 fn served(core: &Arc<Core>, caller: &Caller, results: &mut SearchResults) {
     let snapshot = core.registry.snapshot();
     for namespace in snapshot.namespaces.values() {
@@ -154,7 +154,7 @@ async fn managed(
     }
     let (secrets, keys) = (opens(Same("list_secrets")), opens(KEYS));
     let (names, store) = (management.secret_names(), management.keys());
-    // A store that cannot be read has nothing to be found; the page of its own says why.
+    // A store that cannot be read contributes no results; its own page shows the reason.
     let read = tokio::task::spawn_blocking(move || {
         let secrets = secrets.then(|| names.list(None).unwrap_or_default());
         let keys = keys.then(|| store.list().unwrap_or_default());

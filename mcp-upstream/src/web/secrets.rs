@@ -81,7 +81,7 @@ pub(super) async fn list(core: &Arc<Core>, request: &ApiRequest) -> Answer {
     request.page("secrets", shown.collect(), json!({}))
 }
 
-/// A request to store a value. Its `Debug` shows none of it.
+/// A request to store a value. Its `Debug` output does not contain the value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct New {

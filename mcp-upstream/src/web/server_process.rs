@@ -136,8 +136,8 @@ pub(super) fn output_events(
     follow(core, caller, request, lines, |kept| Some(line(kept)))
 }
 
-/// Opens a stream of lines as they arrive. With `after`, the kept lines behind that number come first. `shown`: a line as the API
-/// shows it; `None` leaves it out.
+/// Opens a stream of lines as they arrive. With `after`, the stored lines after that number come first. `shown`: a line in the
+/// form of the API; `None` omits it.
 pub(super) fn follow(
     core: &Arc<Core>,
     caller: &Caller,

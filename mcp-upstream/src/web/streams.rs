@@ -18,7 +18,7 @@ use crate::stream::{Stream, frame};
 pub(super) struct StreamEvents(Arc<Stream>);
 
 impl StreamEvents {
-    /// Adds an event to the stream. Returns false if the stream's reader is gone.
+    /// Adds an event to the stream. Returns false if the stream's reader has disconnected.
     pub(super) fn event(&self, name: &'static str, data: &Value) -> bool {
         self.0.push(frame::named(name, &data.to_string()))
     }

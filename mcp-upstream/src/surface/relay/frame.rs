@@ -79,7 +79,7 @@ impl FrameError {
         }
     }
 
-    /// The reason in words for the log, without the frame's values.
+    /// The reason as text for the log, without the frame's values.
     pub(super) fn reason(&self) -> &str {
         &self.message
     }

@@ -4,7 +4,7 @@
 //! and a single key is limited to its share. When a part is full, an incomplete frame loses its memory to the next bytes of
 //! another frame: a frame of the user with the most memory, and among that user's frames one of the key with the most. Among
 //! frames of the same key the youngest loses, so that the others are completed; among frames of strangers the one that got no
-//! new bytes for the longest time, so that incomplete frames keep no client out. A frame that would lose to itself waits.
+//! new bytes for the longest time, so that incomplete frames block no client. A frame that would itself be the loser waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +123,8 @@ impl Frames {
 }
 
 impl MemoryStore {
-    /// A store of `total` bytes, with at least enough for one frame in each part. `counts` tells if a key is valid.
+    /// Creates a store of `total` bytes, with at least enough for one frame in each part. `counts` returns true if a key is
+    /// valid.
     pub(super) fn new(total: usize, frame_max: usize, counts: Counts) -> Self {
         let strangers = (total / STRANGERS_PART).max(frame_max);
         let known = total.saturating_sub(strangers).max(frame_max);
@@ -197,8 +198,8 @@ impl MemoryStore {
         true
     }
 
-    /// Finds the frame that loses its memory to another `bytes` of the frame `number`, which may be that frame itself. With
-    /// `of_key` only frames of the same key are considered, else all frames of its part.
+    /// Finds the frame that loses its memory to another `bytes` of the frame `number`; it may be that frame itself. With
+    /// `of_key` only frames of the same key are considered, else all frames of the part.
     fn loser(&self, frames: &Frames, number: u64, bytes: usize, of_key: bool) -> Option<u64> {
         let wanting = &frames.all.get(&number)?.owner;
         let shares = frames.shares(wanting, bytes);
@@ -230,8 +231,8 @@ impl MemoryStore {
 }
 
 impl FrameMemory {
-    /// Reserves memory until the frame has `bytes` of it. Returns false if other frames have the memory and do not lose it:
-    /// then [`FrameMemory::freed`] resolves when another attempt may succeed.
+    /// Reserves memory until the frame has `bytes` of it. Returns false if other frames use the memory and do not lose it:
+    /// [`FrameMemory::freed`] then resolves when another attempt may succeed.
     pub(super) fn reach(&self, bytes: usize) -> bool {
         let mut frames = self.store.frames();
         let held = frames.all.get(&self.number).map_or(0, |frame| frame.held);
@@ -260,7 +261,7 @@ impl FrameMemory {
         self.store.freed.notify_waiters();
     }
 
-    /// Accounts the frame to the key that it has shown. Returns false if that key's share has no space for it.
+    /// Accounts the frame to the key that it contains. Returns false if that key's share has no space for it.
     pub(super) fn belongs_to(&self, key: &Arc<ApiKey>) -> bool {
         let mut frames = self.store.frames();
         let Some(frame) = frames.all.get_mut(&self.number) else {

@@ -90,7 +90,7 @@ pub(super) fn error(
     out
 }
 
-/// The error frame for a call that could not be made: as far as known, the tool did not run.
+/// The error frame for a call that was not dispatched: as far as known, the tool did not run.
 pub(super) fn not_dispatched(id: &str, failed: &CallError) -> Vec<u8> {
     error(Some(id), DISPATCH, &failed.message, Some(failed))
 }
@@ -108,7 +108,7 @@ pub(super) fn outcome(id: &str, outcome: CallOutcome) -> Vec<u8> {
     }
 }
 
-/// The frame for a whole MCP response, which needed no call.
+/// The frame for a complete MCP response, which needed no call.
 pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     let object = spans::raw(response);
     let member = |name| object.and_then(|it| spans::member(it, name));
@@ -119,8 +119,8 @@ pub(super) fn response(id: &str, response: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The frame for a failed call: the tool's own failure is a result with the tool's message, which a model reads; all other
-/// failures are errors.
+/// The frame for a failed call: a failure of the tool itself is a result with the tool's message, which a model reads; all
+/// other failures are errors.
 fn failure(id: &str, failed: &CallError) -> Vec<u8> {
     match failed.code {
         CallErrorCode::InsufficientScope => error(Some(id), NOT_ALLOWED, NOT_ALLOWED_TEXT, None),

@@ -1,7 +1,7 @@
 //! The connections of a relay, and the choice of the connection that is ended for another one when there are too many.
 //!
-//! Every process that reaches the socket may connect, with a key or without one. A connection is known while the key that it
-//! has shown is valid: until the key is revoked, expires or changes. All other connections are strangers.
+//! Any process that can open the socket may connect, with or without a key. A connection is known while the key that it has
+//! shown is valid: until the key is revoked, expires or changes. All other connections are strangers.
 //!
 //! | event | ended |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! The user of a connection is that of the client's process (`SO_PEERCRED`).
 //!
 //! Before a connection is ended, its input is read once more: a client that has sent its first frame is judged by that frame,
-//! however many others connect meanwhile.
+//! no matter how many others connect meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -31,9 +31,9 @@ use super::memory::{FrameMemory, FrameOwner, MemoryStore};
 
 /// Maximum number of concurrent connections.
 pub(super) const CONNECTIONS_MAX: usize = 256;
-/// Number of connections that strangers may always have, even if known connections use all others.
+/// Number of connections reserved for strangers, even if known connections use all others.
 const STRANGERS_MIN: usize = 32;
-/// Maximum number of connections that show the same key.
+/// Maximum number of connections with the same key.
 const OF_KEY_MAX: usize = 64;
 /// Maximum number of leaving connections, in addition to [`CONNECTIONS_MAX`].
 const LEAVING_MAX: usize = 256;
@@ -56,7 +56,7 @@ pub(super) struct Room {
 
 #[derive(Default)]
 struct Places {
-    /// Connections by number, which is the order in which they came.
+    /// Connections by number, in the order in which they were opened.
     taken: BTreeMap<u64, ConnectionSeat>,
     came: u64,
     leaving: usize,
@@ -72,9 +72,9 @@ struct ConnectionSeat {
 /// State of a connection that its tasks share with other connections.
 #[derive(Default)]
 struct Signals {
-    /// True if the connection was chosen to end for another one. It stays if it shows a valid key in time.
+    /// True if the connection was chosen to end for another one. It is kept if it shows a valid key in time.
     leaving: AtomicBool,
-    /// True once the time to show a key is over: frames that were sent are read, and no more are awaited.
+    /// True once the time to show a key is over: frames already sent are read, and no more are awaited.
     last_look: AtomicBool,
     /// Notified when the connection is chosen to end, to make room for another one.
     leave: Notify,
@@ -152,7 +152,8 @@ impl Places {
 }
 
 impl Room {
-    /// The connections of a relay, without any yet. `memory` is for their long frames; `counts` tells if a key is valid.
+    /// Creates an empty set of connections for a relay. `memory` is for their long frames; `counts` returns true if a key is
+    /// valid.
     pub(super) fn new(memory: MemoryStore, counts: Counts) -> Self {
         Self {
             places: Mutex::default(),

@@ -1,7 +1,7 @@
 //! Calls of `token_create`, `token_list` and `token_revoke` on the relay, for keys with the scope `admin` (REL-09).
 //!
-//! The tools are those of the management server. A key creates keys with at most its own rights, which end with it
-//! ([`KeyStore::create_by`], SEC-18). On the relay it sees and revokes only keys whose namespaces are among its own.
+//! The tools are those of the management server. A key creates keys with at most its own rights, and these end with it
+//! ([`KeyStore::create_by`], SEC-18). On the relay a key sees and revokes only keys whose namespaces are among its own.
 //!
 //! [`KeyStore::create_by`]: tooldock_credentials::keys::KeyStore::create_by
 
@@ -25,7 +25,7 @@ use crate::protocol::method::TOOLS_CALL;
 use crate::session::CancelNotice;
 use crate::upstream::system::KeyTools;
 
-/// The names of the token tools. They hide tools of the relay's namespace with the same names.
+/// The names of the token tools. They take precedence over tools of the relay's namespace with the same names.
 const NAMES: [&str; 3] = ["token_create", "token_list", "token_revoke"];
 
 /// Returns true for the name of a token tool.

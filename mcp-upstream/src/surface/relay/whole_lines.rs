@@ -1,5 +1,5 @@
-//! A reader that ends if a frame stays incomplete for too long, and reserves memory for a long frame as its bytes arrive, so
-//! that incomplete frames do not hold memory for nothing.
+//! A reader that ends if a frame stays incomplete for too long, and that reserves memory for a long frame only as its bytes
+//! arrive.
 //!
 //! The reader also ends if its frame has lost its memory to another client's frame. If the connection was chosen to end, the
 //! reader reports when all input of the client is read.
@@ -46,7 +46,7 @@ pub(super) struct WholeLines<R> {
 /// State of the last reading of a connection that was chosen to end.
 enum LastLook {
     NotBegun,
-    /// Awaits the runtime's check for more input: the runtime knows of bytes only after it has asked the kernel.
+    /// Waits for the runtime's check for more input: the runtime detects new bytes only after it has asked the kernel.
     Awaited(Pin<Box<dyn Future<Output = ()> + Send>>),
     Over,
 }
@@ -68,7 +68,7 @@ impl Complete {
         memory.take()
     }
 
-    /// Returns true if the last line was given up because its memory was needed for other clients.
+    /// Returns true if the last line was dropped because its memory was needed for other clients.
     pub(super) fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Acquire)
     }

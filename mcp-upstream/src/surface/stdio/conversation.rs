@@ -30,7 +30,7 @@ pub(super) struct Conversation {
     session: Mutex<Option<Arc<str>>>,
 }
 
-/// The events of a reply, with the guards that must live as long.
+/// The events of a reply, with guards that are dropped after them.
 struct ReplyEvents {
     chunks: BoxStream<'static, Bytes>,
     _guards: Guards,
@@ -113,7 +113,7 @@ impl Conversation {
         mcp::get(&self.core, &self.caller(), &head(Some(session))).await
     }
 
-    /// Writes a whole reply: the answer to the request with this id, or a stream that belongs to no request. A stream that
+    /// Writes a complete reply: the response to the request with this id, or a stream that belongs to no request. A stream that
     /// ended early, because its reader was too slow, is resumed.
     pub(super) async fn pass_on(&self, id: Option<&str>, mut reply: Reply, session: Option<&str>) {
         let mut last = None;
@@ -138,7 +138,7 @@ impl Conversation {
                     return;
                 }
             }
-            // The stream cannot be resumed, or brought no events this time, so nothing more follows.
+            // The stream cannot be resumed, or delivered no events this time, so no more will follow.
             let (Some(last), Some(session), true) = (&last, session, came) else {
                 break;
             };

@@ -1,4 +1,4 @@
-//! `toolman_activate`: all arguments are checked first, then all changes are made at once (AGG-14 to AGG-20).
+//! `toolman_activate`: all arguments are checked first, then all changes are made in one step (AGG-14 to AGG-20).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const PATTERNS_MAX: usize = 100;
 const EXPLAINED_MAX: usize = 10;
 /// Size in bytes up to which an error repeats a call with all of its names.
 const COMPLETED_MAX: usize = 4096;
-/// Maximum number of characters of names in a confirmation, for one list and for both: the whole stays below 200.
+/// Maximum number of characters of names in a confirmation, for one list and for both: the confirmation stays below 200.
 const ONE_LIST: usize = 90;
 const BOTH_LISTS: usize = 40;
 
@@ -136,7 +136,7 @@ fn plan<'a>(
 }
 
 /// The call with each unknown name replaced by the nearest known name, and names of the other kind moved to the other list.
-/// `None` if a name would be both on and off, if nothing is left, or if the call is too long to be shown.
+/// `None` if a name would be both on and off, if no name is left, or if the call is too long to be shown.
 fn corrected(
     shown: &CatalogueView<'_>,
     lists: &[(&str, Vec<String>)],
@@ -170,7 +170,7 @@ fn corrected(
     (!is_empty && call.len() <= COMPLETED_MAX).then_some(call)
 }
 
-/// An example of a whole call, for the end of an error.
+/// An example of a complete call, for the end of an error message.
 fn such_as(shown: &CatalogueView<'_>) -> String {
     let entry = shown.exemplary();
     let call = entry.map(|it| activation_of(&it.published, it.is_resource()));

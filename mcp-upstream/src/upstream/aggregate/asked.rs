@@ -80,7 +80,7 @@ impl<'a> AggregateRequest<'a> {
         self
     }
 
-    /// Returns true if the caller may know of an entry. Of a namespace that clients can also reach directly, the caller sees
+    /// Returns true if the caller may learn about an entry. Of a namespace that clients can also call directly, the caller sees
     /// only entries that it could use there.
     pub(super) fn is_visible(&self, entry: &PublishedEntry) -> bool {
         self.visible.shows(self, entry)
@@ -190,7 +190,7 @@ impl<'a> AggregateRequest<'a> {
         OwnCall::new(facts, Box::pin(std::future::ready(outcome)))
     }
 
-    /// Advice about an unknown name: similar names, and members that are away.
+    /// Advice about an unknown name: similar names, and unavailable members.
     pub(super) fn unknown(&self, name: &str, resources: bool) -> String {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let mut reason = self.shown(&visible).unknown(name, resources);

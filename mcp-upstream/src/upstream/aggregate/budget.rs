@@ -5,7 +5,7 @@ use crate::upstream::worker::uri_template;
 /// Maximum work of a request for comparisons: sum of the bytes of a template times the bytes of a URI.
 const COMPARED_MAX: usize = 16 * 1024 * 1024;
 
-/// Remaining work of a request for comparing URIs with templates, where a comparison costs the product of both lengths.
+/// Remaining work of a request for comparing URIs with templates; one comparison costs the product of both lengths.
 pub(super) struct Budget(usize);
 
 impl Default for Budget {

@@ -18,7 +18,7 @@ use crate::session::CancelNotice;
 /// A call that a member answers.
 pub(super) struct MemberCall {
     pub(super) facts: CallFacts,
-    /// The member's own call.
+    /// The call at the member.
     pub(super) call: Arc<dyn UpstreamCall>,
     /// The aggregate's tool by which the client called the member's entry (`toolman_call`), and its arguments.
     pub(super) by_way_of: Option<(&'static str, Bytes)>,
@@ -31,7 +31,7 @@ pub(super) struct MemberCall {
 }
 
 impl MemberCall {
-    /// An error message that tells a model what to do without the member.
+    /// An error message that advises a model how to continue without the member.
     fn unreachable(&self, error: &CallError) -> String {
         let server = &self.via;
         let reason = error.message.trim_end_matches('.');
@@ -66,7 +66,8 @@ impl UpstreamCall for MemberCall {
         }
     }
 
-    /// Failures before the member's own response get the form of the aggregate's responses (AGG-39). REST has its own form.
+    /// Converts failures before the member's own response to the form of the aggregate's responses (AGG-39). REST has another
+    /// form.
     fn not_relayed(&self, error: CallError) -> CallOutcome {
         let is_away = matches!(
             error.code,

@@ -60,11 +60,11 @@ impl EntryKind {
 #[derive(Debug)]
 pub(super) struct PublishedEntry {
     pub(super) kind: EntryKind,
-    /// Position of the entry in the catalogue; `usize::MAX` for an entry of a server that is away.
+    /// Position of the entry in the catalogue; `usize::MAX` for an entry of an unavailable server.
     pub(super) at: usize,
     /// Position of the entry's member among the members.
     pub(super) member: usize,
-    /// The member's own name or URI of the entry.
+    /// The name or URI of the entry at the member.
     pub(super) own: Arc<str>,
     pub(super) published: Arc<str>,
     /// The original name with its prefix, if `published` replaces some of its characters.
@@ -76,7 +76,7 @@ pub(super) struct PublishedEntry {
     pub(super) id: EntryId,
     /// True if the entry is active in the start set.
     pub(super) start: bool,
-    /// The name prepared for comparisons; set when an unknown name is first looked up.
+    /// The name prepared for comparisons, set when an unknown name is first looked up.
     pub(super) shape: OnceLock<NameShape>,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct PublishedEntry {
 pub(super) struct Catalogue {
     entries: Vec<PublishedEntry>,
     by_name: HashMap<(u8, Arc<str>), usize>,
-    /// The last entries of servers that are away. They keep their names from servers behind.
+    /// The last entries of unavailable servers. Their names stay reserved against servers later in the file.
     away: HashMap<(u8, Arc<str>), PublishedEntry>,
 }
 
@@ -105,14 +105,14 @@ impl PublishedEntry {
         self.definition.len().div_ceil(CHARACTERS_PER_TOKEN)
     }
 
-    /// Returns true if models know the entry as a resource: a resource or a template.
+    /// Returns true if models see the entry as a resource: a resource or a template.
     pub(super) fn is_resource(&self) -> bool {
         matches!(self.kind, EntryKind::Resource | EntryKind::Template)
     }
 }
 
 impl Catalogue {
-    /// Merges the offers of members, each with its prefix. Also returns warnings about entries that were left out or renamed.
+    /// Merges the offers of members, each with its prefix. Also returns warnings about entries that were omitted or renamed.
     /// `reserved` are the names of the aggregate's own tools.
     pub(super) fn new(
         spec: &AggregateSpec,
@@ -208,7 +208,7 @@ impl Catalogue {
         self.named(EntryKind::Tool, published)
     }
 
-    /// The last entry with this published name of a server that is away.
+    /// The last entry with this published name of an unavailable server.
     pub(super) fn away_tool(&self, published: &str) -> Option<&PublishedEntry> {
         self.away.get(&(EntryKind::Tool.family(), published.into()))
     }

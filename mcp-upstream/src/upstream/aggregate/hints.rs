@@ -1,7 +1,7 @@
 //! Hints for callers of aggregates: how to activate an inactive entry, and a complete call of `toolman_call` to paste.
 //!
-//! An activation counts for the caller's session, or for requests that carry the handle of its response. Callers without a
-//! session are told where to put a handle; callers that can send none are not told about activation.
+//! An activation is valid for the caller's session, or for requests with the handle of its response. Callers without a session
+//! get instructions for the handle; callers that cannot send a handle get no hints about activation.
 
 use super::asked::AggregateRequest;
 use super::catalogue::{EntryKind, PublishedEntry};
@@ -21,7 +21,7 @@ impl AggregateRequest<'_> {
         AggregateReply::unknown(format!("{name} is not active: {way}"))
     }
 
-    /// Words for a whole call that turns an entry on for the caller's next requests.
+    /// Text for a complete call that turns an entry on for the caller's next requests.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Words for where a request has to carry a handle.
+    /// Text for the place of a handle in a request.
     fn place_of_handle(&self) -> String {
         match self.cx.transport() {
             Transport::Rest if self.cx.caller.manager => {
@@ -64,7 +64,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Words for a whole call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
+    /// Text for a complete call of `toolman_call`, for the end of an error about its arguments; empty if no tool is active.
     pub(super) fn call_instead(&self) -> String {
         let mut tools = self.catalogue.of(EntryKind::Tool);
         let active = tools.find(|it| self.is_active(it) && self.is_visible(it));
@@ -72,8 +72,8 @@ impl AggregateRequest<'_> {
         call.map_or_else(String::new, |call| format!(": for example {call}"))
     }
 
-    /// Words for a whole call of the tool whose name is nearest to an unknown one, for the end of the error. The caller's
-    /// arguments are not repeated: they may hold secrets.
+    /// Text for a complete call of the tool whose name is nearest to an unknown one, for the end of the error. The caller's
+    /// arguments are not repeated: they may contain secrets.
     pub(super) fn call_of_nearest(&self, name: &str) -> String {
         let visible = |entry: &PublishedEntry| self.is_visible(entry);
         let shown = self.shown(&visible);

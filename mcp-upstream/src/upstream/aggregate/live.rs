@@ -22,7 +22,7 @@ pub(super) struct RunningAggregate {
     pub(super) aggregate: Arc<Aggregate>,
     /// The members, in the order of the file.
     pub(super) slots: Vec<Arc<MemberSlot>>,
-    /// The last catalogue, with the offers that it was built from.
+    /// The last catalogue, with the offers from which it was built.
     built: Mutex<Option<BuiltCatalogue>>,
     /// Warnings that were logged about the last catalogue, so that only new ones are logged.
     warned: Mutex<HashSet<String>>,
@@ -107,7 +107,7 @@ impl RunningAggregate {
         let built = self.built();
         let list = built.tools.get_or_init(|| {
             let options = &self.aggregate.spec.options;
-            // Calls do not depend on the list of entries in the description, so the list is left empty.
+            // The result of a call does not depend on the list of entries in the description, so the list is empty.
             let nothing = CatalogueView {
                 catalogue: &built.catalogue,
                 toolset: &Toolset::default(),
@@ -124,7 +124,7 @@ impl RunningAggregate {
         Arc::clone(list)
     }
 
-    /// The number of the current catalogue; a list made under the same number is still current.
+    /// The number of the current catalogue; a list with the same number is still current.
     pub(super) fn version(&self) -> u64 {
         self.built().version
     }

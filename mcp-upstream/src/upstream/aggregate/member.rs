@@ -192,7 +192,7 @@ struct Keeper {
 
 /// Reason why a reading of the member gave no offer.
 enum ReadingFailure {
-    /// The server runs, but did not answer this time: the former offer may stay.
+    /// The server runs, but refused this request: the former offer may be kept.
     Refused(String),
     /// The member has no offer that can be published.
     Unfit(Why),
@@ -253,8 +253,8 @@ impl Keeper {
         }
     }
 
-    /// Waits for a step of the gateway's start while the member is still to be started. Returns false if it is not. Requests
-    /// wait only for the member's own time limit.
+    /// Waits for a step of the gateway's start while the member is not started yet. Returns false if no start is pending.
+    /// Requests wait only for the member's own time limit.
     async fn until_up(&self, published: &mut watch::Receiver<Arc<Snapshot>>) -> bool {
         let (AggregateMember::Served(name), registry) = (&self.about.target, &self.home.registry)
         else {
@@ -302,7 +302,7 @@ impl Keeper {
                 reading.await
             }
         };
-        // Last good answers may take the place of a server that is away. They do not count as an offer.
+        // Last good responses may replace those of an unavailable server. They do not count as an offer.
         let presence = self.presence(namespace);
         let is_there = presence.is_none_or(|it| *it.borrow() == Presence::There);
         let reading = match read {
@@ -341,8 +341,8 @@ impl Keeper {
         Ok(reading)
     }
 
-    /// Waits until the member's offer may have changed, the member ended, or it came back. A member that is never restarted
-    /// comes back only by a reload. `again`: time until the next reading in any case.
+    /// Waits until the member's offer may have changed, the member ended, or it is available again. A member that is never
+    /// restarted becomes available only by a reload. `again`: time until the next reading in any case.
     async fn until_worth_a_reading(
         &self,
         namespace: &Arc<Namespace>,
@@ -399,7 +399,7 @@ impl Keeper {
         self.state.borrow().offer()
     }
 
-    /// Logs the reasons for missing lists that are not in `told`.
+    /// Logs the reasons for missing lists that were not logged before (`told`).
     fn unlisted(&self, reasons: Vec<String>, told: &mut Vec<String>) {
         for reason in reasons.iter().filter(|it| !told.contains(it)) {
             tracing::warn!(

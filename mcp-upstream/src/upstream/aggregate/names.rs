@@ -38,8 +38,7 @@ pub(super) fn short(published: &str) -> Option<String> {
     is_long.then(|| told_apart(published, published))
 }
 
-/// The name with `_` for every character that the APIs of models refuse in names of tools; `None` if there is no such
-/// character.
+/// The name with `_` for every character that the APIs of models refuse in tool names; `None` if no character must be replaced.
 pub(super) fn safe(published: &str) -> Option<String> {
     let fits = |it: char| it.is_ascii_alphanumeric() || matches!(it, '_' | '-');
     if published.chars().all(fits) {

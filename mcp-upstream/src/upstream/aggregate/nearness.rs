@@ -1,7 +1,7 @@
 //! Finding the names nearest to an unknown name.
 //!
 //! Comparing two names costs the product of their lengths, and an aggregate may publish ten thousand names. So the names with
-//! the most letters in common are found first, by counts that each entry keeps, and only those few are compared.
+//! the most letters in common are selected first, by letter counts stored with each entry, and only those few are compared.
 
 use super::catalogue::PublishedEntry;
 use super::own::{ALIKE, COMPARED_MAX, likeness};

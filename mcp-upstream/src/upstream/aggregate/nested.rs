@@ -1,5 +1,5 @@
-//! Reading of an aggregate that is a member of another one: its offer is all entries of its members, active or not, and none of
-//! its own tools.
+//! Reading of an aggregate that is a member of another one: it offers all entries of its members, active or not, without its
+//! own tools.
 
 use tooldock_workers::registry::Namespace;
 
@@ -12,7 +12,7 @@ use super::reading::MemberReading;
 ///
 /// # Errors
 ///
-/// When the aggregate is not served any more.
+/// When the aggregate is no longer served.
 pub(super) async fn read(
     shared: &AggregatesState,
     namespace: &Namespace,

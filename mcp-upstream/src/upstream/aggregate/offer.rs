@@ -37,7 +37,7 @@ pub(super) struct OfferRoom {
     pub(super) is_full: bool,
     /// Number of entries whose names are too long.
     too_long: usize,
-    /// Faults of the first wrong definitions, up to [`WRONG_MAX`]; further ones are only counted.
+    /// Faults of the first invalid definitions, up to [`WRONG_MAX`]; further ones are only counted.
     wrong: Vec<String>,
     more_wrong: usize,
 }
@@ -45,7 +45,7 @@ pub(super) struct OfferRoom {
 /// An entry of a member's list.
 #[derive(Debug, Clone)]
 pub(super) struct OfferEntry {
-    /// The member's own name or URI for the entry.
+    /// The name or URI of the entry at the member.
     pub(super) own: Arc<str>,
     /// The definition as the member wrote it.
     pub(super) definition: Box<RawValue>,
@@ -96,7 +96,7 @@ impl Default for OfferRoom {
 }
 
 impl OfferRoom {
-    /// Returns true if there is space for an entry. After the first entry without space, no more are kept, so that the
+    /// Returns true if there is space for an entry. After the first entry without space, no more are accepted, so that the
     /// published set does not depend on the sizes of later entries.
     pub(super) fn takes(&mut self, own: &str, definition: &RawValue, longest: usize) -> bool {
         if own.len() > longest {
@@ -179,8 +179,8 @@ impl OfferEntry {
         })
     }
 
-    /// The definition with its keys in order, so that only its meaning counts. If it cannot be parsed, for example because of a
-    /// number beyond all bounds, every byte counts: text that was ignored here could change under the same pin.
+    /// The definition with its keys sorted, so that only its meaning is compared. If it cannot be parsed, for example because
+    /// of a number out of range, every byte is compared: text that was ignored could change under the same pin.
     fn canonical(&self) -> String {
         let text = self.definition.get();
         match serde_json::from_str::<serde_json::Value>(text) {

@@ -1,5 +1,5 @@
-//! The aggregate's own tools, as `tools/list` shows them, and the form of the aggregate's own responses (AGG-39): an object with
-//! `success`, `result` and `error`, whose error tells the model what to do.
+//! The aggregate's own tools in `tools/list`, and the form of the aggregate's own responses (AGG-39): an object with `success`,
+//! `result` and `error`, whose error advises the model how to continue.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ use crate::session::Toolset;
 
 /// Name of the tool that turns tools and resources on and off.
 pub(super) const ACTIVATE: &str = "toolman_activate";
-/// Name of the tool that finds tools and resources by words.
+/// Name of the tool that searches tools and resources.
 pub(super) const SEARCH: &str = "toolman_search";
 /// Name of the tool that calls any active tool.
 pub(super) const CALL: &str = "toolman_call";
@@ -27,7 +27,7 @@ pub(super) const CALL: &str = "toolman_call";
 /// The arguments of [`ACTIVATE`]: four lists of names and patterns.
 pub(super) const LISTS: [&str; 4] = ["tools_on", "tools_off", "resources_on", "resources_off"];
 
-/// A whole call of [`ACTIVATE`] that turns a name on, in words that can be followed literally: all four lists are required.
+/// Text for a complete call of [`ACTIVATE`] that turns a name on, which can be followed literally: all four lists are required.
 pub(super) fn activation_of(name: &str, is_resource: bool) -> String {
     let (tools, resources) = match is_resource {
         false => (vec![name], Vec::new()),
@@ -36,7 +36,7 @@ pub(super) fn activation_of(name: &str, is_resource: bool) -> String {
     activation([json!(tools), json!([]), json!(resources), json!([])])
 }
 
-/// A whole call of [`ACTIVATE`], in words. The lists are in the order of [`LISTS`].
+/// Text for a complete call of [`ACTIVATE`]. The lists are in the order of [`LISTS`].
 pub(super) fn activation(lists: [Value; 4]) -> String {
     let members = LISTS.iter().zip(lists);
     let members: Vec<_> = members
@@ -45,7 +45,7 @@ pub(super) fn activation(lists: [Value; 4]) -> String {
     format!("call {ACTIVATE} with {{{}}}", members.join(", "))
 }
 
-/// A whole call of [`CALL`], in words. A tool that needs arguments reports the missing ones.
+/// Text for a complete call of [`CALL`]. A tool that needs arguments reports the missing ones.
 pub(super) fn call_of(tool: &str) -> String {
     format!(
         "call {CALL} with {{\"tool\": {}, \"arguments\": {{}}}}",
@@ -55,16 +55,16 @@ pub(super) fn call_of(tool: &str) -> String {
 
 /// Lowest [`likeness`] of a suggested name.
 pub(super) const ALIKE: f64 = 0.75;
-/// Maximum size of a name that is compared with others, in bytes: comparing costs the product of both lengths. A search looks
-/// at as many characters of a longer listed name.
+/// Maximum size of a name that is compared with others, in bytes: comparing costs the product of both lengths. Of a longer
+/// listed name, a search compares that many characters.
 pub(super) const COMPARED_MAX: usize = 256;
-/// Maximum number of characters, and of words, of a query that count.
+/// Maximum number of characters, and of words, of a query; the remainder is ignored.
 const QUERY_MAX: usize = 256;
 const WORDS_MAX: usize = 16;
 /// Maximum number of entries in the result of a search.
 const FOUND_MAX: usize = 20;
-/// Maximum work of a search: sum of the letters of one word times the letters of the other. Beyond it, words that are similar
-/// to a part of a name are no longer found.
+/// Maximum work of a search: sum of the letters of one word times the letters of the other. Above it, words that are similar to
+/// a part of a name are not found.
 const EFFORT_MAX: usize = 64 * 1024 * 1024;
 
 /// The names of the aggregate's own tools.
@@ -75,8 +75,8 @@ pub(super) fn names(options: &AggregateOptions) -> Vec<&'static str> {
     names
 }
 
-/// The definition of one of the aggregate's own tools. `about_handle` is the sentence for callers whose activations are kept in
-/// a handle.
+/// The definition of one of the aggregate's own tools. `about_handle` is the sentence for callers whose activations are stored
+/// in a handle.
 pub(super) fn definition(
     name: &str,
     catalogue: &CatalogueView<'_>,
@@ -132,7 +132,7 @@ const LEAD: &str = "Activate or deactivate tools and resources. Only active ones
 pub(super) struct CatalogueView<'a> {
     pub(super) catalogue: &'a Catalogue,
     pub(super) toolset: &'a Toolset,
-    /// Filter that returns true if the caller may know of the entry.
+    /// Filter that returns true if the caller may learn about the entry.
     pub(super) visible: &'a (dyn Fn(&PublishedEntry) -> bool + Sync),
 }
 
@@ -156,7 +156,7 @@ impl CatalogueView<'_> {
         inactive.next().or_else(|| self.switched().next())
     }
 
-    /// A sentence with a whole call that turns an entry on; empty if the catalogue has no entry.
+    /// A sentence with a complete call that turns an entry on; empty if the catalogue has no entry.
     fn example(&self) -> String {
         let call = self
             .exemplary()
@@ -262,7 +262,7 @@ impl CatalogueView<'_> {
     }
 }
 
-/// Score of an entry: words in its name count most, then words in its description, then words similar to a part of its name.
+/// Score of an entry: words in its name weigh most, then words in its description, then words similar to a part of its name.
 fn score(entry: &PublishedEntry, words: &[&str], effort: &mut usize) -> f64 {
     let name: String = entry.published.chars().take(COMPARED_MAX).collect();
     let name = name.to_lowercase();
@@ -270,7 +270,7 @@ fn score(entry: &PublishedEntry, words: &[&str], effort: &mut usize) -> f64 {
     let parts: Vec<&str> = name.split(|it: char| !it.is_alphanumeric()).collect();
     let mut alike = |part: &str, word: &str| {
         let (shorter, longer) = (part.len().min(word.len()), part.len().max(word.len()));
-        // Words of which one is more than twice as long as the other are never alike.
+        // Two words are never alike if one is more than twice as long as the other.
         if 2 * shorter < longer {
             return 0.0;
         }
@@ -327,7 +327,7 @@ pub(super) fn few(names: &[&str], max: usize) -> String {
     text
 }
 
-/// A response that the aggregate itself gives.
+/// A response that the aggregate generates.
 pub(super) struct AggregateReply {
     /// The result, or advice for the model.
     pub(super) outcome: Result<Value, String>,
@@ -369,7 +369,7 @@ impl AggregateReply {
         Self::failed(reason, CallErrorCode::ToolNotFound)
     }
 
-    /// Adds words at the end of the error; a result stays.
+    /// Adds text at the end of an error; a result is not changed.
     pub(super) fn adding(mut self, words: &str) -> Self {
         if let Err(reason) = &mut self.outcome {
             reason.push_str(words);
@@ -414,7 +414,7 @@ impl AggregateReply {
         Response::from_outcome(ResponseOutcome::Result(bytes(&result)))
     }
 
-    /// The response as the outcome of a call. REST has its own form of errors.
+    /// The response as the outcome of a call. REST has another form of errors.
     pub(super) fn as_outcome(&self, transport: Transport, format: &ResultFormat) -> CallOutcome {
         match &self.outcome {
             Err(reason) if transport == Transport::Rest => {

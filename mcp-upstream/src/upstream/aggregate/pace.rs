@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// Pause before a reading after a list has changed: several changes in a row are read once.
+/// Delay of a reading after a list has changed, so that several changes in a row are read once.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause, for a member whose lists never stop changing.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Time without a change after a reading that resets the pause.
 const QUIET: Duration = Duration::from_secs(10);
-/// Maximum number of retries of lists that could not be read while a former list replaces them. Bounded because a server that
-/// is asked is never stopped as unused.
+/// Maximum number of retries of lists that could not be read while former lists replace them. Bounded because the requests
+/// prevent the server from being stopped as unused.
 const AGAIN_MAX: u32 = 6;
 
 /// Pause before the next reading of a member that announced a changed list.
@@ -17,8 +17,8 @@ const AGAIN_MAX: u32 = 6;
 pub(super) struct Pace(Duration);
 
 impl Pace {
-    /// The pause after a change that came `quiet` after the last reading: each change soon after a reading doubles the pause, so
-    /// that a member that answers each reading with a change is not read without end.
+    /// The delay after a change that occurred `quiet` after the last reading: each change soon after a reading doubles the
+    /// delay, so that a member that answers each reading with a change is not read continuously.
     pub(super) fn after(&mut self, quiet: Duration) -> Duration {
         let before = match quiet < QUIET {
             true => self.0,

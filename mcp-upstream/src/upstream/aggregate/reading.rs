@@ -29,16 +29,16 @@ pub(super) struct MemberReading {
     pub(super) offer: Offer,
     /// Reasons why lists could not be read. Their former contents are used instead, if there are any.
     pub(super) failed: Vec<String>,
-    /// Words about entries that were left out, and about faults that were mended.
+    /// Messages about entries that were omitted, and about faults that were mended.
     pub(super) left_out: Vec<String>,
 }
 
-/// Reads all lists of a namespace. A server whose tools cannot be listed is of no use; other lists that fail are taken from
+/// Reads all lists of a namespace. A server whose tools cannot be listed is unusable; other lists that fail are taken from
 /// `before`.
 ///
 /// # Errors
 ///
-/// The reason, in one line, why the namespace cannot be asked or does not list its tools.
+/// The reason, in one line, why the namespace is unavailable or does not list its tools.
 pub(super) async fn read(
     namespace: &Arc<Namespace>,
     upstream: &dyn Upstream,
@@ -89,7 +89,7 @@ pub(super) async fn read(
     })
 }
 
-/// The caller of the gateway's own requests, for lists that are shown to all clients.
+/// The caller of the gateway's requests, for lists that are shown to all clients.
 fn gateway() -> Caller {
     Caller {
         namespace: None,
@@ -143,7 +143,7 @@ impl ReadingContext<'_> {
         Ok(capabilities.to_owned())
     }
 
-    /// Entries of a member's list, up to [`ENTRIES_MAX`]. Left out are entries without a name or with a name that is too long,
+    /// Entries of a member's list, up to [`ENTRIES_MAX`]. Omitted are entries without a name or with a name that is too long,
     /// definitions that no client could use, and all entries after the member's offer has reached its maximum size.
     async fn list(
         &self,
@@ -224,7 +224,7 @@ impl ReadingContext<'_> {
                     UpstreamReply::Result(result) => owned(&result).ok_or_else(no_result),
                     UpstreamReply::Response(response) => match response.outcome() {
                         ResponseOutcome::Result(result) => owned(&result).ok_or_else(no_result),
-                        // Many servers declare capabilities whose lists they do not have, in most cases those of templates.
+                        // Many servers declare capabilities without the corresponding lists, in most cases those of templates.
                         ResponseOutcome::Error(error) if is_unknown_method(&error) => {
                             nothing(&method).ok_or_else(no_result)
                         }
@@ -244,7 +244,7 @@ impl ReadingContext<'_> {
     }
 }
 
-/// An empty list, which replaces the answer of a member that does not know the method.
+/// An empty list, in place of the response of a member that does not know the method.
 fn nothing(method: &str) -> Option<Box<RawValue>> {
     let key = match method {
         "tools/list" => "tools",
@@ -265,7 +265,7 @@ fn owned(result: &[u8]) -> Option<Box<RawValue>> {
     spans::raw(result).map(ToOwned::to_owned)
 }
 
-/// The result in a whole JSON-RPC response.
+/// The result in a complete JSON-RPC response.
 fn result(response: &[u8]) -> Option<Box<RawValue>> {
     spans::member(spans::raw(response)?, "result").map(ToOwned::to_owned)
 }

@@ -34,7 +34,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// The active resource or template for a published URI, with the member's own URI.
+    /// The active resource or template for a published URI, with the URI at the member.
     pub(super) fn resource(
         &self,
         uri: &str,

@@ -6,11 +6,11 @@ use super::catalogue::{Catalogue, PublishedEntry};
 use super::own::CatalogueView;
 use crate::session::Toolset;
 
-/// A catalogue with the caller's toolset and visibility, owned so that it can go to another thread.
+/// A catalogue with the caller's toolset and visibility, owned so that it can be sent to another thread.
 pub(super) struct Snapshot {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) toolset: Arc<Toolset>,
-    /// True for entries that the caller may know of, by position in the catalogue.
+    /// True for entries that the caller may learn about, by position in the catalogue.
     pub(super) visible: Vec<bool>,
 }
 

@@ -21,7 +21,7 @@ pub(super) enum MemberReadiness {
     /// The member has no offer.
     Gone {
         why: Arc<Why>,
-        /// The member's last offer. Its names stay reserved: a later member of the file must not replace a tool that a client
+        /// The member's last offer. Its names stay reserved: a later member in the file must not replace a tool that a client
         /// has turned on.
         last: Option<Arc<Offer>>,
     },
@@ -32,7 +32,7 @@ pub(super) enum MemberReadiness {
 pub(super) struct CatalogueOffer {
     /// The prefix of the member's names.
     pub(super) prefix: Arc<str>,
-    /// The current offer, or the last one if there is none now.
+    /// The current offer, or the last one if there is none.
     pub(super) offer: Option<Arc<Offer>>,
     /// True if the offer is current.
     pub(super) now: bool,
@@ -47,13 +47,13 @@ pub(super) enum Why {
     Ended,
     /// The offer differs from the member's `pin`. Holds the full text, for the log.
     Pin(String),
-    /// The offer could not be read. Holds the words of the server, or of a failure in the gateway. Only for the log, since they
-    /// may hold paths, commands and other words of a server.
+    /// The offer could not be read. Contains the message of the server, or of a failure in the gateway. For the log only, since
+    /// the message may contain paths, commands and other output of a server.
     Unread(String),
 }
 
 impl Why {
-    /// The reason in words for clients.
+    /// The reason as text for clients.
     pub(super) fn told(&self) -> &'static str {
         match self {
             Self::Missing => "no namespace of that name is served",
@@ -94,7 +94,7 @@ impl MemberReadiness {
         }
     }
 
-    /// The current offer, or the last one of a member that is gone.
+    /// The current offer, or the last one of an unavailable member.
     pub(super) fn last(&self) -> Option<Arc<Offer>> {
         match self {
             Self::Ready(offer) => Some(Arc::clone(offer)),

@@ -1,7 +1,7 @@
-//! `tasks/get`, `tasks/result` and `tasks/cancel`, which go to the member that runs the task. Members keep the owners of their
-//! tasks: a task belongs to the principal whose call began it. Members seal the ids of their tasks (`client/task_names.rs`), so
-//! that an id reveals nothing and only its member can open it. There is no `tasks/list`, since the members' lists have cursors
-//! of their own.
+//! `tasks/get`, `tasks/result` and `tasks/cancel`, which are passed to the member that runs the task. Members store the owners
+//! of their tasks: a task belongs to the principal whose call began it. Members seal the ids of their tasks
+//! (`client/task_names.rs`), so that an id reveals nothing and only its member can open it. There is no `tasks/list`, since
+//! each member's list has its own cursors.
 
 use std::sync::Arc;
 

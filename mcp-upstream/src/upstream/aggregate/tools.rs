@@ -1,4 +1,4 @@
-//! `tools/call` of an aggregate, for a member's tool or one of the aggregate's own.
+//! `tools/call` of an aggregate, for a member's tool or one of the aggregate's own tools.
 
 use std::sync::Arc;
 
@@ -210,7 +210,7 @@ impl AggregateRequest<'_> {
         }
     }
 
-    /// Returns true if the caller is told only that its credential does not open a tool: a caller with scopes does not learn
+    /// Returns true if the caller may learn only that its credential does not open a tool: a caller with scopes must not learn
     /// which other tools exist.
     fn is_closed(&self, name: &str) -> bool {
         let is_scoped = self
@@ -228,8 +228,8 @@ impl AggregateRequest<'_> {
         tool.is_some_and(|entry| self.is_visible(entry)) || self.down(name).is_some()
     }
 
-    /// A call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, under the name that the
-    /// caller wrote, without asking a member, so that the response is the same whether or not the tool exists.
+    /// A call of a tool that the caller's scopes do not open. The aggregate refuses the call itself, with the name as the
+    /// caller wrote it and without a request to a member, so that the response does not depend on the tool's existence.
     fn closed(&self, method: &str, tool: &str, arguments: Bytes) -> Arc<dyn UpstreamCall> {
         let facts = self.facts(method, tool, arguments);
         OwnCall::refused(facts, insufficient_scope(tool))

@@ -1,4 +1,4 @@
-//! The active set of a request's client, and where a changed set is kept.
+//! The active set of a request's client, and the storage of a changed set.
 //!
 //! | client | set | kept |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | without both | the start set | as a new handle |
 //! | by the relay's socket, which takes no handle | the start set | nowhere: a change is refused |
 //!
-//! `activation_scope = "principal"` keeps one set for all clients with the same token, `"process"` a single set for all clients;
-//! a handle takes precedence over a principal's set. Clients without a token share no set: each keeps its own as with
+//! `activation_scope = "principal"` stores one set for all clients with the same token, `"process"` a single set for all
+//! clients; a handle takes precedence over a principal's set. Clients without a token share no set: each has its own as with
 //! `"session"`.
 //!
 //! A change is applied to the set that is current when it is stored, under a lock, so that two concurrent activations both take
@@ -184,11 +184,11 @@ impl SharedSets {
         own.unwrap_or_default()
     }
 
-    /// Changes the set that this [`Keep`] names. Returns true if the change made a difference.
+    /// Changes the set that this [`Keep`] names. Returns true if the set changed.
     ///
     /// # Errors
     ///
-    /// When the set would be too large, or no further principal can have one of its own.
+    /// When the set would be too large, or the maximum number of principals have a set.
     pub(super) fn keep(
         &self,
         keep: &Keep,

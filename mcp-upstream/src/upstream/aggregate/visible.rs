@@ -1,4 +1,4 @@
-//! Visibility of an aggregate's entries: whether a client may know of an entry.
+//! Visibility of an aggregate's entries: whether a client may learn about an entry.
 //!
 //! | member | visible |
 //! |---|---|
@@ -8,7 +8,7 @@
 //!
 //! Tools are further narrowed to those that the scopes of the caller's credential open in their own namespaces.
 //!
-//! If a session's own copy of a server has ended for good, that server offers nothing in the session any more (AGG-35).
+//! If a session's own instance of a server has permanently ended, that server offers nothing in the session (AGG-35).
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,12 +23,12 @@ use crate::upstream::ServerCopy;
 pub(super) struct Visible(Box<[OnceLock<Option<Arc<Namespace>>>]>);
 
 impl Visible {
-    /// No namespace looked up yet, for this number of members.
+    /// Starts without looked-up namespaces, for this number of members.
     pub(super) fn new(members: usize) -> Self {
         Self((0..members).map(|_| OnceLock::new()).collect())
     }
 
-    /// Returns true if the caller of a request may know of an entry.
+    /// Returns true if the caller of a request may learn about an entry.
     pub(super) fn shows(&self, asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
         is_open(asked, entry)
             && self
@@ -49,7 +49,7 @@ impl Visible {
     }
 }
 
-/// Returns true if the caller of a request could know of an entry if its server were there.
+/// Returns true if the caller of a request could learn about an entry if its server were available.
 pub(super) fn would_show(asked: &AggregateRequest<'_>, entry: &PublishedEntry) -> bool {
     let slot = &asked.live.slots[entry.member];
     let namespace = slot.namespace(&asked.shared.home.registry);

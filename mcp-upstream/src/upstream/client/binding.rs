@@ -1,5 +1,5 @@
-//! State of an external server for one session: the session's own process, and its resource subscriptions on a shared one. It
-//! is dropped with the session.
+//! State of one session at an external server: the session's own process, and its resource subscriptions on a shared one.
+//! Dropped with the session.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -77,7 +77,7 @@ impl UpstreamBinding {
         self.lock().contains_key(uri)
     }
 
-    /// Keeps a subscription for the session, in place of a former one to the same URI.
+    /// Stores a subscription of the session, in place of a former one to the same URI.
     pub(super) fn keep(&self, uri: &str, watch: Watch) {
         let before = self.lock().insert(uri.into(), watch);
         drop(before);

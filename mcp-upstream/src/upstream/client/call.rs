@@ -43,8 +43,8 @@ use crate::upstream::http::retry;
 
 /// Time limit for a server to confirm that it has read its opening messages.
 const READ_WAIT: Duration = Duration::from_secs(5);
-/// Time that a server which asked before its call gets to process the answer. No message tells when the server has done so; a
-/// client that is connected directly would send its first call later than that.
+/// Time for a server that asked before its call to process the answer. No message shows when the server has done so; a client
+/// that is connected directly would send its first call later than that.
 const TAKEN_IN: Duration = Duration::from_millis(100);
 /// Number of steps that `TAKEN_IN` is divided into, with a ping after each: a server on a busy machine gets more time.
 const TAKEN_IN_PARTS: u32 = 4;
@@ -118,7 +118,7 @@ impl ServerCall {
     async fn run(&self, peer: &Peer) -> Result<Response, CallError> {
         let shared = self.shared_list().await;
         if self.facts.namespace.limits.coerce_arguments && self.facts.method.is_tool_call() {
-            // Boxed, so that the futures of other calls stay small.
+            // The future is boxed, so that the futures of other calls stay small.
             Box::pin(self.coerce()).await;
         }
         if let Client::Plain = self.client {
@@ -147,7 +147,7 @@ impl ServerCall {
             let outcome = if facts.method.ends_with("/list") {
                 let attempt = self.attempt(&place, peer, &mut tried, is_open);
                 let last_good = || self.last_good(&place);
-                // Boxed, since every call would carry the size of its future otherwise.
+                // The future is boxed, since every call would otherwise have its size.
                 Box::pin(catalogue::or_last_good(attempt, last_good)).await
             } else {
                 self.attempt(&place, peer, &mut tried, is_open).await
@@ -175,8 +175,8 @@ impl ServerCall {
         }
     }
 
-    /// Converts arguments sent as JSON in strings to the types of the tool's schema. Without a list of the server's
-    /// tools the arguments stay unchanged.
+    /// Converts arguments sent as JSON in strings to the types of the tool's schema. If the server's tools are not known, the
+    /// arguments are not changed.
     async fn coerce(&self) {
         let (namespace, tool) = (&self.facts.namespace, &*self.facts.subject);
         let whose = ListOwner {
@@ -316,8 +316,8 @@ impl ServerCall {
         }
     }
 
-    /// Lets a server that was opened for this call alone ask before the call, as a file server asks for its roots. The client
-    /// answers before the call is sent, since the call could mean something else without the answer.
+    /// Lets a server that was opened for this call alone ask questions before the call, as a file server asks for its roots.
+    /// The client answers before the call is sent, since the answer could change the meaning of the call.
     async fn let_ask(&self, leased: &ConnectionLease, handler: &InboundHandler) {
         let process = &*leased.process;
         let own = leased.place.key == ConnectionKey::Exclusive;
@@ -415,7 +415,7 @@ impl ServerCall {
             Some(result) => answer.with_payload(result.into()),
             None => answer,
         };
-        // Only lists of shared connections are kept: a principal's list concerns no other client.
+        // Only lists of shared connections are cached: a principal's list concerns no other client.
         if leased.place.key == ConnectionKey::Shared
             && !self.requester.is_told_apart()
             // The tools may have changed while the page was mended, which makes it outdated.
@@ -439,7 +439,7 @@ impl ServerCall {
     ///
     /// # Errors
     ///
-    /// `output_type`: the result does not fit, and the limit `output_schema` is `strict`.
+    /// `output_type`: the result violates the schema, and the limit `output_schema` is `strict`.
     async fn check_result(&self, answer: &Response) -> Result<(), CallError> {
         let (namespace, tool) = (&self.facts.namespace, &self.facts.subject);
         let principal = self.requester.principal.as_ref();
@@ -542,11 +542,11 @@ impl ServerCall {
         )
     }
 
-    /// Mends a long page on another thread, so that no messages wait.
+    /// Mends a long page outside the I/O threads, so that no messages wait.
     ///
     /// # Errors
     ///
-    /// `overloaded`: too much of such work is running and waiting.
+    /// `overloaded`: too many such computations are running and waiting.
     async fn mended_apart(&self, long: Box<LongPage>) -> Result<Response, CallError> {
         let name = self.facts.namespace.name.clone();
         let mend = move || {
@@ -747,7 +747,7 @@ impl ServerCall {
         self.answered(sent.map_err(unsent)?).await
     }
 
-    /// Waits for the response; meanwhile the client can cancel the request, and its own message is passed on.
+    /// Waits for the response; meanwhile the client can cancel the request, and its cancellation message is forwarded.
     async fn answered(&self, sent: SentRequest) -> Result<Response, MissingResponse> {
         *self.sent() = Some(sent.cancel);
         let answer = sent.answer.await;
@@ -851,7 +851,7 @@ pub(super) fn unreadable(error: Unreadable) -> CallError {
     CallError::new(CallErrorCode::InvalidArguments, error.to_string())
 }
 
-/// Returns true if a request failed because its server is away or cannot take it.
+/// Returns true if a request failed because its server is unavailable or does not accept requests.
 fn is_away(error: &CallError) -> bool {
     matches!(
         error.code,

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy)]
 pub(super) struct ListOwner<'a> {
     pub(super) namespace: &'a Arc<Namespace>,
-    /// The caller's principal, which matters for servers that are reached with the caller's credentials.
+    /// The caller's principal, for servers that the gateway calls with the caller's credentials.
     pub(super) principal: Option<&'a Arc<str>>,
 }
 
@@ -50,11 +50,12 @@ impl PageSource for Arc<dyn ServerConnection> {
 }
 
 impl ExternalServers {
-    /// The catalogue of the namespace's server; the principal's own, if the server is reached with the caller's credentials.
+    /// The catalogue of the namespace's server; the principal's own catalogue, if the gateway calls the server with the
+    /// caller's credentials.
     ///
     /// # Errors
     ///
-    /// When the server is not served any more, or could not be brought up.
+    /// When the server is no longer served, or could not be started.
     pub(super) fn catalogue(
         &self,
         namespace: &Namespace,
@@ -114,7 +115,7 @@ impl ExternalServers {
         }
     }
 
-    /// The tools for a call that cannot wait long: if they do not come soon, the last known tools.
+    /// The tools for a call that cannot wait long: if the list is late, the last known tools.
     ///
     /// # Errors
     ///
@@ -135,7 +136,7 @@ impl ExternalServers {
         outcome.or_else(|error| catalogue.known().ok_or(error))
     }
 
-    /// The current reading of the tools, which is begun if there is none. The flag is true if this call began it.
+    /// The current reading of the tools; a new one if there is none. The flag is true if this call began the reading.
     fn reading(
         self: &Arc<Self>,
         whose: ListOwner<'_>,
@@ -162,7 +163,7 @@ impl ExternalServers {
     }
 
     /// Reads the tools from the shared process, which lists for all clients even if calls have processes of their own. For a
-    /// server that is reached with the caller's credentials, reads them from the principal's process.
+    /// server that the gateway calls with the caller's credentials, reads them from the principal's process.
     async fn read_tools(
         self: &Arc<Self>,
         whose: ListOwner<'_>,
@@ -200,7 +201,7 @@ impl ExternalServers {
 
     /// The last known tools, for a server that cannot list them now.
     fn last_tools(&self, namespace: &Namespace, catalogue: &Catalogue) -> Option<Arc<ToolList>> {
-        // `None` if the pool says that the server's last answers are outdated.
+        // `None` if the pool reports that the server's last responses are outdated.
         self.processes.last_opening(namespace, Era::Legacy)?;
         let last = catalogue.known()?;
         self.processes.fell_back(namespace, LastGood::List);
@@ -217,8 +218,8 @@ fn list_mode(namespace: &Namespace) -> ListMode {
     }
 }
 
-/// Waits for the response to a list method; after [`PATIENCE`], returns the last good list if there is one. Giving a request up
-/// for that makes its process suspect.
+/// Waits for the response to a list method; after [`PATIENCE`], returns the last good list if there is one. A request that is
+/// abandoned for that reason makes its process suspect.
 pub(super) async fn or_last_good<T, E>(
     attempt: impl Future<Output = Result<T, E>>,
     last_good: impl FnOnce() -> Option<T>,

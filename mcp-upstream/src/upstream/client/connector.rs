@@ -1,6 +1,7 @@
 //! The port to the connections of MCP servers: a connection in use, and the connector that leases connections.
 //!
-//! The pools implement the port, and so does the fake server of the tests. No process is started, counted or ended here.
+//! The pools implement the port, and so does the fake server of the tests. Processes are started, counted and ended by the
+//! implementations.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(crate) type PendingResponse =
 
 /// A request that was sent to the server.
 pub(crate) struct SentRequest {
-    /// Future of the whole response.
+    /// Future of the complete response.
     pub(crate) answer: PendingResponse,
     /// Handle that cancels the request with the client's own message.
     pub(crate) cancel: Canceller,
@@ -56,7 +57,7 @@ pub(crate) enum Fate {
     Sent,
     /// No byte of the request reached the server.
     Unsent,
-    /// The server did not process the request, because it does not know the session any more.
+    /// The server did not process the request, because it no longer knows the session.
     SessionGone,
     /// The server refused the request because it does not know the session. It may have begun to process the request.
     SessionRefused,
@@ -83,7 +84,7 @@ pub(crate) trait Connector: Send + Sync {
     ///
     /// # Errors
     ///
-    /// `missing_credential`: the server needs credentials of the caller, and there are none.
+    /// `missing_credential`: the server needs credentials of the caller, but the caller has none.
     fn check_credentials(&self, _: &Namespace, _: Option<&str>) -> Result<(), CallError> {
         Ok(())
     }
@@ -93,12 +94,12 @@ pub(crate) trait Connector: Send + Sync {
         false
     }
 
-    /// The eras that the server speaks, as far as they matter to a client of this era. Probes the server the first time;
+    /// The eras that the server supports, as far as relevant to a client of this era. Probes the server the first time;
     /// `opener`: the connection for the probe.
     ///
     /// # Errors
     ///
-    /// The reason why the server cannot be asked.
+    /// The reason why the server cannot be probed.
     async fn speaks(
         &self,
         namespace: &Namespace,
@@ -106,14 +107,14 @@ pub(crate) trait Connector: Send + Sync {
         opener: Opener,
     ) -> Result<EraSupport, CallError>;
 
-    /// The eras that the server speaks, if they are known without a request, as nearly always; `None` if only a probe can tell.
+    /// The eras that the server supports, if they are known without a request, the usual case; `None` if a probe is needed.
     fn known_to_speak(&self, _: &Namespace, _: Era) -> Option<EraSupport> {
         None
     }
 
-    /// Leases the process for this key, and opens it if needed. Messages of a session's or a single call's process that belong to
-    /// no call go to [`OpenAs::inbound`]; for a shared process, changes go to the namespace's audience and other messages to
-    /// registered listeners ([`ServerConnection::hear`]).
+    /// Leases the process for this key, and opens it if needed. Messages of a session's or a single call's process that belong
+    /// to no call are passed to [`OpenAs::inbound`]; for a shared process, changes are passed to the namespace's audience and
+    /// other messages to registered listeners ([`ServerConnection::hear`]).
     ///
     /// # Errors
     ///
@@ -175,7 +176,7 @@ pub(crate) trait Connector: Send + Sync {
     /// Ends the process of a closed session.
     fn end_session(&self, tag: &Arc<str>);
 
-    /// Tells the pools that a session listens again and must receive notifications of its subscriptions.
+    /// Reports to the pools that a session has a reader again and must receive notifications of its subscriptions.
     fn session_returned(&self, _: &Arc<str>) {}
 
     /// The server's last description of itself, preferably from an opening in this era.
@@ -185,17 +186,17 @@ pub(crate) trait Connector: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the server is not served any more.
+    /// When the server is no longer served.
     fn catalogue(&self, namespace: &Namespace) -> Result<Arc<Catalogue>, CallError>;
 
     /// State of a namespace's server; `None` if it was not needed yet.
     fn health(&self, namespace: &Namespace) -> Option<ServerHealth>;
 
-    /// Ends every connection of the server, with the calls that run there, and opens new ones.
+    /// Ends every connection of the server, with its running calls, and opens new ones.
     ///
     /// # Errors
     ///
-    /// When the server is not served any more.
+    /// When the server is no longer served.
     fn restart(&self, _: &Namespace) -> Result<(), CallError> {
         Ok(())
     }
@@ -210,7 +211,7 @@ pub(crate) trait Connector: Send + Sync {
         None
     }
 
-    /// Waits until a server that came into the registry serves, has failed, or turns out to take long.
+    /// Waits until a new server serves, has failed, or turns out to take long.
     async fn settled(&self, _: &Namespace) {}
 
     /// Ends a client's subscription to a resource. Does not wait.
@@ -233,7 +234,7 @@ pub(crate) trait ServerConnection: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the process is gone, or takes no more requests.
+    /// When the process has ended, or accepts no more requests.
     fn request(
         &self,
         method: &str,
@@ -241,8 +242,8 @@ pub(crate) trait ServerConnection: Send + Sync {
         sink: Option<Arc<dyn NotificationSink>>,
     ) -> Result<SentRequest, CallError>;
 
-    /// Sends the whole request of a client of the server's own era. On an error, nothing was written. `of_client`: the client's
-    /// headers to send along. `account`: the request's owner, and the counter for the bytes of its response.
+    /// Sends the complete request of a client of the server's own era. On an error, nothing was written. `of_client`: the
+    /// client's headers to send along. `account`: the request's owner, and the counter for the bytes of its response.
     ///
     /// # Errors
     ///
@@ -255,11 +256,11 @@ pub(crate) trait ServerConnection: Send + Sync {
         account: Option<CallAccount>,
     ) -> Result<SentRequest, CallError>;
 
-    /// Sends the whole notification of a client.
+    /// Sends the complete notification of a client.
     ///
     /// # Errors
     ///
-    /// When the process is gone, or takes no more messages.
+    /// When the process has ended, or accepts no more messages.
     fn notify(&self, message: &str) -> Result<(), CallError>;
 
     /// The backends at which the request was tried, for connections that are spread over backends.
@@ -283,7 +284,7 @@ pub(crate) trait ServerConnection: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked, or has too many subscriptions.
+    /// When the request to the server fails, or there are too many subscriptions.
     async fn subscribe(&self, uri: &str) -> Result<Option<ResponseOutcome>, CallError>;
 
     /// Requests log messages from this level on, now and after a restart. No request is sent for a level that is in effect.

@@ -1,4 +1,4 @@
-//! The opening of a conversation with an external server: the server's description of itself, as a leased process gives it.
+//! The initialization of an external server's client: the server's description of itself, as a leased process returned it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,8 @@ pub(super) async fn discover(
     Ok(server_info::discover(&opening, versions, scope))
 }
 
-/// The server's description of itself; the last known one while the server is away, or slow to come back. Clients then begin as
-/// usual, and their next request finds the server again, or reports why it is away.
+/// The server's description of itself; the last known one while the server is unavailable, or slow to restart. Clients then
+/// initialize as usual, and their next request reaches the server again, or reports why it is unavailable.
 async fn of_server(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,
@@ -81,7 +81,7 @@ async fn of_server(
             leased.process.answered();
             Ok(leased.process.opening().clone())
         }
-        // With a limit reached, the conversation could not go on, so it does not begin.
+        // At a limit, further requests of the client would fail, so the initialization fails.
         Err(error) if error.code == CallErrorCode::Overloaded => Err(error),
         Err(error) => last(external, namespace, client).ok_or(error),
     }

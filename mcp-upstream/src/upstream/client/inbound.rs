@@ -10,12 +10,12 @@
 //! | a cancelled request | – | cancelled at its client, too | cancelled at its client, too |
 //!
 //! Clients of the server's era get the server's own messages, in which only the ids of the server's requests are replaced. A
-//! modern client whose call is suspended cannot be told that a question was cancelled; its call goes on, and its answer to that
-//! question is dropped.
+//! modern client whose call is suspended cannot be notified that a question was cancelled; its call continues, and its answer
+//! to that question is dropped.
 //!
-//! On a process of several clients, a message cannot be linked to the client that caused it, and guessing would show it to a
-//! stranger: the pool's router handles the first column, and a call gets the remaining messages ([`CallListener`]). *The
-//! session* means its general stream, opened by GET; messages before that wait, within limits.
+//! On a process of several clients, a message cannot be linked to the client that caused it, and guessing would show it to an
+//! unrelated client: the pool's router handles the first column, and a call gets the remaining messages ([`CallListener`]).
+//! *The session* means its general stream, opened by GET; messages before that are queued, within limits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -203,7 +203,7 @@ impl InboundHandler {
             ProcessOwner::Session(_) => {
                 self.put(notification.message.clone());
             }
-            // Announced in the gateway's words: the server's own message may be about the call.
+            // Announced in the gateway's wording, since the server's message may be about the call.
             ProcessOwner::Call => self.audience.announce(&self.namespace, change),
         }
         true
@@ -215,7 +215,7 @@ impl InboundHandler {
         session.is_some_and(|it| it.binding().namespace != self.namespace)
     }
 
-    /// The running call whose client gets a message of the server that names no call; `None` if no client can hear it.
+    /// The running call whose client gets a message of the server that names no call; `None` if no client can receive it.
     fn listener(&self) -> Option<(Peer, Option<TaskNames>)> {
         let calls = self.calls();
         let heard = |running: &&PeerCall| running.peer.is_heard();
@@ -244,8 +244,7 @@ impl InboundHandler {
         }
     }
 
-    /// Sends a message on the session's general stream, or keeps it until there is one. Returns false if too many messages
-    /// wait.
+    /// Sends a message on the session's general stream, or queues it until there is one. Returns false if the queue is full.
     pub(super) fn put(self: &Arc<Self>, message: Bytes) -> bool {
         let message = published(self.session_names().as_ref(), message);
         let start = {
@@ -316,12 +315,12 @@ impl InboundHandler {
         }
     }
 
-    /// Passes a question of the server to the client of a running call. Gives the request back if no client of a call can be
+    /// Passes a question of the server to the client of a running call. Returns the request if no client of a call can be
     /// asked.
     fn ask_in_call(&self, method: AskMethod, request: ServerRequest) -> Option<ServerRequest> {
         let (peer, names, key, given) = {
             let mut calls = self.calls();
-            // A process is opened before its call begins; some servers ask at once.
+            // A process is opened before its call begins; some servers ask immediately.
             if calls.next == 0 && matches!(self.scope, ProcessOwner::Call) {
                 return self.asked.keep_early(method, request);
             }
@@ -405,7 +404,7 @@ impl InboundHandler {
 }
 
 impl InboundHandler {
-    /// Time since which the session's client is away. `None` for processes of a single call.
+    /// Time since which the session's client is inactive. `None` for processes of a single call.
     fn away_since(&self, now: Instant) -> Option<Instant> {
         let ProcessOwner::Session(session) = &self.scope else {
             return None;

@@ -10,16 +10,16 @@
 //! *Its own* is a process of the session, or without a session a process for the single request. ① Also shared if the server does
 //! not open by `initialize`. ② A request may ask if its method may ask and its client can be asked.
 //!
-//! A process that several clients share is opened in the gateway's name and without capabilities: its server must not ask,
-//! since its question could not be linked to the call that caused it. If it asks all the same, the question is refused. A
+//! A process that several clients share is opened with the gateway's identity and without capabilities: its server must not
+//! ask, since its question could not be linked to the call that caused it. If it asks nevertheless, the question is refused. A
 //! principal's process counts as shared, too: the principal may have several clients, and a question could not be assigned to
-//! one of them. A modern server sends no questions; its input requests come with the result, and the client's capabilities come
-//! with each request, so sharing the process does not matter.
+//! one of them. A modern server sends no questions; its input requests are part of the result, and each request contains the
+//! client's capabilities, so sharing the process is harmless.
 //!
-//! Two methods never use a process of their own, regardless of `isolation`, because their responses do not depend on a
-//! process's state: the server's description of itself for a client without a session (`server/discover`), and such a client's
-//! change notifications (`subscriptions/listen`). A process for them alone would begin with them and know nothing about other
-//! processes; the shared process is restarted, and subscribed to, on behalf of all processes.
+//! Two methods never use a separate process, regardless of `isolation`, because their responses do not depend on a process's
+//! state: the server's description of itself for a client without a session (`server/discover`), and such a client's change
+//! notifications (`subscriptions/listen`). A process for them alone would begin with them and know nothing about other
+//! processes; the shared process is restarted, and subscribed to, for all processes.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ use crate::protocol::{ClientIdentity, ProtocolVersion};
 use crate::session::SessionState;
 use crate::upstream::Client;
 
-/// The connection that a request goes to, and how to open it.
+/// The connection for a request, and how to open it.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionTarget {
     pub(crate) key: ConnectionKey,
@@ -189,7 +189,7 @@ fn declares_any(capabilities: &str) -> bool {
             .iter()
             .any(|(key, value)| asks(key) && *value != "null");
     }
-    // With a repeated key serde decides, which refuses a repetition of one of these three.
+    // With a repeated key the result of serde decides, which refuses a repetition of one of these three.
     serde_json::from_str::<CapabilityFields<'_>>(capabilities).is_ok_and(|declared| {
         declared.elicitation.is_some() || declared.sampling.is_some() || declared.roots.is_some()
     })

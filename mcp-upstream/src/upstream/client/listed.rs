@@ -1,12 +1,12 @@
-//! Check of tool names where some tools are closed to the caller: only names that the server lists are passed on.
+//! Check of tool names where some tools are closed to the caller: only names that the server lists are sent to the server.
 //!
 //! A policy and a credential's scopes apply to the name as the client writes it. A server may accept other spellings for the
-//! same tool: `Delete_All`, `delete_all` with a blank or a NUL behind it, full-width letters. So if a name could be closed, it
-//! must be, byte for byte, a name that the server lists. If no tool is closed, names are passed on unchanged, and a server may
+//! same tool: `Delete_All`, `delete_all` with a trailing blank or NUL, full-width letters. So if some tools are closed, a name
+//! must equal, byte for byte, a name that the server lists. If no tool is closed, names are sent unchanged, and a server may
 //! have tools that it does not list.
 //!
 //! The list that all clients share is checked first; it is read if no current list is known. A process of the client's own may
-//! list more tools, so it is asked for its list, once for such a call.
+//! list more tools, so its list is requested, once for such a call.
 
 use std::sync::{Arc, OnceLock};
 
@@ -37,7 +37,7 @@ pub(super) enum SharedList {
 struct ForClient<'a> {
     process: &'a Arc<dyn ServerConnection>,
     headers: Option<&'a Arc<HeaderMap>>,
-    /// Set if the connection did not answer: the fate of the request, which tells if the session is gone.
+    /// Set if the connection did not respond: the fate of the request, which shows if the session still exists.
     fate: OnceLock<Fate>,
 }
 
@@ -69,7 +69,7 @@ impl ServerCall {
     pub(super) async fn shared_list(&self) -> SharedList {
         let facts = &self.facts;
         let namespace = &facts.namespace;
-        // A call without a name is left to the server, which refuses it.
+        // A call without a name is sent to the server, which refuses it.
         let names_a_tool = facts.method.is_tool_call() && self.request.raw(Key::Name).is_some();
         if !names_a_tool || self.access.view(namespace).allows_every_tool() {
             return SharedList::Open;
@@ -96,7 +96,7 @@ impl ServerCall {
         }
     }
 
-    /// Returns true if the call may use the connection without asking it for its list, as far as the shared list tells.
+    /// Returns true if the call may use the connection without a request for its list, as far as the shared list shows.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl ServerCall {
         shared: SharedList,
         place: &ConnectionTarget,
     ) -> Result<bool, CallError> {
-        // A client whose own headers reach the server may have other tools.
+        // A client whose own headers are sent to the server may have other tools.
         let is_for_all = place.is_common() && !self.requester.is_told_apart();
         match shared {
             SharedList::Open => Ok(true),
@@ -120,7 +120,7 @@ impl ServerCall {
     ///
     /// # Errors
     ///
-    /// When the process does not list the tool, or cannot be asked.
+    /// When the process does not list the tool, or the request for its list fails.
     pub(super) async fn is_listed_at(
         &self,
         leased: &ConnectionLease,

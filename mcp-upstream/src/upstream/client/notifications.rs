@@ -15,7 +15,7 @@ const OURS: [&str; 3] = [
     "initialized",
     "notifications/cancelled",
 ];
-/// Notifications that a client of a shared process must not send: the server asked none of its clients.
+/// Notifications that a client of a shared process must not send: the server has asked none of its clients.
 const PRIVATE: [&str; 3] = [
     "notifications/roots/list_changed",
     "notifications/progress",
@@ -140,8 +140,8 @@ impl Drop for PendingNotification {
     }
 }
 
-/// Passes a whole notification to the server if it should receive it. Does not wait: a failed delivery is not reported to the
-/// sender.
+/// Sends a complete notification to the server if the server should receive it. Does not wait: a failed delivery is not
+/// reported to the sender.
 pub(super) fn notify(
     external: &Arc<ExternalServers>,
     cx: &CallContext<'_>,

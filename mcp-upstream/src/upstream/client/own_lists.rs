@@ -1,4 +1,4 @@
-//! The lists of servers that are reached with the caller's credentials: each principal has its own lists.
+//! Lists of servers that the gateway calls with the caller's credentials: each principal has separate lists.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

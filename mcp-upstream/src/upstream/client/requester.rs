@@ -76,7 +76,7 @@ impl Requester {
         self.headers.as_ref()
     }
 
-    /// Returns true if the headers tell the server which client asks, so that its answers may be for this client alone.
+    /// Returns true if the headers identify the client to the server, so that its responses may be valid for this client alone.
     pub(crate) fn is_told_apart(&self) -> bool {
         let headers = self.headers.as_ref();
         headers.is_some_and(|it| it.keys().any(|name| !passed::names_the_request(name)))

@@ -186,8 +186,8 @@ fn end_of_call(cx: &CallContext<'_>) -> Instant {
     after(Instant::now(), cx.namespace.limits.timeout)
 }
 
-/// Applies the deadline of a call to a request. A process that has not answered by then is given back unanswered, which makes
-/// it suspect.
+/// Applies the deadline of a call to a request. A process that does not respond in time is returned without a response, which
+/// makes it suspect.
 async fn in_time<T>(
     cx: &CallContext<'_>,
     method: &str,

@@ -2,8 +2,8 @@
 //!
 //! A server's own name for a task may reveal the server, and names of two servers may be equal. So an aggregate publishes
 //! sealed names: bound to the principal, the aggregate and the member, of a length that reveals little, and equal for the same
-//! task, since clients compare names. A name that was not sealed here belongs to no task. Nothing is stored: a name is valid
-//! for as long as its server's process knows the task.
+//! task, since clients compare names. A name without a valid seal belongs to no task. Nothing is stored: a name is valid for as
+//! long as its server's process knows the task.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -71,7 +71,7 @@ impl TaskNames {
         (!changes.is_empty()).then(|| spans::edit(object.get(), &changes))
     }
 
-    /// Replaces the names of tasks in a whole message of the server by published ones.
+    /// Replaces the names of tasks in a complete message of the server by published ones.
     pub(super) fn in_message(&self, message: Bytes) -> Bytes {
         if !spans::may_hold(&message, TASK_ID) {
             return message;

@@ -1,11 +1,11 @@
 //! Tasks: only the principal whose call began a task may name it, and receives messages about it.
 //!
-//! A request that names another principal's task, or an unknown task, is answered here with the same error and not passed to
+//! A request that names another principal's task, or an unknown task, gets the same error from the gateway and is not sent to
 //! the server. Each process has a table of its own tasks (`stdio::process::tasks`): a task ends with the process that runs it,
 //! since another process may give its id to another client's task.
 //!
-//! `tasks/list` is passed on, and other principals' tasks are removed from its result. On a shared process its cursor is sealed,
-//! since servers make cursors from the ids of tasks.
+//! `tasks/list` is sent to the server, and other principals' tasks are removed from its result. On a shared process its cursor
+//! is sealed, since servers derive cursors from the ids of tasks.
 
 use std::sync::{Arc, Weak};
 
@@ -110,8 +110,8 @@ impl RequestTasks {
         }
     }
 
-    /// Replaces the sealed cursor in a request for a further page of tasks by the server's own cursor. Other requests are
-    /// unchanged.
+    /// Replaces the sealed cursor in a request for a further page of tasks by the server's own cursor. Other requests are not
+    /// changed.
     pub(super) fn with_own_cursor(
         &mut self,
         key: &SessionKey,
@@ -248,8 +248,8 @@ fn opened(key: &SessionKey, sealed: &str) -> Option<String> {
     String::from_utf8(cursor.to_vec()).ok()
 }
 
-/// The handler for messages outside of calls about the task that a request began: it sends them to the session's own stream.
-/// `None` for clients without a session, which poll the task, and for a process with a single user, which has a handler anyway.
+/// The handler for messages, outside of calls, about the task that a request began: it sends them to the session's own stream.
+/// `None` for clients without a session, which poll the task, and for a process with a single user, which has another handler.
 pub(super) fn ear(
     external: &Arc<ExternalServers>,
     namespace: &Namespace,

@@ -1,11 +1,11 @@
 //! Names of tools in all namespaces together, and the namespace that each name belongs to (K-06).
 //!
-//! `shared` comes first, then the other namespaces by their names. A bare name belongs to the first namespace that has it; in
-//! later namespaces the tool is shown as `NAMESPACE_TOOL`, and every tool can be called by such a name. Each tool is listed
-//! once. If even that name is an earlier tool's own name, the tool is not shown, but can be called in its namespace.
+//! `shared` comes first, then the other namespaces in the order of their names. A bare name belongs to the first namespace that
+//! has it; in later namespaces the tool is listed as `NAMESPACE_TOOL`, and every tool can be called by such a name. Each tool
+//! is listed once. If even that name is an earlier tool's own name, the tool is not listed, but can be called in its namespace.
 //!
-//! A caller sees the namespaces that it may use, and no trace of others: names do not depend on them. Aggregates are left out:
-//! they have their own naming, and their active sets belong to sessions.
+//! A caller sees the namespaces that it may use, and names do not depend on other namespaces. Aggregates are omitted: they have
+//! their own naming, and their active sets belong to sessions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::catalogue::{ToolEntry, ToolList, View};
 use crate::upstream::{Soon, ToolsWait, Upstreams};
 
 /// Time that a request waits for the lists of servers. The last known list replaces a late one; without one, the namespace is
-/// left out.
+/// omitted.
 const WAIT: Duration = Duration::from_secs(5);
 /// The namespace whose tools come first.
 const FIRST: &str = "shared";
@@ -45,12 +45,12 @@ pub(crate) struct GlobalTool<'a> {
     /// The published name of the tool.
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a Arc<Namespace>,
-    /// The namespace's description of the tool, under its own name.
+    /// The namespace's description of the tool, with the name in the namespace.
     pub(crate) entry: &'a ToolEntry,
 }
 
 impl GlobalTools {
-    /// The tools of all namespaces that a caller may use. Namespaces whose tools are not known are left out.
+    /// The tools of all namespaces that a caller may use. Namespaces whose tools are not known are omitted.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ pub(crate) async fn find(
     None
 }
 
-/// The tools of a namespace, as far as they are known by the deadline.
+/// The tools of a namespace, if they are known by the deadline.
 async fn list(
     kinds: &Upstreams,
     (namespace, caller): (&Arc<Namespace>, &Caller),
@@ -161,7 +161,7 @@ fn named(lists: &[(Arc<Namespace>, Arc<ToolList>)], caller: &Caller) -> Vec<Publ
     for (at, (namespace, list)) in lists.iter().enumerate() {
         let mut own: HashMap<&str, ()> = HashMap::new();
         for tool in View::of(caller, namespace).tools(list) {
-            // A namespace serves the first of two tools with the same name.
+            // Of two tools with the same name, a namespace serves the first.
             if own.insert(tool.name(), ()).is_none() {
                 bare.entry(tool.name()).or_insert(at);
                 all.push((at, tool.name()));

@@ -19,7 +19,7 @@ use crate::call_error::retry_seconds;
 use crate::jsonrpc::plain::call_number;
 use crate::jsonrpc::{self, Message};
 
-/// Delay that clients are told to wait before a retry, if the backend does not set one.
+/// Default delay before a retry that clients get, if the backend sends none.
 const RETRY: Duration = Duration::from_secs(1);
 /// Longest delay that a backend may set, in seconds.
 const RETRY_MAX: u64 = 3600;
@@ -30,7 +30,7 @@ pub(super) struct RequestFailure {
     pub(super) error: CallError,
     /// True if the server did not begin to process the request.
     pub(super) is_unsent: bool,
-    /// True if the server does not know the session any more.
+    /// True if the server no longer knows the session.
     pub(super) is_session_gone: bool,
 }
 
@@ -39,12 +39,12 @@ pub(super) struct RequestFailure {
 pub(super) enum Unread {
     /// The body is too large: the size that was read, or announced.
     TooLarge(u64),
-    /// The responses that are held at once have reached their common limit.
+    /// The buffered responses have reached their common limit.
     NoRoom(NoAnswerRoom),
     Cut(BodyError),
 }
 
-/// Reads a whole body, as long as `fits` allows its size. `answers` counts the bytes while the body is read.
+/// Reads a complete body, as long as `fits` allows its size. `answers` counts the bytes while the body is read.
 pub(super) async fn body(
     mut response: BackendResponse,
     fits: impl Fn(usize) -> bool,
@@ -167,9 +167,9 @@ pub(crate) fn error_of_request(body: &[u8], id: impl fmt::Display) -> Option<Byt
 pub(crate) enum SessionVerdict {
     /// The answer is about the request alone.
     Known,
-    /// The backend does not know the session, and did nothing with the request.
+    /// The backend does not know the session, and did not process the request.
     Unknown,
-    /// The backend does not know the session, but answered under the request's id, so it may have begun to process the
+    /// The backend does not know the session, but its response has the request's id, so it may have begun to process the
     /// request.
     Refused {
         /// True if the error's text mentions the session. Otherwise the error may be about the request.
@@ -177,10 +177,10 @@ pub(crate) enum SessionVerdict {
     },
 }
 
-/// Judges a session by the status and the body of an answer to one of its requests. A 404 means that the backend does not know
-/// the session, unless the body is an error about the method or its params. A 400, a 410, or such an error means so only if its
-/// text says it, and a 200 only if its code is [`SESSION_NOT_FOUND`] as well. `is_own` returns true for the raw id of the
-/// request.
+/// Decides if a session still exists, by the status and the body of a response to one of its requests. A 404 means that the
+/// backend does not know the session, unless the body is an error about the method or its params. A 400, a 410, or such an
+/// error means so only if its text says it, and a 200 only if its code is [`SESSION_NOT_FOUND`] as well. `is_own` returns true
+/// for the raw id of the request.
 pub(crate) fn session_verdict(
     status: StatusCode,
     body: &[u8],
@@ -240,9 +240,9 @@ pub(crate) async fn refusal_words(body: &mut dyn ResponseBody) -> Result<BytesMu
     Ok(read)
 }
 
-/// Returns true if the answer to `server/discover` may come from a server or a front end that does not know the method. Unknown
-/// methods are refused with almost any status; only after 401 (missing credentials) and 429 (a limit) would `initialize` fail
-/// as well.
+/// Returns true if the response to `server/discover` may come from a server or a front end that does not know the method.
+/// Unknown methods are refused with almost any status; only after 401 (missing credentials) and 429 (a limit) would
+/// `initialize` fail as well.
 pub(super) fn knows_no_such_question(response: &BackendResponse) -> bool {
     let kind = || media_kind(&response.headers);
     match response.status.as_u16() {
@@ -275,7 +275,8 @@ pub(super) fn is_no_streamable(status: StatusCode) -> bool {
     )
 }
 
-/// A failure of the server of a namespace: `what` follows its name. Logs have `what` of the backend, which clients are not told.
+/// A failure of the server of a namespace: `what` is worded to follow its name. Logs contain the backend's `what`, which is not
+/// sent to clients.
 pub(super) fn failed(
     server: &RemoteServer,
     backend: &BackendId,
@@ -293,7 +294,7 @@ pub(super) fn failed(
     }
 }
 
-/// The failure for a response whose status says that it does not answer the request.
+/// The failure for a response whose status shows that the request was refused.
 pub(super) fn refused(
     server: &RemoteServer,
     backend: &BackendId,
@@ -354,7 +355,7 @@ pub(super) fn refused(
     failed
 }
 
-/// Words for the target of a redirect, to follow "a redirect"; empty if there is no target. The HTTP client has removed secrets
+/// Text for the target of a redirect, to follow "a redirect"; empty if there is no target. The HTTP client has removed secrets
 /// from it.
 pub(crate) fn redirect_target(headers: &HeaderMap) -> String {
     let target = headers

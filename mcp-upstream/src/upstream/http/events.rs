@@ -1,15 +1,15 @@
-//! Reader of server-sent events: splits the pieces of a body into whole events, within bounds.
+//! Reader of server-sent events: splits the chunks of a body into complete events, within bounds.
 //!
-//! Every line end that the format allows is accepted, also if a piece ends between `\r` and `\n`. Comments and unknown fields are
-//! skipped. An event that is too long is read to its end, piece by piece, and only its size is kept.
+//! Every line end that the format allows is accepted, also if a chunk ends between `\r` and `\n`. Comments and unknown fields
+//! are skipped. An event that is too long is read to its end, chunk by chunk, and only its size is kept.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::port::{BodyError, ResponseBody};
 
-/// An unfinished event is given up at this multiple of the maximum size, but not below `ENDLESS_MIN`.
+/// Multiple of the maximum size at which an unfinished event is aborted, but not below `ENDLESS_MIN`.
 const ENDLESS: u64 = 4;
-/// Minimum size at which an unfinished event is given up, in bytes.
+/// Minimum size at which an unfinished event is aborted, in bytes.
 const ENDLESS_MIN: u64 = 1024 * 1024;
 /// Maximum size of an event's id, in bytes. The id is kept and sent back.
 const ID_MAX: usize = 4096;
@@ -41,14 +41,14 @@ impl Default for Data {
     }
 }
 
-/// Reason why no more events come.
+/// Reason why the stream of events ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EventsEnd {
     /// The stream ended between two events.
     Complete,
     /// The stream was cut, ended within an event, or took too long.
     Cut,
-    /// An event exceeded the size at which it is given up.
+    /// An event exceeded the size at which it is aborted.
     Endless,
     /// The stream is compressed and cannot be decoded.
     Undecodable(BodyError),
@@ -71,7 +71,7 @@ struct PartialEvent {
     /// Size of the data in bytes, whether kept or not.
     size: u64,
     too_long: bool,
-    /// True if a line has come since the last blank line.
+    /// True if a line was read since the last blank line.
     begun: bool,
 }
 
@@ -87,7 +87,7 @@ struct EventLines {
 }
 
 impl EventLines {
-    /// Returns the next whole line.
+    /// Returns the next complete line.
     fn next(&mut self) -> Option<Bytes> {
         if self.after_return && !self.buffer.is_empty() {
             self.after_return = false;

@@ -91,7 +91,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// The keys of a property's schema that matter for headers.
+/// Keys of a property's schema that are relevant for headers.
 #[derive(Deserialize)]
 struct Property<'a> {
     #[serde(borrow, default, rename = "x-mcp-header")]

@@ -27,14 +27,14 @@ use crate::stdio::link::Link;
 const SESSIONS_MAX: usize = 100_000;
 /// Time that an unused session is kept at its backend.
 const IDLE: Duration = Duration::from_secs(600);
-/// Time that an unused session is kept whose state lives at its backend alone: as long as its client's session.
+/// Retention of an unused session whose state exists only at its backend: as long as its client's session.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Time for calls that were running when their session stopped taking calls. The calls have time limits of their own.
+/// Time for calls that were running when their session stopped accepting calls. The calls have time limits of their own.
 const LEFT: Duration = Duration::from_secs(3600);
-/// Delay that clients are told to wait before a retry, if a server has no healthy backend.
+/// Retry delay that clients get if a server has no healthy backend.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The launchers for all servers, child processes and remote ones.
+/// The launchers for all servers, stdio and remote.
 pub(crate) struct AllLaunchers {
     processes: ProcessLaunchers,
     client: Arc<dyn HttpClient>,

@@ -1,5 +1,5 @@
 //! The general stream of a session at a backend: the server's messages that belong to no request. Opened by GET, and reopened
-//! for as long as the session lives. A server without such a stream responds with 405.
+//! until the session ends. A server without such a stream responds with 405.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::media::{MediaKind, media_kind};
 use super::session::Session;
 use super::stream::{Cursor, take};
 
-/// Longest pause between two attempts; the pause doubles up to it while no event comes.
+/// Maximum pause between two attempts; the pause doubles up to it while no event arrives.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Returns true if the response to the first GET means that the server has no such stream for the gateway. After a response
-/// that says that the server is busy or failed, the GET is repeated.
+/// that reports that the server is busy or failed, the GET is repeated.
 fn offers_none(status: StatusCode) -> bool {
     let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
     !status.is_server_error() && !later.contains(&status)

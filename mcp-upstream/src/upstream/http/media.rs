@@ -59,7 +59,7 @@ fn media_type(headers: &HeaderMap) -> &[u8] {
     value[..end].trim_ascii()
 }
 
-/// Words for the media type in error messages, to follow "answered with".
+/// Text for the media type in error messages, to follow "answered with".
 pub(crate) fn shown_media_type(headers: &HeaderMap) -> String {
     let media = media_type(headers);
     if media.is_empty() {
@@ -104,7 +104,7 @@ pub(crate) async fn begins_as_json(
     Ok((response, matches!(first, Some(b'{' | b'['))))
 }
 
-/// The first byte behind white space and a byte order mark; `None` if more of the body must be read to find it.
+/// The first byte after white space and a byte order mark; `None` if more of the body must be read to find it.
 fn first_byte(beginning: &[u8]) -> Option<u8> {
     let text = beginning.trim_ascii_start();
     match text.strip_prefix(MARK) {
@@ -129,7 +129,7 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// A body that begins with `read` and goes on with `rest`.
+    /// A body that begins with `read` and continues with `rest`.
     pub(crate) fn new(read: Bytes, rest: Box<dyn ResponseBody>) -> Self {
         let read = Some(read);
         Self { read, rest }

@@ -1,4 +1,4 @@
-//! The client's headers that are passed to the server, in client mode and in pass-through mode: those that the server's
+//! The client's headers that are forwarded to the server, in client mode and in pass-through mode: those that the server's
 //! `headers.pass` names, and the trace of the request. The gateway's id of the request is added.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -14,7 +14,7 @@ pub(crate) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Header for the gateway's id of the request, as in its logs.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Typical number of headers that are passed on, with those that either mode adds.
+/// Typical number of forwarded headers, including those that either mode adds.
 const USUAL: usize = 6;
 
 /// The headers that are passed on with a caller's request, by the rules of a server.

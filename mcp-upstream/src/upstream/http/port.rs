@@ -20,8 +20,8 @@ use tooldock_workers::remote::{BackendId, RemoteServer};
 
 /// HTTP client that reaches the backends of remote servers.
 pub trait HttpClient: Send + Sync {
-    /// The backends of a server. The same `Arc` of a server gives the same backends; if a server replaces another of its name,
-    /// unchanged backends keep their health and connections, and removed ones are drained.
+    /// The backends of a server. The same `Arc` of a server returns the same backends; if a server replaces another of its
+    /// name, unchanged backends keep their health and connections, and removed ones are drained.
     fn backends(&self, server: &Arc<RemoteServer>) -> Arc<dyn Backends>;
 
     /// The current backends of a namespace's server; `None` if the namespace has no remote server any more. For users that
@@ -31,10 +31,9 @@ pub trait HttpClient: Send + Sync {
 
 /// The pool of backends of a server.
 pub trait Backends: Send + Sync {
-    /// Picks the backend for a new session, or for a request without a session, outside of `avoid`. Backends that are not
-    /// healthy, or are drained, are left out, and backups are used only while no other backend is left. With `balance: hash`
-    /// the same `hash` leads to the same backend. While none is healthy, one that was not picked within the last second is
-    /// tried.
+    /// Picks the backend for a new session, or for a request without a session, outside of `avoid`. Unhealthy and draining
+    /// backends are skipped, and backups are used only if no other backend remains. With `balance: hash` the same `hash`
+    /// selects the same backend. While none is healthy, one that was not picked within the last second is tried.
     fn pick(&self, avoid: &[BackendId], hash: u64) -> Option<Arc<dyn Backend>>;
 
     /// Returns true if [`Self::pick`] would find a backend. Unlike a pick, this uses up no trial of a backend that is not
@@ -60,7 +59,7 @@ pub trait Backend: Send + Sync {
     /// Returns true if the backend is likely to answer requests.
     fn is_healthy(&self) -> bool;
 
-    /// Sends a request and waits for the head of the response. Dropping the future gives the request up.
+    /// Sends a request and waits for the head of the response. Dropping the future cancels the request.
     ///
     /// # Errors
     ///
@@ -78,19 +77,19 @@ pub struct BackendRequest {
     /// Headers of the request. `Host`, the framing, and headers of the server's configuration are added. `Accept-Encoding` is not
     /// sent; it decides if a compressed response is also kept undecoded ([`ResponseBody::take_coded`]).
     pub headers: RequestHeaders,
-    /// The whole body of the request.
+    /// The complete body of the request.
     pub body: Bytes,
-    /// True for a stream of messages that belong to no request. `timeouts.call` does not bound it, it may say nothing for an hour
+    /// True for a stream of messages that belong to no request. `timeouts.call` does not bound it, it may be silent for an hour
     /// even if `timeouts.idle` is shorter, and its end by silence is no failure of the backend.
     pub standing: bool,
-    /// Lets the caller give the request up before its first byte is written.
+    /// Lets the caller cancel the request before its first byte is written.
     pub departure: Option<Departure>,
     /// The principal whose credentials are added, for servers with personal credentials; `None`: none of these are added.
     pub on_behalf_of: Option<Arc<str>>,
 }
 
 impl BackendRequest {
-    /// Marks the request as leaving, right before the first byte is written. Returns false if it was given up.
+    /// Marks the request as sent, right before the first byte is written. Returns false if it was cancelled.
     pub fn may_leave(&self) -> bool {
         self.departure.as_ref().is_none_or(Departure::leaves)
     }
@@ -105,7 +104,7 @@ pub struct RequestHeaders {
 }
 
 impl RequestHeaders {
-    /// Starts with shared headers and no own ones.
+    /// Starts with shared headers and without own ones.
     pub(crate) fn sharing(shared: &Arc<HeaderMap>) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -155,17 +154,17 @@ impl std::ops::Index<&str> for RequestHeaders {
     }
 }
 
-/// Record of a request that was sent or given up, whichever came first.
+/// Record of whether a request was sent or cancelled first.
 #[derive(Debug, Clone, Default)]
 pub struct Departure(Arc<OnceLock<bool>>);
 
 impl Departure {
-    /// Marks the request as sent. Returns false if it was given up before, and must not be sent.
+    /// Marks the request as sent. Returns false if it was cancelled before, and must not be sent.
     pub fn leaves(&self) -> bool {
         *self.0.get_or_init(|| true)
     }
 
-    /// Gives the request up. Returns true if it was not sent, and will not be.
+    /// Cancels the request. Returns true if it was not sent, and will not be.
     pub fn give_up(&self) -> bool {
         !self.0.get_or_init(|| false)
     }
@@ -190,7 +189,7 @@ pub struct BackendResponse {
 }
 
 impl BackendResponse {
-    /// Returns true if the status is about the gateway's own request, or about the backend: the body is then no response for a
+    /// Returns true if the status concerns the gateway's own request, or the backend: the body is then no response for a
     /// client. With any other 4xx, a server refuses the message itself.
     pub(crate) fn is_refusal(&self) -> bool {
         match self.status {
@@ -222,12 +221,12 @@ pub trait ResponseBody: Send {
     /// The body was cut, or took too long.
     async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError>;
 
-    /// Returns true if the last returned piece is known to be the end of the body; false if only the next call can tell.
+    /// Returns true if the last returned chunk is known to be the end of the body; false if the next call must be awaited.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Returns true if the body ends with its connection, so that its end cannot be told from a cut.
+    /// Returns true if the body ends with its connection, so that its end cannot be distinguished from a truncation.
     fn may_be_cut(&self) -> bool {
         false
     }
@@ -264,7 +263,7 @@ pub enum SendErrorKind {
     Tls,
     /// The connection ended before the head of the response.
     Closed,
-    /// The head of the response did not come in time.
+    /// The head of the response did not arrive in time.
     HeadTimeout,
     /// The response is not HTTP.
     Malformed,
@@ -273,7 +272,7 @@ pub enum SendErrorKind {
     /// No token could be obtained for the request. The message is the reason, worded to follow the server's name, and may be
     /// shown to clients.
     Authorization,
-    /// The request was given up before it was sent.
+    /// The request was cancelled before it was sent.
     GivenUp,
 }
 
@@ -317,7 +316,7 @@ pub enum BodyError {
     /// The connection ended in the middle of the body, or the body's framing is broken.
     #[error("the response was cut")]
     Cut,
-    /// No bytes came for `timeouts.idle`, or the body was not complete within `timeouts.call`.
+    /// No bytes arrived for `timeouts.idle`, or the body was not complete within `timeouts.call`.
     #[error("the response took longer than {} s", .0.as_secs_f32())]
     Timeout(Duration),
     /// The body is compressed and cannot be decoded. The text follows "the response".

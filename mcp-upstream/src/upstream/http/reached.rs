@@ -1,4 +1,4 @@
-//! The version of a remote server that its sessions use. A reload may bring another version while sessions last.
+//! The version of a remote server that its sessions use. A reload may replace the version while sessions continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::port::{Backends, HttpClient};
 /// The current version of a server, which all its sessions share.
 pub(super) struct CurrentServer {
     version: ArcSwap<Version>,
-    /// True if a session was given up because of the response to a request, and no session was opened since.
+    /// True if a session was dropped because of the response to a request, and no session was opened since.
     refused: AtomicBool,
 }
 
@@ -35,12 +35,12 @@ impl CurrentServer {
         self.version.load_full()
     }
 
-    /// Records that a session is given up because of a response that may be about the request alone.
+    /// Records that a session is dropped because of a response that may concern the request alone.
     pub(super) fn note_refusal(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if a session was given up for such a response since the last session was opened. Resets the record.
+    /// Returns true if a session was dropped for such a response since the last session was opened. Resets the record.
     pub(super) fn take_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)
     }

@@ -6,8 +6,8 @@
 
 use tooldock_workers::remote::RemoteRetry;
 
-/// Returns true if a message that `tried` backends have not answered goes to another backend. `unsent`: no part of it reached
-/// the last backend.
+/// Returns true if a message that `tried` backends have not answered is sent to another backend. `unsent`: no part of it
+/// reached the last backend.
 pub(crate) fn goes_on(
     retry: RemoteRetry,
     tried: usize,

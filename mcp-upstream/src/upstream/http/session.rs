@@ -9,12 +9,12 @@
 //! ```
 //!
 //! Each request is a POST with a task of its own, in the runtime of its caller. Until the server has received
-//! `notifications/initialized`, no other message is sent. A server of 2026-07-28 has no session: this type is then just its
+//! `notifications/initialized`, no other message is sent. A server of 2026-07-28 has no session: this type is then only its
 //! connection to the backend.
 //!
-//! The layer above decides if a call may be sent again; the reasons are recorded here, by [`Unsent`]: a request is unsent if no
-//! part of it can have reached the backend, or if the backend responded that it knows no such session. If a session's backend
-//! is gone or not healthy, the session is given up for one at another backend, unless its state lives at that backend alone.
+//! The layer above decides if a call may be sent again; the reasons are recorded by [`Unsent`]: a request is unsent if no part
+//! of it can have reached the backend, or if the backend responded that it knows no such session. If a session's backend is
+//! gone or not healthy, the session is replaced by one at another backend, unless its state exists at that backend alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,11 +67,11 @@ pub(super) struct Session {
     version: OnceLock<Option<ProtocolVersion>>,
     /// True once requests of clients may be sent.
     open: watch::Sender<bool>,
-    /// True once the connection takes no more calls.
+    /// True once the connection accepts no more calls.
     lost: watch::Sender<bool>,
     /// True once the backend responded that it does not know the session, which then need not be ended.
     gone: AtomicBool,
-    /// True if the former session was given up because of a response that may be repeated, and this session has answered no
+    /// True if the former session was dropped because of a response that may be repeated, and this session has answered no
     /// request of a client yet.
     follows_refusal: AtomicBool,
     /// Running requests by id. Plain data; tasks are spawned under the lock.
@@ -98,9 +98,9 @@ pub(super) struct Opener {
 
 /// Outcome of sending a request without a failure.
 enum SendOutcome {
-    /// The request was answered, or given up.
+    /// The request was answered or cancelled.
     Over,
-    /// The response comes on the stream of the session (HTTP+SSE).
+    /// The response arrives on the stream of the session (HTTP+SSE).
     AnsweredElsewhere,
 }
 
@@ -111,7 +111,7 @@ struct SessionCall {
     of_client: OfClient,
 }
 
-/// The client's own headers that are sent with a message.
+/// The client's headers that are sent with a message.
 pub(super) type OfClient = Option<Arc<HeaderMap>>;
 
 impl Session {
@@ -350,7 +350,7 @@ impl Session {
         }
     }
 
-    /// Sends a message that is no request, once it may be sent.
+    /// Sends a message that is no request, once messages may be sent.
     async fn tell(&self, message: Bytes, of_client: &OfClient) {
         let text = message.clone();
         let outgoing = Outgoing::of(&text);
@@ -387,7 +387,7 @@ impl Session {
     }
 
     /// Sends a message that gets no JSON-RPC response: a notification, or a response to the server. If the connection ends
-    /// meanwhile, the message is sent once more: a repetition tells the server nothing new.
+    /// meanwhile, the message is sent once more: a repetition changes nothing at the server.
     async fn post_unanswered(
         &self,
         outgoing: &Outgoing<'_>,
@@ -486,7 +486,7 @@ impl Session {
         EventReader::new(response.body, move |size| incoming.fits(size))
     }
 
-    /// Returns true if a message is for a server of 2026-07-28, as far as known: until the server is opened, its first request
+    /// Returns true if a message is for a server of 2026-07-28, as far as known: before the server is opened, its first request
     /// is a probe for such a server.
     fn is_modern(&self, outgoing: &Outgoing<'_>) -> bool {
         match self.version.get() {
@@ -549,7 +549,7 @@ impl Session {
         }
     }
 
-    /// Gives up the session, which the backend does not know any more: the next call opens another.
+    /// Drops the session, which the backend no longer knows: the next call opens another.
     pub(super) fn session_is_gone(&self) -> RequestFailure {
         self.gone.store(true, Ordering::Relaxed);
         self.lose();
@@ -560,7 +560,7 @@ impl Session {
         }
     }
 
-    /// Returns true if requests should go to another backend: this one is known not to answer, another one accepts new
+    /// Returns true if requests should be sent to another backend: this one is known not to respond, another one accepts new
     /// sessions, and no state is lost with this one.
     fn is_better_elsewhere(&self) -> bool {
         if self.version.get().is_none() || self.backend().is_healthy() {
@@ -577,7 +577,7 @@ impl Session {
         !self.opener.is_shared && !self.server.spec.stateful
     }
 
-    /// Gives up the session so that the next one is opened at another backend.
+    /// Drops the session so that the next one is opened at another backend.
     fn is_left(&self) -> RequestFailure {
         self.lose();
         RequestFailure {
@@ -613,7 +613,7 @@ impl Session {
             SendErrorKind::HeadTimeout => CallErrorCode::ExecutionTimeout,
             _ => CallErrorCode::WorkerUnavailable,
         };
-        // Another backend may work, so the session is given up: the next call goes to a healthy backend.
+        // Another backend may work, so the session is dropped: the next call uses a healthy backend.
         let away = match error.kind {
             SendErrorKind::Resolve | SendErrorKind::Connect | SendErrorKind::Tls => true,
             // The backend has the session, and may just be busy for a moment.
@@ -697,7 +697,7 @@ impl Session {
         Handle::try_current().unwrap_or_else(|_| self.runtime.clone())
     }
 
-    /// Tells the backend that the session is over, by DELETE.
+    /// Ends the session at the backend by DELETE.
     pub(super) async fn delete(&self) {
         self.stop_listening();
         let gone = self.gone.load(Ordering::Relaxed);
@@ -716,7 +716,7 @@ impl Session {
             departure: None,
             on_behalf_of: self.principal(),
         };
-        // A backend that refuses DELETE ends the session in its own time.
+        // A backend that refuses DELETE ends the session by its own timeout.
         let _ = timeout(DELETE_WAIT, self.backend().send(request)).await;
     }
 
@@ -777,7 +777,7 @@ impl Transport for SessionTransport {
         }
         let legacy = session.is_legacy() || session.old.is_used();
         if let Some(words) = words.filter(|_| legacy && !unsent) {
-            // If too many messages are being sent, the server gets no cancellation, and goes on to work.
+            // If too many messages are being sent, the server gets no cancellation, and continues to work.
             let _ = self.send_of(words, of_client);
         }
     }

@@ -1,14 +1,14 @@
-//! Recognizes by its text that a server refused a request because it does not know the session.
+//! Recognizes, by the text of a refusal, that a server does not know the session.
 //!
-//! Servers phrase the refusal freely, in JSON of any shape, in plain text or in a page. A text counts as one if a denial is
-//! near the word "session": `Invalid session ID`, `Session 123 does not exist`, `SessionNotFound`, `Mcp-Session-Id is
+//! Servers phrase the refusal freely, in JSON of any shape, in plain text or in a page. A text counts as such a refusal if a
+//! denial is near the word "session": `Invalid session ID`, `Session 123 does not exist`, `SessionNotFound`, `Mcp-Session-Id is
 //! required`.
 
 use serde_json::Value;
 
 /// Maximum size of a text that is searched, in bytes.
 pub(super) const REFUSAL_MAX: usize = 4096;
-/// Maximum distance of a denial behind the word "session", in words.
+/// Maximum distance of a denial after the word "session", in words.
 const NEAR: usize = 8;
 /// Maximum distance of a denial before the word "session", in words.
 const BEFORE: usize = 5;
@@ -45,7 +45,7 @@ const PHRASES_BEFORE: [&str; 6] = [
     "unable to find",
     "failed to find",
 ];
-/// Denials of one word that are searched behind "session".
+/// Denials of one word that are searched after "session".
 const DENIALS_AFTER: [&str; 26] = [
     "notfound",
     "unknown",
@@ -74,7 +74,7 @@ const DENIALS_AFTER: [&str; 26] = [
     "evicted",
     "mismatch",
 ];
-/// Denials of several words that are searched behind "session".
+/// Denials of several words that are searched after "session".
 const PHRASES_AFTER: [&str; 18] = [
     "not found",
     "not be found",
@@ -114,7 +114,7 @@ pub(super) enum SessionWords {
     None,
     /// The text contains the word "session" without a denial.
     Named,
-    /// The text says that the session is unknown.
+    /// The text states that the session is unknown.
     Denied,
 }
 

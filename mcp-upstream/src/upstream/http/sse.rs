@@ -1,7 +1,7 @@
-//! The transport HTTP+SSE of 2024-11-05: the backend's messages come on a single stream, which begins with the address for the
-//! gateway's messages.
+//! The transport HTTP+SSE of 2024-11-05: the backend's messages arrive on a single stream, which begins with the address for
+//! the gateway's messages.
 //!
-//! The stream is the session: when it ends, the session ends, and with it every pending call.
+//! A session lasts as long as its stream: the end of the stream ends the session and fails every pending call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -91,7 +91,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends a request, whose response comes on the session's stream.
+    /// Sends a request, whose response arrives on the session's stream.
     pub(super) async fn request(
         &self,
         session: &Arc<Session>,
@@ -207,7 +207,7 @@ fn target(endpoint: &str, base: &str, own: Option<(bool, String)>) -> Option<Str
     Some(format!("{folder}{endpoint}"))
 }
 
-/// Reads the stream for as long as the session lives. `say` gets the address, which comes first.
+/// Reads the stream until the session ends. `say` receives the address, which is the first event.
 async fn read(session: Arc<Session>, mut events: EventReader, say: oneshot::Sender<String>) {
     let mut say = Some(say);
     while let Ok(event) = events.next().await {

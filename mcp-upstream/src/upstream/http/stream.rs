@@ -1,7 +1,8 @@
-//! The event stream that answers a request: its messages go to the link as they come, until the response is among them.
+//! The event stream that answers a request: its messages are passed to the link as they arrive, until the response is among
+//! them.
 //!
-//! A stream that ends before the response is resumed if it has sent an event's id (2025-11-25 lets a server close the
-//! connection and be polled). Without an id it cannot be resumed: the call fails, and may have run.
+//! A stream that ends before the response is resumed if an event had an id (2025-11-25 lets a server close the connection and
+//! be polled). Without an id it cannot be resumed: the call fails, and may have run.
 
 use std::time::Duration;
 

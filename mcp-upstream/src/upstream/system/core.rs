@@ -1,5 +1,5 @@
-//! The core as the management server uses it: in the same process, or in another one behind `CORE_URL`. Either is used through
-//! the requests of the core's REST surface, so that there is a single way to reload and test.
+//! The core as the management server calls it: in the same process, or in another one at `CORE_URL`. Both are called through
+//! the requests of the core's REST surface, so that there is a single implementation of reload and test.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -62,7 +62,7 @@ pub struct Unreachable(pub String);
 /// A connection to the core. Every request is made with the manager's token.
 #[async_trait]
 pub trait CoreLink: Send + Sync {
-    /// Sends a request to the core. Dropping the future gives the request up.
+    /// Sends a request to the core. Dropping the future cancels the request.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Finds the package of a server that is added by its name in the MCP registry (K-18).
 //!
-//! For most packages the name alone suffices, so a server is added even if the registry does not answer or does not know the
-//! name. The registry is asked because it may have a different package under the name, or none that runs here.
+//! For most packages the name alone suffices, so a server is added even if the registry does not respond or does not know the
+//! name. The registry is asked because it may list a different package for the name, or none that can run here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +21,13 @@ enum RegistryAnswer {
     Unknown,
     /// The name has a package that npx or uvx runs.
     Package { package: String, kind: String },
-    /// The name has no such package, but a server that is reached over HTTP.
+    /// The name has no such package, but a server with an HTTP address.
     Remote,
     /// The name has packages of other kinds (`Some`), or none.
     Other(Option<String>),
 }
 
-/// The entry of a new server, with the package that the registry has for its name.
+/// The entry of a new server, with the package that the registry lists for its name.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ fn known(entries: &[Value], name: &str) -> RegistryAnswer {
                     kind: kind.to_owned(),
                 };
             }
-            // If the registry gives a package without its kind, the name alone is used.
+            // If the registry lists a package without its kind, the name alone is used.
             (Some(_), None) => return RegistryAnswer::Unknown,
             (_, Some("remote")) => other = RegistryAnswer::Remote,
             (_, Some(kind)) => other = RegistryAnswer::Other(Some(kind.to_owned())),

@@ -71,7 +71,7 @@ impl Hints {
         idempotent: true,
         open_world: false,
     };
-    /// For tools that add something; an equal second call adds no more.
+    /// For tools that add something; repeating the call adds nothing more.
     pub(super) const ADDS: Self = Self {
         read_only: false,
         destructive: false,
@@ -96,7 +96,7 @@ impl Hints {
         self
     }
 
-    /// The hints as MCP writes them, without those that have their default in MCP, or no meaning for a tool that only reads.
+    /// The hints in the format of MCP, without those with their default value, or without a meaning for a tool that only reads.
     fn annotations(self) -> Value {
         let hints = [
             ("destructiveHint", self.destructive, true),
@@ -120,7 +120,7 @@ impl Hints {
 pub(super) enum Time {
     /// Two minutes, for files and short child processes.
     Short,
-    /// The time limit of an installer and two minutes: for a reload, an installer, a clone. Such a tool reports progress.
+    /// The time limit of an installer plus two minutes: for a reload, an installer, a clone. Such a tool reports progress.
     Long,
 }
 
@@ -135,7 +135,7 @@ impl Time {
     }
 }
 
-/// Reports a tool's progress to the client, and knows the maker of API keys that the caller asks for.
+/// Reports a tool's progress to the client, and stores the maker of API keys that the caller asks for.
 pub(super) struct Progress {
     sink: Option<Arc<dyn CallSink>>,
     maker: KeyMaker,
@@ -207,7 +207,7 @@ impl ManagementToolEntry {
 ///
 /// # Errors
 ///
-/// Never for the results of the tools here, which can always be written as JSON.
+/// Never for the results of these tools, which can always be written as JSON.
 pub(super) fn written(outcome: &impl Serialize) -> Result<Bytes, CallError> {
     let text = serde_json::to_vec(outcome);
     text.map(Bytes::from)
@@ -265,8 +265,8 @@ fn raw(value: &Value) -> Arc<RawValue> {
         .into()
 }
 
-/// The schema of a tool's arguments: an object without references, which clients that generate forms cannot read. Members that
-/// may be left out are not also declared to be `null`, which is read like a member that is left out.
+/// The schema of a tool's arguments: an object without references, which clients that generate forms cannot resolve. Optional
+/// members do not also allow `null`, which is read like a missing member.
 fn input_schema<T: JsonSchema>() -> Value {
     let mut schema = schema::<T>(SchemaSettings::draft2020_12());
     for property in properties(&mut schema) {
@@ -290,7 +290,7 @@ fn input_schema<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Returns true for a default that says nothing.
+/// Returns true for a default without information.
 fn is_empty(default: &Value) -> bool {
     default.is_null() || default.as_array().is_some_and(Vec::is_empty)
 }

@@ -39,7 +39,7 @@ impl WorkerUpstream {
         let mut tools = cx.namespace.tools.iter();
         let declared = tools.find(|tool| *tool.name == *name);
         let operation = Operation::CallTool {
-            // The declared tool's own name is used if there is one: a shared string instead of a new one.
+            // The declared tool's name is used if there is one: a shared string instead of a new one.
             tool: declared.map_or_else(|| name.into(), |tool| Arc::clone(&tool.name)),
             arguments: cx.own_object(arguments),
         };
@@ -68,8 +68,8 @@ impl WorkerUpstream {
         self.function_call(cx, operation, members, prompt.context)
     }
 
-    /// Prepares `resources/read`. Any URI goes to the worker, which finds the matching template. Here it suffices to know if
-    /// any template takes a context.
+    /// Prepares `resources/read`. Any URI is passed to the worker, which finds the matching template. Here it suffices to know
+    /// if any template takes a context.
     pub(super) fn resource_read(
         &self,
         cx: &CallContext<'_>,
@@ -301,7 +301,7 @@ impl UpstreamCall for FunctionCall {
     }
 
     fn start(self: Arc<Self>, peer: Peer) -> Work {
-        // Looked up again: the call may have waited longer than its former worker lived.
+        // Looked up again: the call may have waited longer than its former worker existed.
         let port = match self.ports.of(&self.facts.namespace) {
             Ok(port) => port,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -371,8 +371,8 @@ pub(crate) struct Workers {
 }
 
 impl WorkerPorts for Workers {
-    /// If a call waited in the queue through two reloads, its snapshot's worker is gone. Nothing was sent yet, so the current
-    /// worker takes the call.
+    /// If a call waited in the queue through two reloads, its snapshot's worker has ended. Nothing was sent yet, so the current
+    /// worker runs the call.
     fn of(&self, namespace: &Namespace) -> Result<Arc<dyn WorkerPort>, CallError> {
         if let UpstreamKind::Worker(worker) = &namespace.upstream
             && worker.is_retired()

@@ -9,10 +9,10 @@ use crate::upstream::{CallContext, Client};
 /// The log level of a client that set none.
 const DEFAULT_LEVEL: LogLevel = LogLevel::Info;
 
-/// Writes the facts, around the spans that the client sent. `progress`: the client sent a progress token.
+/// Writes the facts, including the spans that the client sent. `progress`: the client sent a progress token.
 ///
-/// A client that accepts no events before its response cannot be sent messages or questions, whatever it declared. In
-/// 2026-07-28 it may be asked without events, but then it gets no log messages and no progress.
+/// A client that accepts no events before its response cannot receive messages or questions, regardless of its declared
+/// capabilities. In 2026-07-28 it may be asked without events, but then it gets no log messages and no progress.
 pub(super) fn of(cx: &CallContext<'_>, progress: bool) -> Bytes {
     let progress = progress && cx.streams;
     let mut facts = FactsWriter::default();

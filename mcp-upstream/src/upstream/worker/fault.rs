@@ -10,10 +10,10 @@ use crate::engine::shortened;
 /// Maximum size of a traceback that is logged, in bytes. The end names the exception, so the beginning is cut.
 const TRACEBACK_MAX: usize = 16 * 1024;
 
-/// Logs the traceback of a failed call, if there is one, and returns the failure as its caller may see it.
+/// Logs the traceback of a failed call, if there is one, and returns the failure in the form for its caller.
 ///
-/// With `mask_errors`, an exception's own text is only logged: it may name files, addresses and values. A `ToolError` is meant
-/// for the caller and stays, and so does everything for a caller with the manager token.
+/// With `mask_errors`, the text of an exception is only logged: it may contain files, addresses and values. A `ToolError` is
+/// meant for the caller and is not masked, nor is anything for a caller with the manager token.
 pub(super) fn shown(
     error: CallError,
     caller: &Caller,
@@ -38,8 +38,8 @@ pub(super) fn shown(
     CallError::new(error.code, message).caused_by(error.code.as_str(), error.message)
 }
 
-/// Returns true if messages of errors with this code come from the code of the tool, its packages or its types, and were
-/// written for the code's author.
+/// Returns true if errors with this code have messages from the code of the tool, its packages or its types, which were written
+/// for the code's author.
 fn is_of_the_code(code: CallErrorCode) -> bool {
     matches!(
         code,
@@ -57,7 +57,8 @@ fn report(caller: &Caller, namespace: &Namespace, subject: &str, text: &str) {
         return;
     };
     let (namespace, request_id) = (&namespace.name, &*caller.request_id);
-    // A URI is the client's own text: escaped and cut, it cannot forge a line of the log, nor fill the log by its length.
+    // A URI is client input: it is escaped and cut, so that it can neither forge a line of the log nor fill the log by its
+    // length.
     let subject = shortened(subject).escape_debug();
     tracing::warn!(
         "{subject} of namespace {namespace}, request {request_id}, raised an exception{text}"

@@ -11,8 +11,8 @@ use crate::format::{self, ResultFormat, ResultWriter};
 use crate::jsonrpc::{Key, Members, RequestError};
 use crate::upstream::CallContext;
 
-/// Answers `tools/list` with the tools that the client may see. A namespace that could not be brought up is an error, never an
-/// empty list.
+/// Answers `tools/list` with the tools that the client may see. For a namespace that could not be started, the response is an
+/// error, never an empty list.
 pub(super) fn tools(
     cx: &CallContext<'_>,
     id: &str,
@@ -127,8 +127,8 @@ fn join<T>(out: &mut Vec<u8>, items: impl Iterator<Item = T>, write: impl Fn(&mu
     out.push(b']');
 }
 
-/// Writes a tool's definition under this name. An output schema describes `structuredContent`, so it is written only for
-/// clients that get such content; a title and icons are harmless to clients that do not know them.
+/// Writes a tool's definition with this name. An output schema describes `structuredContent`, so it is written only for clients
+/// that get such content; a title and icons are harmless to clients that do not know them.
 pub(crate) fn describe(out: &mut Vec<u8>, name: &str, tool: &Tool, format: &ResultFormat) {
     let text = |out: &mut Vec<u8>, key: &[u8], text: &str| {
         out.extend_from_slice(key);

@@ -29,7 +29,7 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// Ends a subscription, even of a resource that is gone.
+    /// Ends a subscription, even of a resource that no longer exists.
     pub(super) async fn unsubscribe(
         &self,
         cx: &CallContext<'_>,
@@ -45,8 +45,8 @@ impl WorkerUpstream {
         Ok(ResultWriter::begin(id, &cx.result_format(), 0).end())
     }
 
-    /// Sets the lowest severity of the session's log messages. Without a session the level cannot be kept; the request is
-    /// answered as a success all the same, since the client did nothing wrong.
+    /// Sets the lowest severity of the session's log messages. Without a session the level cannot be stored; the request
+    /// succeeds nevertheless, since it is valid.
     pub(super) async fn set_level(
         &self,
         cx: &CallContext<'_>,

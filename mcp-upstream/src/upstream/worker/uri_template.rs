@@ -29,8 +29,8 @@ pub(in crate::upstream) fn could_match(template: &str, uri: &str) -> bool {
     }
 }
 
-/// Returns true if the URI contains the template's own text, in its order, with anything in place of the expressions. For
-/// servers that alone know the values of the expressions.
+/// Returns true if the URI contains the template's literal texts, in their order, with any text in place of the expressions.
+/// For servers that alone know the values of the expressions.
 pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
     if uri.len() > URI_MAX {
         return false;
@@ -44,7 +44,7 @@ pub(in crate::upstream) fn has_text_of(template: &str, uri: &str) -> bool {
         if next.is_none() {
             return rest.ends_with(literal);
         }
-        // The first position suffices: a later one leaves less of the URI for the following text.
+        // The first position suffices: a later one would leave less of the URI for the following literals.
         let Some(at) = rest.find(literal) else {
             return false;
         };
