@@ -1,9 +1,9 @@
-//! The list of checks every request goes through, in order. [`Admission::admit`] runs them; a check is a function in a file
-//! of its own, and nothing here reads a body, waits, or knows the code that writes the answer.
+//! The checks that every request must pass, in order. [`Admission::admit`] runs them; each check is a function in a file of its
+//! own. The checks read no body, do not wait, and do not write the response.
 //!
-//! The first check that fails answers, and nothing after it runs. So the order is part of the contract: cheap checks on the
-//! address of a request stand before credentials, only admitted principals learn whether a path exists, and the namespace
-//! is settled before anything about the body is looked at.
+//! The first check that fails decides the response, and later checks do not run. So the order is part of the contract: cheap
+//! checks of the address precede credentials, only admitted principals learn whether a path exists, and the namespace is
+//! determined before anything about the body is checked.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -40,7 +40,8 @@ use crate::route::{MatchedRoute, RouteAccess, RouteNamespace, RouteSpec};
 use crate::token::SecretToken;
 use crate::{basic, csrf, head, host, media, namespace, network, oauth, origin, route};
 
-/// Rules of admission, compiled once per configuration. Shared by all listeners, so that a limit is one limit.
+/// Rules of admission, compiled once per configuration. Shared by all listeners, so that a limit applies to all of them
+/// together.
 #[derive(Debug)]
 pub struct Admission<C: Clock = MonotonicClock> {
     config: AdmissionConfig,
@@ -58,13 +59,13 @@ pub struct Admission<C: Clock = MonotonicClock> {
 /// The decision about a request.
 #[derive(Debug)]
 pub enum Verdict {
-    /// The request goes on to the service.
+    /// The request is passed to the service.
     Admitted(AdmittedHead),
     /// The edge answers the request itself: a preflight, or another `OPTIONS`.
     Answered(Answer),
     /// The request is refused.
     Refused(Rejection),
-    /// The request waits until its token's issuer has been asked for its keys or about the token. Then it is judged again.
+    /// The request waits until its token's issuer has returned its keys or a verdict on the token. Then it is judged again.
     Pending(Pending),
     /// The request's namespace is starting. When the namespace is served, or has taken too long, the request is judged for the
     /// last time.
@@ -86,9 +87,9 @@ pub struct AdmittedHead {
     pub principal: Option<Arc<Principal>>,
     /// The namespace of the request, on paths that belong to one.
     pub namespace: Option<NamespaceName>,
-    /// The address of the client, behind trusted proxies.
+    /// The address of the client, determined behind trusted proxies.
     pub client: IpAddr,
-    /// CORS headers for the answer, if the request comes from a page of another origin that may read it.
+    /// CORS headers for the response, if the request comes from a page of another origin that may read it.
     pub cors: Option<CorsHeaders>,
     /// True when the request carries the manager's token.
     pub manager: bool,
@@ -100,7 +101,7 @@ pub struct AdmittedHead {
     pub budget: Option<Budget>,
     /// The wrong credential in the request, where it is no reason to refuse.
     pub failure: Option<CredentialFailure>,
-    /// True for a health check that is answered with the status alone, also where the listener tells its details to clients
+    /// True for a health check that is answered with the status alone, also on listeners that show the details to clients
     /// without credentials.
     pub status_only: bool,
 }
@@ -126,7 +127,7 @@ impl AdmittedHead {
         }
     }
 
-    /// Returns true if the request is for all namespaces at once.
+    /// Returns true if the request is for all namespaces.
     pub fn is_for_all_namespaces(&self) -> bool {
         let namespace = self.namespace.as_ref();
         namespace.is_some_and(NamespaceName::is_global)
@@ -157,7 +158,7 @@ impl Admission {
 }
 
 impl<C: Clock + Clone> Admission<C> {
-    /// As [`Admission::new`], with the clock that limits go by.
+    /// As [`Admission::new`], with the clock for limits.
     ///
     /// # Errors
     ///
@@ -212,7 +213,8 @@ impl<C: Clock + Clone> Admission<C> {
         self
     }
 
-    /// Also accepts access tokens of the issuers in `admission.oauth`. `table` has the gateway's scopes that their scopes grant.
+    /// Also accepts access tokens of the issuers in `admission.oauth`. `table` maps the issuers' scopes to scopes of the
+    /// gateway.
     ///
     /// # Errors
     ///
@@ -231,7 +233,7 @@ impl<C: Clock + Clone> Admission<C> {
         &self.tokens.oauth
     }
 
-    /// Also accepts API keys. Each request looks its key up in the tables as they are at that moment.
+    /// Also accepts API keys. Each request looks its key up in the current tables.
     #[must_use]
     pub fn with_keys(mut self, keys: KeyTables) -> Self {
         self.tokens.set_keys(keys);
@@ -397,7 +399,7 @@ impl<C: Clock + Clone> Admission<C> {
             )
             .map(Some),
         };
-        // Before anything is counted: a request that waits is judged twice and counts once.
+        // Checked before anything is counted: a request that waits is judged twice but counted once.
         if directory.is_starting()
             && request.asked != AdmissionAttempt::Last
             && let Ok(Some(RequestNamespace::Starting(name))) = settle_namespace()
@@ -480,8 +482,8 @@ impl<C: Clock + Clone> Admission<C> {
         }))
     }
 
-    /// The principal of a request that needs one. A token in the request decides, right or wrong; without a token the
-    /// client certificate does, where it stands for a principal.
+    /// The principal of a request that requires one. A token in the request decides, valid or not; without a token, the client
+    /// certificate decides, on listeners where certificates identify principals.
     fn principal(
         &self,
         request: &AdmissionRequest<'_>,
@@ -530,16 +532,16 @@ impl<C: Clock + Clone> Admission<C> {
         host::check(request.parts, request.fields, loopback, hosts)
     }
 
-    /// Admits a health check. With a wrong token the request is treated as one without credentials, not refused: a health
-    /// check must not fail over a token.
+    /// Admits a health check. With a wrong token the request is treated as one without credentials, not refused: a health check
+    /// must not fail because of a token.
     ///
-    /// Neither Host nor Origin refuses anything here. A page may have rebound its own name to this listener, though, and a
-    /// browser may give the answer to pages of other origins: where either check fails, the details are told only for a
-    /// token in the request, which no such page has. Where the details need no token, `*` in `admission.origins` lets no
-    /// page read them. A client certificate does not count as a token here, since browsers show it on their own.
+    /// Host and Origin refuse nothing here. But a page may have rebound its own name to this listener, and a browser may show
+    /// the response to pages of other origins: if either check fails, the details are returned only for a token in the request,
+    /// which no such page has. If the details need no token, `*` in `admission.origins` lets no page read them. A client
+    /// certificate does not count as a token here, since browsers send it automatically.
     ///
-    /// The answer tells a right token from a wrong one. So a token counts against the flood limit here, too, and so does a
-    /// request that is told the details without one; beyond the limit the status alone is told. A wrong token is a failure
+    /// The response distinguishes a valid token from a wrong one. So a token counts against the flood limit, and so does a
+    /// request that gets the details without a token; beyond the limit only the status is returned. A wrong token is a failure
     /// of its sender.
     fn probe(
         &self,
@@ -584,8 +586,8 @@ impl<C: Clock + Clone> Admission<C> {
         admitted
     }
 
-    /// Returns true if [`Admission::enter`] is to be called when the body of an admitted request is known, unless its
-    /// message waits for nothing.
+    /// Returns true if [`Admission::enter`] must be called when the body of an admitted request is known, unless nothing waits
+    /// for its message.
     pub fn counts_messages(&self, admitted: &AdmittedHead, method: &Method) -> bool {
         self.concurrency.is_on() && place(admitted.route, method) == CountingMoment::ByMessage
     }
@@ -636,7 +638,7 @@ impl<C: Clock + Clone> Admission<C> {
         })
     }
 
-    /// The address by which a request is judged: the client's, behind trusted proxies.
+    /// The client's address by which a request is judged, determined behind trusted proxies.
     pub fn client_address(&self, peer: Peer, fields: &Fields<'_>) -> IpAddr {
         network::client_address(peer, fields, &self.config.trusted_proxies)
     }
@@ -662,12 +664,12 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.take_use()
     }
 
-    /// Takes one call from the limits that count tool calls, and returns the tightest budget. For the engine, which knows
-    /// the calls of a body.
+    /// Takes one call from the limits that count tool calls, and returns the tightest budget. Called by the engine, which knows
+    /// the calls in a body.
     ///
     /// # Errors
     ///
-    /// [`LimitExceeded`] says how long the caller has to wait.
+    /// [`LimitExceeded`] with the time that the caller has to wait.
     pub fn check_tool_call(
         &self,
         subject: Subject<'_>,
@@ -676,7 +678,7 @@ impl<C: Clock + Clone> Admission<C> {
         self.limits.check_tool_call(subject, counted)
     }
 
-    /// Takes one request from the limits that count requests. For requests that do not come by HTTP.
+    /// Takes one request from the limits that count requests. For requests that do not arrive over HTTP.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The signature algorithms that a token may have: asymmetric ones only. `none` and those with a shared secret have no
-//! variant, so no configuration and no token can ask for them.
+//! Signature algorithms of tokens: asymmetric ones only. `none` and algorithms with a shared secret have no variant, so neither
+//! a configuration nor a token can select them.
 
 use jsonwebtoken as jwt;
 use serde::{Deserialize, Serialize};

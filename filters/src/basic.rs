@@ -1,8 +1,8 @@
-//! `Authorization: Basic`, which a browser asks its user for and then adds to every request on its own: a user name, and a
-//! token in place of a password.
+//! `Authorization: Basic`, for which a browser prompts its user and which it then adds to every request automatically: a user
+//! name, and a token in place of a password.
 //!
-//! Only a navigation is answered with the challenge that makes a browser ask. Requests of a page's script get the plain one,
-//! so that the page handles an expired login itself and no prompt comes up over it.
+//! Only a navigation gets the challenge that makes a browser prompt its user. Requests of a page's script get the plain
+//! challenge, so that the page handles an expired login itself and no prompt covers it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,8 +26,8 @@ pub(crate) struct Credentials {
     pub(crate) token: Vec<u8>,
 }
 
-/// The credentials of `Basic <base64>`; the scheme's case does not matter. The outer `None` is another scheme, the inner one
-/// credentials that cannot be read.
+/// The credentials of `Basic <base64>`; the scheme's case is ignored. The outer `None` means another scheme, the inner one
+/// credentials that cannot be decoded.
 pub(crate) fn credentials(value: &[u8]) -> Option<Option<Credentials>> {
     let (scheme, rest) = value.trim_ascii().split_at_checked(5)?;
     let encoded = rest.trim_ascii_start();
@@ -50,8 +50,8 @@ fn read(encoded: &[u8]) -> Option<Credentials> {
     })
 }
 
-/// Returns true if the request is a browser's navigation. Browsers say so in `Sec-Fetch-Mode`; without that header, a request for
-/// the web page counts as a navigation.
+/// Returns true if the request is a browser's navigation, as `Sec-Fetch-Mode` states; without that header, a request for the
+/// web page counts as a navigation.
 pub(crate) fn is_navigation(request: &AdmissionRequest<'_>, route: Option<&RouteSpec>) -> bool {
     if !matches!(request.parts.method, Method::GET | Method::HEAD) {
         return false;
@@ -62,7 +62,7 @@ pub(crate) fn is_navigation(request: &AdmissionRequest<'_>, route: Option<&Route
     }
 }
 
-/// Returns true if the request says that a browser shows its answer to its user.
+/// Returns true if the headers state that a browser shows the response to its user.
 pub(crate) fn browser_navigates(request: &AdmissionRequest<'_>) -> bool {
     let mode = request.parts.headers.get("sec-fetch-mode");
     mode.is_some_and(|mode| mode == "navigate")

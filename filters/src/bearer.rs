@@ -1,12 +1,12 @@
 //! Credentials: a bearer token, looked up by its digest.
 //!
-//! The presented token is hashed first, whatever it is, so that neither its length nor how much of it is right takes a
-//! different path (SEC-03). The digest leads to its entry in one step, however many tokens there are; no client can choose
-//! a digest, so the timing of that step reveals nothing useful about stored digests. A constant-time compare decides.
+//! The presented token is always hashed first, so that neither its length nor the length of a correct prefix changes the code
+//! path (SEC-03). The digest is looked up in one step, independent of the number of tokens; no client can choose a digest, so
+//! the timing of that step reveals nothing useful about stored digests. A constant-time comparison decides.
 //!
-//! Tokens that are not in the configuration and begin as API keys do are looked up among the API keys
-//! ([`tooldock_credentials::keys`]), in their current table. All wrong keys get one answer; the log has the cause. Any other token
-//! may be an access token of an issuer ([`crate::oauth`]).
+//! Tokens that are not in the configuration and have the prefix of API keys are looked up among the API keys
+//! ([`tooldock_credentials::keys`]), in their current table. All wrong keys get the same response; the log has the cause. Any
+//! other token may be an access token of an issuer ([`crate::oauth`]).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ use crate::token::{SecretToken, TokenDigest, bearer_token};
 /// Message for every API key that is not accepted, whatever the cause.
 const INVALID_KEY: &str = "invalid or expired API key";
 
-/// Message for every other bearer token that is not accepted and has no message of its own.
+/// Message for all refused bearer tokens that have no specific message.
 const INVALID_TOKEN: &str = "The bearer token is not valid.";
 
 /// All tokens, by digest, the API keys of the moment, and the issuers of access tokens.
@@ -45,11 +45,11 @@ pub(crate) struct BearerTokens {
 /// The reason why the credentials of a request give no principal.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// The credentials are missing, or were valid once: 401.
+    /// The credentials are missing, or were valid before: 401.
     Refused(Rejection),
     /// The credentials are wrong and were never valid: 401, and a failure of their sender.
     Wrong(Rejection),
-    /// The token's issuer has to be asked first.
+    /// The token's issuer must be asked first.
     Pending(Pending),
     /// The credentials cannot be judged now: 503.
     Unjudged,
@@ -69,9 +69,9 @@ enum Nobody {
     Over(&'static str),
     /// The token begins as an API key and is not a valid one.
     Key(KeyRefusal),
-    /// The token's issuer has to be asked first.
+    /// The token's issuer must be asked first.
     Pending(Pending),
-    /// The token's issuer gives no answer.
+    /// The token's issuer does not respond.
     Unjudged,
 }
 
@@ -88,7 +88,7 @@ impl Nobody {
         }
     }
 
-    /// The answer to the sender, where no issuer can be asked: a refusal with that message, and the cause for the log.
+    /// The response if no issuer can be asked: a refusal with that message, and the cause for the log.
     fn refuse(self, message: &'static str) -> Unknown {
         let wrong = self.is_wrong();
         let cause = match self {
@@ -124,7 +124,7 @@ impl BearerTokens {
             let principal = principal.making(makers::of_token(token));
             by_digest.insert(token.sha256, Arc::new(principal));
         }
-        // Added last, so that the unrestricted token stays unrestricted even if `tokens` lists it, too.
+        // Added last, so that the unrestricted token stays unrestricted even if `tokens` contains it, too.
         if let Some(bearer) = bearer {
             let unrestricted = Principal::unlimited(BEARER, NamespaceScope::UNRESTRICTED);
             let unrestricted = unrestricted.making(KeyMaker::Operator);
@@ -183,8 +183,8 @@ impl BearerTokens {
         })
     }
 
-    /// As [`BearerTokens::authenticate`], for listeners that also take `Basic` from browsers: with the user name `user`, and a
-    /// token as password.
+    /// As [`BearerTokens::authenticate`], for listeners that also accept `Basic` from browsers: with the user name `user`, and
+    /// a token as password.
     pub(crate) fn authenticate_browser(
         &self,
         user: &str,

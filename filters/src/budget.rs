@@ -11,8 +11,8 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 /// Maximum length of a field besides the limit's name, in bytes: two quotes, and twice `;q=` and a number.
 const ROOM: usize = 2 + 2 * (3 + 10);
 
-/// The two header fields: the limit as configured (`q` events at once, `w` seconds until all of them are available again), and
-/// the remaining budget (`r` events now, `t` seconds until the budget is full again).
+/// The two header fields: the limit as configured (`q` events at a time, `w` seconds until all of them are available again),
+/// and the remaining budget (`r` events now, `t` seconds until the budget is full again).
 pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
     let Budget {
         limit, quota, left, ..
@@ -22,8 +22,8 @@ pub fn header_fields(budget: &Budget) -> [(HeaderName, HeaderValue); 2] {
     [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, state)]
 }
 
-/// An item with two parameters. Every answer has two such fields: they are written without `format!`, which costs more than
-/// the rest of this function.
+/// An item with two parameters. Every response has two such fields, which are written without `format!`: it would cost more
+/// than the remainder of this function.
 fn field(limit: &str, names: [&str; 2], numbers: [u32; 2]) -> HeaderValue {
     let mut field = Vec::with_capacity(limit.len() + ROOM);
     field.push(b'"');

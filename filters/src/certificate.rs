@@ -1,7 +1,7 @@
-//! Client certificates as credentials: which principal a verified certificate stands for.
+//! Client certificates as credentials: maps a verified certificate to a principal.
 //!
-//! The handshake has verified the certificate before anything here is asked; this only compares names. Names are compared
-//! whole and by their kind, so a host name in a certificate is never taken for a URI or for the subject.
+//! The handshake has verified the certificate before; this module only compares names. Names are compared completely and by
+//! their kind, so a host name in a certificate is never taken for a URI or for the subject.
 
 use std::collections::HashMap;
 use std::sync::Arc;

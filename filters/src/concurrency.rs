@@ -1,8 +1,7 @@
-//! `limits.concurrency`: maximum number of requests at once per principal and per client address.
+//! `limits.concurrency`: maximum number of concurrent requests per principal and per client address.
 //!
-//! A request holds a [`Permit`] from here until its answer is written; dropping the permit, however the request ends,
-//! gives its place back. A table has entries for holders of permits only. Both limits are off by default, and then
-//! nothing is counted.
+//! A request holds a [`Permit`] until its response is written; dropping the permit, however the request ends, releases it. A
+//! table has entries only for holders of permits. Both limits are off by default, and then nothing is counted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -57,7 +56,7 @@ impl Concurrency {
         }
     }
 
-    /// Takes over the counts of the previous configuration, for each limit that both configurations have.
+    /// Adopts the counts of the previous configuration, for each limit that both configurations have.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         go_on(&mut self.principals, &before.principals);
         go_on(&mut self.addresses, &before.addresses);
@@ -68,7 +67,7 @@ impl Concurrency {
         self.principals.is_some() || self.addresses.is_some()
     }
 
-    /// Counts a request, or refuses it with 429. Counts nothing where both limits are off.
+    /// Counts a request, or refuses it with 429. Counts nothing if both limits are off.
     pub(crate) fn enter(
         &self,
         principal: &Arc<str>,

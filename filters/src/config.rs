@@ -42,13 +42,13 @@ pub struct AdmissionConfig {
     pub hosts: Vec<HostPattern>,
     /// Origins of web pages that may use the server.
     pub origins: Vec<OriginPattern>,
-    /// Client networks that may connect, and those that may not.
+    /// Client networks that may connect, and client networks that may not.
     pub cidrs: CidrsConfig,
     /// Client networks that may call `/reload`.
     pub internal_cidrs: Vec<Cidr>,
     /// Proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<Cidr>,
-    /// Named tokens, beside `BEARER_TOKEN`.
+    /// Named tokens, in addition to `BEARER_TOKEN`.
     pub tokens: Vec<TokenConfig>,
     /// Principals of the client certificates of TLS listeners.
     pub certificates: Vec<CertificateConfig>,
@@ -56,7 +56,7 @@ pub struct AdmissionConfig {
     pub public_url: PublicUrl,
     /// The authorization servers whose access tokens are accepted.
     pub oauth: Vec<OauthConfig>,
-    /// The limit per client address before credentials are looked at.
+    /// Limit per client address that applies before credentials are checked.
     pub flood: Flood,
     /// Delays for wrong credentials.
     pub failures: FailuresConfig,
@@ -99,13 +99,13 @@ pub struct CertificateConfig {
     /// A subject alternative name of the certificate: a host name, an address, an e-mail address or a URI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub san: Option<String>,
-    /// The whole subject of the certificate, as `CN=ci,O=Example`.
+    /// The complete subject of the certificate, as `CN=ci,O=Example`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// The namespaces that the certificate opens: names and globs.
     pub namespaces: Vec<String>,
-    /// The listeners at which the entry counts, by name; empty: all that ask for certificates. A name in a certificate
-    /// says only as much as the authority that signed it, and each listener has its own authorities.
+    /// Names of the listeners at which the entry applies; empty for all that request certificates. A name in a certificate is
+    /// only as trustworthy as the authority that signed it, and each listener has its own authorities.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<String>,
 }
@@ -126,7 +126,7 @@ pub enum Flood {
 pub struct RateConfig {
     /// The sustained rate, per second.
     pub rate: NonZeroU32,
-    /// The largest number of events at once, after a pause.
+    /// Maximum number of events at a time, after a pause.
     pub burst: NonZeroU32,
 }
 
@@ -134,11 +134,11 @@ pub struct RateConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitConfig {
-    /// The key that has a budget, or several keys: each combination has a budget of its own.
+    /// The key that has a budget, or several keys: each combination has its own budget.
     pub key: LimitKeys,
     /// The sustained rate, per second.
     pub rate: NonZeroU32,
-    /// The largest number of events at once, after a pause.
+    /// Maximum number of events at a time, after a pause.
     pub burst: NonZeroU32,
     /// The unit that the limit counts.
     #[serde(default)]
@@ -231,7 +231,7 @@ pub struct LimitsConfig {
     pub answers_total: ByteSize,
     /// Maximum number of connections of one process.
     pub connections: usize,
-    /// Limits on requests that are answered at once.
+    /// Limits on concurrent requests.
     pub concurrency: ConcurrencyConfig,
     /// Maximum number of open streams of one principal.
     pub streams_per_principal: usize,
@@ -241,7 +241,7 @@ pub struct LimitsConfig {
     pub session_bytes_per_principal: ByteSize,
 }
 
-/// `admission.limits.concurrency:` — requests that are answered at once. Long streams are counted apart.
+/// `admission.limits.concurrency:` — concurrent requests. Long streams are counted separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConcurrencyConfig {
@@ -251,13 +251,13 @@ pub struct ConcurrencyConfig {
     pub per_address: AtOnce,
 }
 
-/// A limit on requests that are answered at once: `off`, or a number.
+/// A limit on concurrent requests: `off`, or a number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AtOnce {
     /// No limit.
     #[default]
     Off,
-    /// At most this number.
+    /// At most this number of requests.
     AtMost(NonZeroU32),
 }
 
@@ -265,7 +265,7 @@ pub enum AtOnce {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimeoutsConfig {
-    /// Time limit for a client to send a whole request head.
+    /// Time limit for a client to send a complete request head.
     #[serde(with = "humantime_serde")]
     pub header: Duration,
     /// Time limit for a client to send a request body.

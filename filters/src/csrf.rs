@@ -1,22 +1,20 @@
-//! Checks on listeners where a browser adds its user's credentials on its own: a request that changes something has to prove
-//! that the listener's own page sends it.
+//! Checks on listeners where a browser adds its user's credentials automatically: a request that changes something must prove
+//! that the listener's own page sent it.
 //!
-//! The proof is a header that no form and no simple request of another page can carry: with it a browser asks the
-//! server first, by a preflight, which is not answered for strangers. What browsers say about a request on their own
-//! (`Sec-Fetch-Site`) has to agree; the `Origin` has been judged by then. A bearer token is proof enough, since a page
-//! must have the token to send it. A request with neither `Origin` nor `Sec-Fetch-Site` does not come from a browser,
-//! so no credentials are added to it automatically.
+//! The proof is a header that no form and no simple request of another page can contain: before sending it, a browser makes a
+//! preflight, which other origins do not pass. `Sec-Fetch-Site`, which browsers set themselves, must agree; the `Origin` has
+//! been checked before. A bearer token is sufficient proof, since a page must have the token to send it. A request with neither
+//! `Origin` nor `Sec-Fetch-Site` does not come from a browser, so no credentials are added to it automatically.
 
 use http::Method;
 
 use crate::fields::{Field, Fields};
 use crate::rejection::{Reason, Rejection};
 
-/// Name of the header that proves that the listener's own page sends a request, in lower case.
+/// Name of the header that proves that the listener's own page sent a request, in lower case.
 const PROOF: &str = "x-tooldock-request";
 
-/// Header in which browsers say how the page that sends a request is related to the server: same origin, same site, or
-/// neither.
+/// Header in which browsers state the relation of the sending page to the server: same origin, same site, or neither.
 const SITE: &str = "sec-fetch-site";
 
 /// Refuses a request that changes something and may come from another page.

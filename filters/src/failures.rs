@@ -1,11 +1,11 @@
-//! Wrong credentials: counted by client address and by the user name that a browser sends, and slowed where they are many.
+//! Wrong credentials: counted by client address and by the user name that a browser sends, and delayed if they are many.
 //!
-//! A credential is judged before anything here is asked, so a right one is admitted at any time, also from an address whose
-//! wrong ones are slowed. What slowing bounds is the load and the log lines of guessing; it is no substitute for tokens that
-//! cannot be guessed, since the sender of a wrong one learns that it is wrong.
+//! A credential is judged before its failures are counted, so a valid one is always admitted, also from an address whose wrong
+//! ones are delayed. Delays bound the load and the log lines of guessing; they do not replace tokens that cannot be guessed,
+//! since the sender of a wrong token learns that it is wrong.
 //!
-//! Credentials that counted once are no failures: an expired access token or a revoked key is answered with 401, however
-//! often it comes, so that its client learns that it needs another one.
+//! Credentials that were valid before are no failures: an expired access token or a revoked key is always answered with 401, so
+//! that its client learns that it needs another one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl<C: Clock> Failures<C> {
         }
     }
 
-    /// Takes over the failures that were counted under the same limits.
+    /// Adopts the failures that were counted under the same limits.
     pub(crate) fn go_on_from(&mut self, before: &Self) {
         let limits = |it: &Self| it.counted.as_ref().map(|it| it.addresses.limits());
         if limits(self) == limits(before) {
@@ -73,10 +73,10 @@ impl<C: Clock> Failures<C> {
         Some(failure)
     }
 
-    /// The refusal of a request with a wrong credential: 429 in place of `rejection` while its sender is slowed.
+    /// The refusal of a request with a wrong credential: 429 in place of `rejection` while its sender is delayed.
     ///
-    /// A browser that navigates is asked for another password in any case. It would go on to send the wrong one if it got
-    /// anything but 401, and its user could not correct a slip.
+    /// A browser that navigates always gets the challenge for another password. With any other status than 401 it would
+    /// continue to send the wrong password, and its user could not correct it.
     pub(crate) fn refuse(
         &self,
         request: &AdmissionRequest<'_>,

@@ -1,7 +1,7 @@
-//! The header fields that matter at the edge, found in one pass over a head.
+//! The header fields that are relevant at the edge, found in one pass over a head.
 //!
-//! A look-up by name hashes the name and searches the map. A request has few of the dozen known names: one pass over its
-//! fields costs less than a dozen look-ups that mostly find nothing.
+//! A look-up by name hashes the name and searches the map. A request has few of the dozen known names: one pass over its fields
+//! costs less than a dozen look-ups, most of which find nothing.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -39,7 +39,7 @@ impl<'a> Field<'a> {
 
 /// The fields of one head. Not `Debug`: credentials are among them.
 pub struct Fields<'a> {
-    /// All fields, also those without a member of their own here.
+    /// All fields, including those without a member in this type.
     pub(crate) map: &'a HeaderMap,
     pub(crate) accept: Field<'a>,
     pub(crate) authorization: Field<'a>,

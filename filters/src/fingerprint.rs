@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Builds [`Fingerprint`] hashers.
 pub(crate) type Fingerprints = BuildHasherDefault<Fingerprint>;
 
-/// Hasher that returns the `u64` written to it unchanged: keys write their own hash.
+/// Hasher that returns the `u64` written to it unchanged, for keys that are hashes already.
 #[derive(Debug, Default)]
 pub(crate) struct Fingerprint(u64);
 

@@ -1,6 +1,6 @@
-//! The flood guard: a rate per client address, before anything is known about the principal.
+//! The flood guard: a rate limit per client address, applied before the principal is known.
 //!
-//! Off by default. An IPv6 client has at least a /64 to choose addresses from, so a /64 counts as one client.
+//! Off by default. An IPv6 client can use all addresses of at least a /64, so a /64 counts as one client.
 
 use std::net::IpAddr;
 

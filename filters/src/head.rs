@@ -1,7 +1,7 @@
 //! Limits on the head: its bytes, its fields, its request target.
 //!
-//! Faults that only the bytes on the wire show (bare line feeds, folded lines, contradicting lengths) are refused by the
-//! parser, before a request gets here.
+//! Faults that are visible only in the bytes on the wire (bare line feeds, folded lines, contradicting lengths) are refused by
+//! the parser before.
 
 use http::header::TRANSFER_ENCODING;
 use http::request::Parts;
@@ -11,10 +11,10 @@ use crate::fields::Fields;
 use crate::path;
 use crate::rejection::{Reason, Rejection};
 
-/// The longest request target, in bytes. No path or query of this server comes near.
+/// Maximum length of the request target, in bytes. Paths and queries of this server are much shorter.
 pub const TARGET_BYTES_MAX: usize = 8 * 1024;
 
-/// The size of a head as HTTP/1 would spell it, for requests that came in another spelling (HTTP/2).
+/// The size of a head in the form of HTTP/1, for requests that arrived in another form (HTTP/2).
 pub fn header_bytes(parts: &Parts) -> usize {
     // "METHOD target HTTP/1.1\r\n", "name: value\r\n" per field, "\r\n".
     let line = parts.method.as_str().len() + target_bytes(parts) + 12;

@@ -1,8 +1,8 @@
-//! The Host names that a listener answers for: the defence against DNS rebinding and misrouted traffic.
+//! Checks the Host names of a listener, as a protection against DNS rebinding and misrouted traffic.
 //!
-//! A loopback listener always answers for loopback names, since no attacker can make one point elsewhere; further names
-//! come from `admission.hosts`. The host of `admission.public_url` is always among them, since a reverse proxy or a
-//! tunnel passes it on. Other listeners answer for the configured names, or for any where none is configured.
+//! A loopback listener always accepts loopback names, since no attacker can make a loopback name resolve elsewhere; further
+//! names come from `admission.hosts`. The host of `admission.public_url` is always accepted, since reverse proxies and tunnels
+//! forward it. Other listeners accept the configured names, or any name if none is configured.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,7 +49,7 @@ impl HostPattern {
         };
         match &self.0 {
             Pattern::Any => true,
-            // A wildcard stands for one label.
+            // A wildcard matches one label.
             Pattern::Name(name) if wildcard => name
                 .strip_suffix(parent)
                 .is_some_and(|label| !label.is_empty() && !label.contains('.')),
@@ -231,7 +231,7 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// Parses the port behind the colon. The outer `None` is an invalid port; `Some(None)` is a colon without digits, which RFC 3986
+/// Parses the port after the colon. The outer `None` is an invalid port; `Some(None)` is a colon without digits, which RFC 3986
 /// allows.
 fn parse_port(text: &str) -> Option<Option<u16>> {
     if text.is_empty() {
@@ -270,7 +270,7 @@ fn has_zone(text: &str) -> bool {
     is_zone && address.starts_with('[') && Authority::parse(&format!("{address}]{port}")).is_some()
 }
 
-/// Refuses a request whose Host is missing, malformed, ambiguous or not answered for here.
+/// Refuses a request whose Host is missing, malformed, ambiguous or not accepted by the listener.
 pub(crate) fn check(
     parts: &Parts,
     fields: &Fields<'_>,
@@ -310,7 +310,7 @@ fn not_allowed(what: &str) -> Rejection {
     )
 }
 
-/// The host a request names, in its Host header, its target (absolute form, HTTP/2 `:authority`), or both alike.
+/// The host of a request, in its Host header, its target (absolute form, HTTP/2 `:authority`), or in both with the same value.
 fn host_of<'a>(parts: &'a Parts, fields: &Fields<'a>) -> Result<Option<Host<'a>>, Rejection> {
     let bad = |message: &'static str| Rejection::new(Reason::BadRequest, message);
     let malformed = || {

@@ -1,9 +1,9 @@
-//! Admission: decides whether a request gets past the edge, and makes the answer to a refused request.
+//! Admission: decides whether a request is admitted at the edge, and builds the response to a refused request.
 //!
-//! Pure decisions on a request's head, the client's address and a clock. No I/O, nothing asynchronous, no server
-//! framework: the caller reads the head, asks [`Admission::admit`], and writes the answer. No body byte is looked at.
+//! Pure decisions on a request's head, the client's address and a clock. No I/O, no asynchronous code, no server framework: the
+//! caller reads the head, calls [`Admission::admit`], and writes the response. The body is not read.
 //!
-//! The list, in order; the first check that fails answers:
+//! The checks, in order; the first that fails decides the response:
 //!
 //! | check | file | refusals |
 //! |---|---|---|
@@ -27,10 +27,10 @@
 //! | Accept | [`media`] | 406, 400 |
 //! | announced size | [`media`] | 413, 400 |
 //!
-//! The flood guard and limits do not count requests that another replica has forwarded: they were counted there. Limits may
-//! be shared by replicas: `limits/shared.rs`.
+//! The flood guard and limits do not count requests that another replica has forwarded, since that replica counted them. Limits
+//! may be shared by replicas: `limits/shared.rs`.
 //!
-//! [`rejection`] is where a refusal gets its status, stable code, JSON-RPC code, headers and body.
+//! [`rejection`] assigns a refusal's status, stable code, JSON-RPC code, headers and body.
 
 pub mod admission;
 pub mod algorithm;

@@ -1,11 +1,11 @@
 //! `rate_limits`: rates of requests or tool calls per principal, namespace, tool or address.
 //!
-//! Requests are counted in two places of the list, as soon as their keys are known: rules that need no namespace before
-//! the namespace is looked at, all others after. Tool calls are counted by the engine, which alone knows how many calls a
-//! body holds; it asks [`RateLimits::check_tool_call`].
+//! Requests are counted at two points of the list, as soon as their keys are known: by rules that need no namespace before the
+//! namespace is looked up, by all others after it. Tool calls are counted by the engine, which alone knows how many calls a
+//! body contains; it calls [`RateLimits::check_tool_call`].
 //!
-//! Several rules apply one after the other. What an earlier rule took is not given back when a later one refuses, so a
-//! client that hammers one limit also uses up its others.
+//! Rules apply one after the other. The budget that an earlier rule took is not returned when a later one refuses, so a client
+//! that keeps exceeding one limit also uses up its others.
 //!
 //! Replicas may share these limits and those of API keys, see `shared`.
 
@@ -39,7 +39,7 @@ pub(crate) struct RateLimits<C: Clock = MonotonicClock> {
     before_namespace: Vec<Arc<Rule<C>>>,
     after_namespace: Vec<Arc<Rule<C>>>,
     tool_calls: Vec<Arc<Rule<C>>>,
-    /// Limits that API keys bring along: one table for all keys with the same limit.
+    /// Limits of API keys: one table for all keys with the same limit.
     of_keys: Mutex<HashMap<KeyLimit, Arc<Rule<C>>>>,
     clock: C,
     /// True if replicas share these limits.
@@ -68,13 +68,13 @@ pub struct Subject<'a> {
     pub principal: &'a str,
     /// The client's address.
     pub client: IpAddr,
-    /// The namespace of the request, as far as it is known.
+    /// The namespace of the request, if it is known.
     pub namespace: Option<&'a NamespaceName>,
     /// The tool that is called.
     pub tool: Option<&'a str>,
     /// The limits of the request's API key; empty for other credentials.
     pub own: &'a [KeyLimit],
-    /// The id of the API key, by which its own limits count.
+    /// The id of the API key, for the key's own limits.
     pub key: Option<&'a str>,
 }
 
@@ -90,7 +90,7 @@ pub enum CountedBy {
 /// A limit that is used up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitExceeded {
-    /// The time until there is budget again for the same request or call.
+    /// The time until the budget admits the same request or call.
     pub wait: RetryAfter,
     /// The limit, with its remaining budget.
     pub budget: Budget,
@@ -147,7 +147,7 @@ impl<C: Clock + Clone> RateLimits<C> {
     }
 }
 
-/// The name of a rule among replicas, which have the same list.
+/// The name of a rule that is shared with replicas, which have the same list.
 fn shared_name(rule: &RateLimitConfig, equal_before: usize) -> SharedName {
     let rule = serde_json::to_string(rule).expect("plain data");
     SharedName::new(&format!("{equal_before} {rule}"))
@@ -169,7 +169,7 @@ impl<C: Clock + Clone> RateLimits<C> {
         check(self.after_namespace.iter(), subject).map_err(refusal)
     }
 
-    /// Counts a request by all limits, where all their keys are known at once.
+    /// Counts a request by all limits, if all their keys are known at the same time.
     pub(crate) fn check_any_request(&self, subject: Subject<'_>) -> Result<(), LimitExceeded> {
         check(self.before_namespace.iter(), subject)?;
         self.check_own(KeyLimitUnit::Request, subject, None)?;
@@ -212,8 +212,8 @@ impl<C: Clock + Clone> RateLimits<C> {
 
     fn of_key(&self, limit: &KeyLimit) -> Arc<Rule<C>> {
         let mut known = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        // Keys come and go, and their limits with them. A limit counts by the second, so that little is forgotten when all
-        // counts begin anew.
+        // Keys are created and revoked, and their limits with them. A limit counts by the second, so little is lost when all
+        // counts are reset.
         if known.len() >= OF_KEYS_MAX && !known.contains_key(limit) {
             known.clear();
         }
@@ -314,8 +314,8 @@ impl<C: Clock> Rule<C> {
         &self.limiter
     }
 
-    /// Takes the subject's weight from its budget, and returns the number of events left. `None`: the rule does not apply to the
-    /// subject.
+    /// Takes the subject's weight from its budget, and returns the number of events left. `None`: the rule does not apply to
+    /// the subject.
     fn take(&self, subject: Subject<'_>) -> Result<Option<u32>, LimitExceeded> {
         let is_of_others = self.only.is_some() && self.only.as_ref() != subject.namespace;
         // A request that belongs to no namespace is not counted by one.

@@ -1,7 +1,7 @@
-//! Credentials as makers of API keys: the configuration entry that each credential belongs to.
+//! Credentials as makers of API keys: maps each credential to its configuration entry.
 //!
-//! The rights and the end of the keys that a maker makes are decided in [`tooldock_credentials::keys`]. Here entries get
-//! the names and hashes by which a key's record finds its maker's entry again, also after a reload.
+//! [`tooldock_credentials::keys`] decides the rights and the end of keys that a maker creates. This module gives entries the
+//! names and hashes by which a key's record refers to its maker's entry, also after a reload.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -95,8 +95,8 @@ fn hash_of_certificate(certificate: &CertificateConfig) -> EntryHash {
     ])
 }
 
-/// The hash over the parts of an issuer's entry that decide the principals of its tokens and their rights. Namespaces in a
-/// list are not part of the hash: they are compared with those of each key.
+/// The hash over the parts of an issuer's entry that decide the principals of its tokens and their rights. Lists of namespaces
+/// are not part of the hash: they are compared with the namespaces of each key.
 pub(crate) fn hash_of_issuer(issuer: &OauthConfig) -> EntryHash {
     let claim = match &issuer.namespaces {
         TokenNamespaces::Listed(_) => None,

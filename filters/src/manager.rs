@@ -1,6 +1,6 @@
-//! The controls of `/reload` beyond the bearer token: the request's source address, and the manager's own token.
+//! Checks of `/reload` in addition to the bearer token: the request's source address, and the manager's own token.
 //!
-//! Both refuse with the same answer, so that a client does not learn which one failed; the log has the cause.
+//! Both refuse with the same response, so that a client does not learn which one failed; the log has the cause.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ impl ManagerControls {
         Err(Rejection::new(Reason::Forbidden, message).because(OUTSIDE))
     }
 
-    /// Returns true if the request carries the manager's token, once.
+    /// Returns true if the request contains the manager's token, once.
     pub(crate) fn token_presented(&self, fields: &Fields<'_>) -> bool {
         match (&self.token, fields.manager_token) {
             (Some(token), Field::Once(value)) => {

@@ -1,11 +1,11 @@
-//! Content-Type, Accept and announced size of the body: the last checks before it is read.
+//! Checks of Content-Type, Accept and the announced size of the body, which are the last ones before it is read.
 //!
-//! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where nothing else could be meant, a wildcard or a
-//! missing Accept is enough.
+//! A stream (GET) needs `text/event-stream` by name on `/mcp`; on `/sse`, where no other type exists, a wildcard or a missing
+//! Accept suffices.
 //!
-//! Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's (K-12).
-//! For `initialize` the version stands in the body, so the parsed [`AcceptFlags`] travel on and the service completes
-//! the check. An unknown version counts as lenient here, since the header of an `initialize` may name one; for other
+//! The rule for Accept on `POST /mcp` depends on the protocol version in force, which is the header's, else the session's
+//! (K-12). For `initialize` the version is in the body, so the parsed [`AcceptFlags`] are passed to the service, which
+//! completes the check. An unknown version counts as lenient here, since the header of an `initialize` may name one; for other
 //! requests the service refuses the version. A session of another principal counts as lenient, too.
 
 use http::header::{ACCEPT, CONTENT_LENGTH};
@@ -28,7 +28,7 @@ const USUAL_ACCEPT: &str = "application/json, text/event-stream";
 pub enum AcceptRule {
     /// JSON or a stream must be acceptable, in all versions; the answer has the acceptable form.
     Lenient,
-    /// Strict for the protocol versions that say so, lenient for all others.
+    /// Strict for the protocol versions that require it, lenient for all others.
     Auto,
 }
 
@@ -69,9 +69,8 @@ impl AcceptFlags {
         }
     }
 
-    /// Reads Accept leniently if the strict reading accepts neither JSON nor a stream: `*` stands for `*/*`, a
-    /// malformed weight counts as above 0, and a header without any media range accepts everything. Older HTTP
-    /// libraries send `*;q=.2`.
+    /// Reads Accept leniently if the strict reading accepts neither JSON nor a stream: `*` means `*/*`, a malformed weight
+    /// counts as above 0, and a header without any media range accepts everything. Older HTTP libraries send `*;q=.2`.
     fn leniently(fields: &Fields<'_>) -> Self {
         let usual = Self::of(fields);
         if usual.json_acceptable || usual.sse_acceptable {
@@ -134,7 +133,7 @@ impl AcceptFlags {
         }
     }
 
-    /// Returns true if both types are listed by name, as protocol versions since 2025-06-18 demand.
+    /// Returns true if both types are listed by name, as protocol versions since 2025-06-18 require.
     pub fn names_both(self) -> bool {
         self.json_named && self.sse_named
     }
@@ -216,7 +215,7 @@ fn unquoted_split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Returns true if the protocol version demands that a client lists both types by name.
+/// Returns true if the protocol version requires a client to list both types by name.
 fn demands_both(version: &str) -> bool {
     matches!(version, "2025-06-18" | "2025-11-25" | FIRST_MODERN_VERSION)
 }
@@ -265,7 +264,7 @@ fn body_announced(fields: &Fields<'_>) -> bool {
     !fields.transfer_encoding.is_absent() || length.is_some_and(|length| length != "0")
 }
 
-/// Refuses a client that accepts none of the possible answers; returns the accepted types otherwise.
+/// Refuses a client that accepts none of the possible response types; returns the accepted types otherwise.
 pub(crate) fn check_accept(
     method: &Method,
     fields: &Fields<'_>,
@@ -293,7 +292,7 @@ pub(crate) fn check_accept(
             }
             rejection
         })?;
-    // Modern versions have no sessions and no resumption: the headers for these mean nothing, even repeated (MOD-04).
+    // Modern versions have no sessions and no resumption: the headers for these are ignored, even if repeated (MOD-04).
     let session = if modern {
         None
     } else {
@@ -343,7 +342,7 @@ fn not_acceptable(message: &'static str) -> Rejection {
     Rejection::new(Reason::NotAcceptable, message)
 }
 
-/// The value of a header that may stand once. Bytes that are no text read as an empty value, which names nothing.
+/// The value of a header that must not be repeated. Bytes that are no text are read as an empty value, which names nothing.
 fn single<'a>(field: Field<'a>, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
     match field {
         Field::Several => Err(Rejection::new(

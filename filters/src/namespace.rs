@@ -1,9 +1,9 @@
-//! The namespace of a request, and the check that its principal may use it.
+//! Determines the namespace of a request, and checks that its principal may use it.
 //!
-//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query; on `/messages` also from
-//! the session that the query names. Several names that agree are accepted, several that differ are refused: guessing would
-//! show one tenant another's tools. The live registry decides whether a namespace exists; an invalid name, `_system`
-//! included, is unknown to it by its type.
+//! The name comes from the path, the `X-Namespace` header or, for the OpenAPI document, the query; on `/messages` also from the
+//! session that the query names. Several equal names are accepted, different names are refused: guessing would show one tenant
+//! the tools of another. The live registry decides whether a namespace exists; an invalid name, including `_system`, is unknown
+//! to the registry by its type.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ pub enum NamespaceRule {
     Header,
     /// The path alone. `X-Namespace` may repeat the name in the path.
     Path,
-    /// As [`NamespaceRule::Header`]; a request that names none is for all namespaces at once.
+    /// As [`NamespaceRule::Header`]; a request without a name is for all namespaces.
     Global,
     /// Always this namespace. A request need not name it, and may name no other.
     Fixed(NamespaceName),
@@ -32,7 +32,7 @@ pub enum NamespaceRule {
     System,
 }
 
-/// The live state that the edge asks about namespaces and sessions.
+/// The live state of namespaces and sessions, as needed by the edge.
 pub trait Directory {
     /// The access of a principal to the namespace of this name, by the namespace's own policy.
     fn namespace(&self, name: &str, principal: &str) -> Access;
@@ -42,8 +42,8 @@ pub trait Directory {
         false
     }
 
-    /// Returns true if the tools directory has a folder of this name. Asked only about names that [`Directory::namespace`]
-    /// does not know, and for principals whose token opens them.
+    /// Returns true if the tools directory has a folder of this name. Called only for names that [`Directory::namespace`] does
+    /// not know, and for principals whose token opens them.
     fn has_folder(&self, name: &NamespaceName) -> bool;
 
     /// The negotiated protocol version of a session of this principal, spelled as in `MCP-Protocol-Version`.
@@ -63,9 +63,9 @@ pub trait Directory {
 pub enum Access {
     /// The namespace exists and admits the principal.
     Granted(NamespaceName),
-    /// The namespace is starting, and the principals that it admits are not known yet.
+    /// The namespace is starting, and its allowed principals are not known yet.
     Starting(NamespaceName),
-    /// There is no namespace of that name.
+    /// No namespace has this name.
     Unknown,
     /// The namespace exists, but not for this principal.
     Forbidden,
@@ -104,7 +104,7 @@ pub(crate) fn admitted(
             ),
         ));
     };
-    // `/messages` of a session for all namespaces at once.
+    // `/messages` of a session for all namespaces.
     let global = NamespaceName::global();
     if *rule == NamespaceRule::Global && name == global.as_str() {
         return Ok(RequestNamespace::Served(global));
@@ -143,8 +143,8 @@ pub(crate) fn admitted(
     }
 }
 
-/// The namespace of the management tools, for principals that may use them. No registry is asked: a listener that serves
-/// these tools belongs to a process that has them.
+/// The namespace of the management tools, for principals that may use them. The registry is not consulted: a listener that
+/// serves these tools belongs to a process that has them.
 fn system(found: &MatchedRoute<'_>, principal: &Principal) -> Result<NamespaceName, Rejection> {
     let system = NamespaceName::system();
     if let Some(name) = found.namespace()?
@@ -173,7 +173,7 @@ fn forbidden(name: &str, cause: &'static str) -> Rejection {
     .because(cause)
 }
 
-/// The namespace's name that the request gives in its path, `X-Namespace`, query or session. Names that differ are refused.
+/// The name of the namespace in the request's path, `X-Namespace`, query or session. Different names are refused.
 fn named<'a>(
     rule: &'a NamespaceRule,
     parts: &'a Parts,
@@ -195,7 +195,7 @@ fn named<'a>(
         // An empty value, perhaps of an unset variable, names no namespace at a listener with a fixed namespace.
         Field::Once(value) if fixed && value.is_empty() => {}
         Field::Once(value) => {
-            // Only values that are not plain text are copied.
+            // The value is copied only if it is not plain text.
             let text = value.to_str().map(Cow::Borrowed);
             agree(
                 &mut name,
@@ -223,8 +223,8 @@ fn named<'a>(
         match directory.session_namespace(&session) {
             Some(namespace) if said => agree(&mut name, namespace.to_string().into())?,
             Some(namespace) => name = Some(namespace.to_string().into()),
-            // A request that names its namespace goes on to the service, which can distinguish a foreign session from an ended
-            // one.
+            // A request that names its namespace is passed to the service, which can distinguish a foreign session from an
+            // ended one.
             None if said => {}
             None => {
                 return Err(Rejection::new(
@@ -238,11 +238,11 @@ fn named<'a>(
     Ok(name.filter(|name| !name.is_empty()))
 }
 
-/// The session `/messages` is written to: the query's `session_id`.
+/// The session of a request to `/messages`: the query's `session_id`.
 ///
 /// # Errors
 ///
-/// The parameter is repeated, or not encoded as a query is. Admission has refused such requests.
+/// The parameter is repeated, or not encoded as a query is. Admission refuses such requests.
 pub fn session_id(parts: &Parts) -> Result<Option<Cow<'_, str>>, Rejection> {
     let mut values = path::query_values(parts.uri.query(), "session_id");
     match (values.next(), values.next()) {

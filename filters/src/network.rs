@@ -18,8 +18,8 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct Peer {
     /// The peer's address.
     pub address: IpAddr,
-    /// True for a proxy that has introduced the connection (PROXY protocol) without an address of its client. The proxy
-    /// has added nothing to `X-Forwarded-For` then, so the header holds the client's own word.
+    /// True for a proxy that has introduced the connection (PROXY protocol) without an address of its client. The proxy has
+    /// then added nothing to `X-Forwarded-For`, so the client itself wrote the header.
     pub names_no_client: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn any_contains(cidrs: &[Cidr], address: IpAddr) -> bool {
     cidrs.iter().any(|cidr| cidr.contains(address))
 }
 
-/// Refuses denied addresses, and those outside a non-empty allow-list. Deny wins.
+/// Refuses denied addresses, and those outside a non-empty allow-list. Deny takes precedence.
 pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection> {
     let allowed = cidrs.allow.is_empty() || any_contains(&cidrs.allow, client);
     if allowed && !any_contains(&cidrs.deny, client) {
@@ -49,12 +49,12 @@ pub(crate) fn check(client: IpAddr, cidrs: &CidrsConfig) -> Result<(), Rejection
     }
 }
 
-/// The address a request is judged by: the peer's, or, where the peer is a trusted proxy, the right-most hop of `X-Forwarded-For`
-/// that is not a trusted proxy.
+/// The address by which a request is judged: the peer's, or, if the peer is a trusted proxy, the right-most hop of
+/// `X-Forwarded-For` that is not a trusted proxy.
 ///
-/// Each hop was written by the host right of it, so a hop counts only as far as everything right of it is trusted. An
-/// unreadable hop (`unknown`, garbage) ends the walk at the last hop that could be read: a proxy, which is then the
-/// client. That can only take rights away as long as proxies are not given more than clients.
+/// Each hop was written by the host to its right, so a hop counts only if everything to its right is trusted. An unreadable hop
+/// (`unknown`, garbage) ends the walk at the last readable hop: a proxy, which then counts as the client. That can only reduce
+/// rights as long as proxies have no more rights than clients.
 pub(crate) fn client_address(peer: Peer, fields: &Fields<'_>, trusted_proxies: &[Cidr]) -> IpAddr {
     let mut client = peer.address.to_canonical();
     let walked = !trusted_proxies.is_empty() && !fields.forwarded_for.is_absent();
@@ -103,8 +103,8 @@ fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || hop.parse::<SocketAddr>().ok().map(|address| address.ip());
     let address: IpAddr = bare().or_else(with_port).or_else(bracketed)?;
-    // Not the address that stands for clients of Unix sockets: it may be written by a proxy that does not know its client, or by
-    // a client that pretends to use a Unix socket.
+    // The address that represents clients of Unix sockets is refused here: it may be written by a proxy that does not know its
+    // client, or by a client that pretends to use a Unix socket.
     Some(address.to_canonical()).filter(|address| *address != UNIX)
 }
 

@@ -57,28 +57,28 @@ pub struct Oauth {
 /// The verdict on an access token.
 #[derive(Debug)]
 pub enum TokenVerdict {
-    /// The token stands for a principal.
+    /// The token identifies a principal.
     Principal(Arc<Principal>),
-    /// The issuer has to be asked first: for its keys, or about the token.
+    /// The issuer must be asked first: for its keys, or about the token.
     Pending(Pending),
     /// The token comes from no issuer. The log has the cause.
     Refused(&'static str),
     /// The token comes from a configured issuer, and is not accepted, or no longer. The log has the cause.
     Over(&'static str),
-    /// The token cannot be judged now: an issuer that may have made it was asked a moment ago and gave no answer.
+    /// The token cannot be judged now: an issuer that may have made it was asked a moment ago and did not respond.
     Unjudged,
 }
 
 /// A fetch that is necessary before a token can be judged. Neither the token nor its digest shows in `Debug`.
 #[derive(Debug, Clone)]
 pub struct Pending {
-    /// The issuer that is asked.
+    /// The issuer to ask.
     pub issuer: Arc<Issuer>,
-    /// The data that the issuer is asked for.
+    /// The data to request from the issuer.
     pub needs: Needs,
     /// The token that waits for the data.
     pub token: Secret,
-    /// The digest of the token, by which requests with the same token are known.
+    /// The digest of the token, which identifies requests with the same token.
     pub digest: TokenDigest,
     /// True if the token was valid before: asking about it is not counted by the limit on unknown tokens.
     pub counted: bool,
@@ -135,7 +135,7 @@ impl Oauth {
         }
     }
 
-    /// The verdict on a token, as far as its issuer's keys and answers are known at that moment.
+    /// The verdict on a token, by the keys and answers of its issuer that are known at that moment.
     pub fn judge(&self, token: &[u8], now: SystemTime) -> TokenVerdict {
         const NOBODYS: TokenVerdict = TokenVerdict::Refused("the token is no issuer's");
         if !self.is_on() || KEY_PREFIXES.iter().any(|it| token.starts_with(it)) {
@@ -226,8 +226,8 @@ impl Oauth {
         }
     }
 
-    /// The opaque token that a request carries, as a bearer token or as the password of a browser. While a stream that it
-    /// admitted lasts, the issuer has to be asked again: it may take the token back at any time.
+    /// The opaque token of a request, as a bearer token or as the password of a browser. For as long as a stream that the token
+    /// admitted is open, the issuer must be asked again: it may revoke the token at any time.
     pub fn revocable(&self, fields: &Fields<'_>) -> Option<Secret> {
         self.issuers
             .iter()
@@ -244,7 +244,7 @@ impl Oauth {
         Jwt::of(&text).is_none().then(|| Secret::new(text))
     }
 
-    /// The metadata document (RFC 9728) at the path `rest` below `/.well-known/`; `None` where there is none.
+    /// The metadata document (RFC 9728) at the path `rest` below `/.well-known/`; `None` if there is none.
     pub fn resource_metadata(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         self.is_on()
             .then(|| self.resources.document(rest, place))

@@ -1,11 +1,11 @@
 //! Web pages: the origins that may use the server (SEC-04), the answers to their browsers (CORS), and preflights.
 //!
-//! Credentials are headers a page has to hold itself, never cookies, so `*` gives a page nothing it did not have; the list
+//! Credentials are headers that a page must have itself, never cookies, so `*` gives a page no additional rights; the list
 //! protects against DNS rebinding and pages on the user's own machine (K-45).
 //!
-//! A listener that asks for no credentials, or takes credentials that a browser adds on its own, is another matter: there
-//! the Origin alone distinguishes a foreign page from a trusted one. So `*` counts for nothing on such a listener. Where
-//! no credentials are needed, pages of this machine pass beside the listed ones; a client certificate is not for them.
+//! On a listener that requires no credentials, or accepts credentials that a browser adds automatically, only the Origin
+//! distinguishes a foreign page from a trusted one. So `*` is ignored on such a listener. If no credentials are required, pages
+//! of this machine are admitted in addition to the listed ones; pages of this machine may not use a client certificate.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -212,7 +212,7 @@ pub struct CorsHeaders {
 }
 
 impl CorsHeaders {
-    /// The headers, in no particular order. `Vary` is one of them: an answer that carries its own has to merge it.
+    /// The headers, in no particular order. `Vary` is one of them: a response with its own `Vary` must merge it.
     pub fn headers(&self) -> [(HeaderName, HeaderValue); 3] {
         [
             (ACCESS_CONTROL_ALLOW_ORIGIN, self.allow_origin.clone()),
@@ -227,7 +227,7 @@ impl CorsHeaders {
 pub(crate) enum Openness {
     /// Pages have to hold a token.
     Closed,
-    /// The browser may add its user's client certificate on its own, or its user's name and token.
+    /// The browser may add its user's client certificate automatically, or its user's name and token.
     ToCertificates,
     /// Requests without credentials are served, so any page could send them.
     ToEverybody,
@@ -275,7 +275,7 @@ pub(crate) fn check(
     }
 }
 
-/// Returns true if the request comes from a page of this server, which reads the answers without CORS headers.
+/// Returns true if the request comes from a page of this server, which needs no CORS headers to read the responses.
 pub(crate) fn is_own(parts: &Parts, fields: &Fields<'_>) -> bool {
     let Field::Once(origin) = fields.origin else {
         return false;
@@ -321,8 +321,8 @@ pub(crate) fn preflight(
     Some(answer)
 }
 
-/// The headers that a page may send: a fixed list, and those headers of the preflight that mirror arguments or that a
-/// server receives from its clients. Headers with credentials for the gateway are not added.
+/// The headers that a page may send: a fixed list, and those headers of the preflight that mirror arguments or that a server
+/// receives from its clients. Headers with credentials for the gateway are not added.
 fn allowed_request_headers(headers: &HeaderMap, directory: &dyn Directory) -> HeaderValue {
     let mut allowed = Cow::Borrowed(ALLOWED_REQUEST_HEADERS);
     let asked = headers

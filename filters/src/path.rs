@@ -1,8 +1,8 @@
-//! Paths: split into segments, percent-decoded exactly once, refused where two readers could disagree about them.
+//! Paths: split into segments, percent-decoded exactly once, and refused if two readers could interpret them differently.
 //!
-//! Whatever a later layer makes of a decoded segment, it cannot leave its place: there is no slash, no backslash, no
-//! NUL, no control character and no dot segment in it (SEC-11). A tool's name may contain slashes, since some servers
-//! have such tools; no part of the name is empty or a dot segment.
+//! A decoded segment is safe in any later layer: it contains no slash, no backslash, no NUL, no control character and no dot
+//! segment (SEC-11). A tool's name may contain slashes, since some servers have such tools; no part of the name is empty or a
+//! dot segment.
 
 use std::borrow::Cow;
 
@@ -44,8 +44,8 @@ impl From<PathFault> for Rejection {
     }
 }
 
-/// Checks a whole path. In an accepted path [`decoded`] decodes every segment, and [`decoded_tool`] every tool name,
-/// without a fault.
+/// Checks a complete path. In an accepted path [`decoded`] decodes every segment, and [`decoded_tool`] every tool name, without
+/// an error.
 pub(crate) fn well_formed(path: &str) -> Result<(), PathFault> {
     // Most paths have only bytes that need no further check of their segments.
     let mut plain = true;

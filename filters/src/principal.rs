@@ -1,4 +1,4 @@
-//! Principals: the owners of credentials, with the rights that a credential gives them.
+//! Principals: the owners of credentials, with the rights of the credential.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,17 +1,17 @@
-//! A keyed GCRA limiter whose memory is bounded.
+//! A keyed GCRA rate limiter with bounded memory.
 //!
-//! A budget is one number: the moment at which it is whole again. An event moves it by the time in which one event comes
-//! back, and is refused if it would then be further away than a whole budget.
+//! A budget is one number: the moment at which it is full again. An event postpones that moment by the time in which one event
+//! is replenished, and is refused if the moment would then be further away than a full budget.
 //!
-//! Keys are stored as 64-bit hashes under a random seed: no text of a client is kept, checking allocates nothing, and
-//! a collision (one in 10⁹ with a full table) makes two keys share a budget for a moment.
+//! Keys are stored as 64-bit hashes under a random seed: no text of a client is stored, checking allocates nothing, and a
+//! collision (one in 10⁹ with a full table) makes two keys share a budget for a moment.
 //!
-//! The table holds at most [`KEYS_MAX`] keys. When a shard of it is full, keys whose budget is whole again are dropped, at most
-//! once a second; until that made room, new keys share one budget per shard. So a flood of made-up keys neither costs memory nor
-//! passes unlimited, and keys already in the table are not affected.
+//! The table contains at most [`KEYS_MAX`] keys. When a shard of it is full, keys whose budget is full again are removed, at
+//! most once a second; until that has made room, new keys share one budget per shard. So a flood of invented keys neither costs
+//! memory nor evades the limit, and keys already in the table are not affected.
 //!
-//! Replicas share a limit that has a `SharedName`: its use here is noted beside the budgets, and `KeyedLimiter::move_on`
-//! counts its use by others (`limits/shared.rs`).
+//! Replicas share a limit that has a `SharedName`: its local use is recorded in addition to the budgets, and
+//! `KeyedLimiter::move_on` adds its use by others (`limits/shared.rs`).
 
 mod shared_name;
 
@@ -32,10 +32,10 @@ use crate::fingerprint::Fingerprints;
 /// Maximum number of keys that one limiter remembers.
 pub const KEYS_MAX: usize = 100_000;
 
-/// Number of shards of the table, each under its own lock, so that requests on several threads rarely meet.
+/// Number of shards of the table, each under its own lock, so that threads rarely contend.
 const SHARDS: usize = 64;
 
-/// Nanoseconds between two sweeps of a full table for keys whose budget is whole again.
+/// Nanoseconds between two sweeps of a full table for keys whose budget is full again.
 const SWEEP_EVERY_NANOS: u64 = 1_000_000_000;
 
 /// The time until a refused key has budget again.
@@ -49,7 +49,7 @@ impl From<Duration> for RetryAfter {
 }
 
 impl RetryAfter {
-    /// The wait in whole seconds, rounded up and never 0: a client that waits so long is not refused for the same cause.
+    /// The wait in seconds, rounded up and never 0: a client that waits so long is not refused for the same cause.
     pub fn seconds(self) -> u64 {
         let up = u64::from(self.0.subsec_nanos() > 0);
         (self.0.as_secs() + up).max(1)
@@ -66,9 +66,9 @@ impl RetryAfter {
 pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
     shards: Box<[Mutex<Shard>]>,
     shard_keys_max: usize,
-    /// The nanoseconds in which one event comes back.
+    /// The nanoseconds in which one event is replenished.
     each: u64,
-    /// The nanoseconds in which an empty budget becomes whole.
+    /// The nanoseconds in which an empty budget is replenished completely.
     whole: u64,
     burst: NonZeroU32,
     seed: RandomState,
@@ -80,21 +80,21 @@ pub(crate) struct KeyedLimiter<C: Clock = MonotonicClock> {
     next_sweep: AtomicU64,
     /// The limit's name among replicas; `None` for a limit of this process alone.
     shared: Option<SharedName>,
-    /// True if events were taken that the other replicas have not been told.
+    /// True if events were taken that were not reported to the other replicas.
     used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// The moment at which each budget is whole again.
+    /// The moment at which each budget is full again.
     cells: HashMap<u64, u64, Fingerprints>,
     /// The shared budget of the keys that the full shard has no room for.
     overflow: u64,
-    /// Events that the other replicas have not been told, of a shared limit.
+    /// Events of a shared limit that were not reported to the other replicas.
     untold: HashMap<u64, Untold, Fingerprints>,
 }
 
-/// Events of one key that the other replicas have not been told.
+/// Events of one key that were not reported to the other replicas.
 #[derive(Debug)]
 struct Untold {
     name: [u8; 16],
@@ -140,13 +140,13 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Takes one event from the key's budget: returns the number that is left at once, or the time to wait.
+    /// Takes one event from the key's budget: returns the number that remains available, or the time to wait.
     pub(crate) fn check(&self, key: impl Hash) -> Result<u32, RetryAfter> {
         self.check_n(key, NonZeroU32::MIN)
     }
 
-    /// Takes that number of events at once, or none. More events than the burst are always refused, with the time in which an
-    /// empty budget becomes whole.
+    /// Takes that number of events together, or none. More events than the burst are always refused, with the time in which an
+    /// empty budget is replenished.
     pub(crate) fn check_n(&self, key: impl Hash, events: NonZeroU32) -> Result<u32, RetryAfter> {
         if events > self.burst {
             return Err(RetryAfter(Duration::from_nanos(self.whole)));
@@ -169,7 +169,7 @@ impl<C: Clock> KeyedLimiter<C> {
                 &mut shard.overflow
             }
         };
-        // A moment that came from other replicas can be any number, so nothing here may overflow.
+        // A moment from other replicas can be any number, so the computation must not overflow.
         let taken = self.each.saturating_mul(u64::from(events));
         let next = (*cell).max(now).saturating_add(taken);
         let latest = now.saturating_add(self.whole);
@@ -207,8 +207,8 @@ impl<C: Clock> KeyedLimiter<C> {
         }
     }
 
-    /// Counts the use of a budget by other replicas. `whole_in` is the time until the budget is whole again, from the moment at
-    /// which its use here was handed over.
+    /// Adds the use of a budget by other replicas. `whole_in` is the time until the budget is full again, from the moment at
+    /// which its local use was reported.
     pub(crate) fn move_on(&self, budget: &UsedBudget, whole_in: Duration) {
         let whole_in = u64::try_from(whole_in.as_nanos()).unwrap_or(u64::MAX);
         let whole_at = budget.at.saturating_add(whole_in);
@@ -227,7 +227,7 @@ impl<C: Clock> KeyedLimiter<C> {
         lock(&self.shards[(fingerprint >> 32) as usize % SHARDS])
     }
 
-    /// Drops the keys whose budget is whole again. One caller a second does it, all others return at once.
+    /// Removes the keys whose budget is full again. One caller a second does so; all others return immediately.
     fn sweep(&self) {
         let now = self.now();
         let due = self.next_sweep.load(Ordering::Relaxed);

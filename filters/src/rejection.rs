@@ -1,7 +1,7 @@
 //! A refusal: its status, stable code, JSON-RPC code, headers and body.
 //!
-//! [`Reason`] is the one table of everything the edge can answer with. A filter picks a reason and says in its own words
-//! the fault, its place and the remedy; it never names a status.
+//! [`Reason`] lists every refusal of the edge. A check picks a reason and describes the fault, its place and the remedy; it
+//! never sets a status.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -31,9 +31,10 @@ pub enum Reason {
     RateLimited,
     /// The page's origin may not use this server.
     OriginNotAllowed,
-    /// The request lacks the proof that the listener's own page sends it; another page may send it by its user's browser.
+    /// The request lacks the proof that the listener's own page sent it; another page may have sent it through its user's
+    /// browser.
     Csrf,
-    /// No credentials, or wrong ones.
+    /// The credentials are missing or wrong.
     Unauthorized,
     /// No route has this path.
     NotFound,
@@ -49,13 +50,13 @@ pub enum Reason {
     Starting,
     /// The namespace exists, but not for this principal.
     NamespaceForbidden,
-    /// No scope of the access token grants anything here.
+    /// No scope of the access token grants anything in the gateway.
     InsufficientScope,
     /// `/messages` names a session that does not exist, and no namespace.
     SessionNotFound,
-    /// A control of `/reload` failed; the answer does not say which.
+    /// A check of `/reload` failed; the response does not say which.
     Forbidden,
-    /// A header that may stand once was sent several times.
+    /// A header that must not be repeated was sent several times.
     DuplicateHeader,
     /// Duplicate header in a request of 2026-07-28, whose headers mirror its body.
     HeaderMismatch,
@@ -69,7 +70,7 @@ pub enum Reason {
     BodyTimeout,
     /// All bodies together are as large as they may be. Found by the reader of the body, not by admission.
     Overloaded,
-    /// The access token cannot be judged now: its issuer has not been reached, or too many unknown tokens are asked about.
+    /// The access token cannot be judged now: its issuer was not reached, or too many unknown tokens are being asked about.
     IssuerUnavailable,
 }
 
@@ -167,8 +168,8 @@ impl Reason {
         self.row().2
     }
 
-    /// Returns true if the connection ends with the answer: its framing cannot be trusted, its body will not be read, or
-    /// its client is not wanted here at all.
+    /// Returns true if the connection ends with the response: its framing cannot be trusted, its body will not be read, or its
+    /// client is refused in general.
     const fn closes(self) -> bool {
         matches!(
             self,
@@ -267,7 +268,7 @@ trait ToBytes: serde::Serialize + Sized {
 impl ToBytes for RestError<'_> {}
 impl ToBytes for McpError<'_> {}
 
-/// The label of all paths without a route, so that metrics stay bounded whatever is asked for.
+/// The label of all paths without a route, so that the number of metrics is bounded.
 const UNKNOWN_LABEL: &str = "unknown";
 
 /// A wrong credential, for the log and the metrics.
@@ -275,17 +276,17 @@ const UNKNOWN_LABEL: &str = "unknown";
 pub struct CredentialFailure {
     /// The sender's address.
     pub client: IpAddr,
-    /// True if the credential came while a delay of its sender was running.
+    /// True if the credential arrived during a delay of its sender.
     pub delayed: bool,
-    /// True if the first delay of its address or its user name began with this credential: from now on, wrong credentials of
-    /// these are slowed.
+    /// True if the first delay of its address or its user name began with this credential: further wrong credentials of these
+    /// are delayed.
     pub spell_began: bool,
 }
 
 /// A refused request, complete with what its answer needs.
 #[derive(Debug, Clone)]
 pub struct Rejection {
-    /// The reason, which gives status and codes.
+    /// The reason, which determines status and codes.
     pub reason: Reason,
     /// The message for the client. Text from the request is bounded and escaped in it; never a credential.
     pub message: Cow<'static, str>,
@@ -293,7 +294,7 @@ pub struct Rejection {
     pub cause: Option<&'static str>,
     /// The wrong credential that was the reason of the refusal.
     pub failure: Option<CredentialFailure>,
-    /// The refused principal, where it was known already.
+    /// The refused principal, if it was known already.
     pub principal: Option<Arc<str>>,
     /// The path's label for metrics; see [`RouteSpec::label`](crate::route::RouteSpec::label).
     pub route: &'static str,
@@ -356,7 +357,7 @@ impl Rejection {
             .because("the token is by a key that its issuer does not publish")
     }
 
-    /// 429 for a wrong credential that came within a delay.
+    /// 429 for a wrong credential that arrived during a delay.
     pub(crate) fn failed_too_often(wait: crate::rate::RetryAfter) -> Self {
         let seconds = wait.seconds();
         let message = format!(
@@ -447,7 +448,7 @@ impl Rejection {
 /// Client text longer than this is cut where a message repeats it.
 const QUOTED_CHARS_MAX: usize = 64;
 
-/// Text from a request, fit to stand in a message: quoted, control characters escaped, cut after 64 characters.
+/// Text from a request for use in a message: quoted, control characters escaped, cut after 64 characters.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     if shown.len() < text.len() {

@@ -25,24 +25,24 @@ pub struct ListenerRules {
     pub accept: AcceptRule,
     /// The rule for credentials.
     pub auth: Auth,
-    /// The listener's name where client certificates stand for principals: entries of `admission.certificates` may be
-    /// limited to it.
+    /// The listener's name if client certificates identify principals: entries of `admission.certificates` may be limited to
+    /// it.
     pub certificates: Option<Arc<str>>,
     /// True when MCP 2026-07-28, which has no streams by GET, is served.
     pub modern: bool,
     /// The user name that browsers send by `Basic`, where the listener takes it. The password is a token.
     pub basic: Option<Arc<str>>,
-    /// The path in front of the listener's own paths, where a proxy takes it away.
+    /// The path prefix of the listener that a proxy in front of the gateway removes.
     pub path_prefix: Option<Arc<str>>,
     /// Further paths of the MCP endpoints of namespaces.
     pub aliases: EndpointAliases,
-    /// True when health checks tell their details without a credential.
+    /// True when health checks show their details without a credential.
     pub open_probes: bool,
 }
 
 impl ListenerRules {
-    /// How far the listener is open to pages that hold no credentials themselves: tools can be called without any
-    /// credentials, or with a client certificate, which a browser shows on its own.
+    /// How far the listener is open to pages that have no credentials themselves: tools can be called without any credentials,
+    /// or with a client certificate, which a browser sends automatically.
     pub(crate) fn openness(&self) -> Openness {
         if self.basic.is_some() {
             Openness::ToCertificates
@@ -57,7 +57,7 @@ impl ListenerRules {
         }
     }
 
-    /// Returns true if a health check without a credential is told more than the status.
+    /// Returns true if a health check without a credential gets more than the status.
     pub(crate) fn tells_details_to_strangers(&self) -> bool {
         self.open_probes || self.auth != Auth::Required
     }
@@ -83,11 +83,11 @@ pub struct AdmissionRequest<'a> {
     pub parts: &'a Parts,
     /// The header fields of the head.
     pub fields: &'a Fields<'a>,
-    /// The size of the head on the wire; [`header_bytes`](crate::head::header_bytes) where the size is not known.
+    /// The size of the head on the wire; [`header_bytes`](crate::head::header_bytes) if the size is not known.
     pub header_bytes: usize,
     /// The other end of the connection, a proxy perhaps.
     pub peer: Peer,
-    /// The client certificate of the connection; looked at where the listener's certificates stand for principals.
+    /// The client certificate of the connection, used if the listener's certificates identify principals.
     pub certificate: PeerCertificate<'a>,
     /// The rules of the listener that took the request.
     pub listener: &'a ListenerRules,

@@ -1,8 +1,8 @@
-//! The table of all paths. A listener serves the groups of its profile. A new surface is a group of rows here and a handler
-//! behind them.
+//! The table of all paths. A listener serves the groups of its profile. A new surface consists of a group of rows here and a
+//! handler.
 //!
-//! The first row whose pattern is the path counts. In a pattern, `{namespace}` and `{name}` stand for exactly one segment,
-//! decoded, and `{rest}` at its end for whatever follows. The paths with most traffic stand first.
+//! The first row whose pattern matches the path is used. In a pattern, `{namespace}` and `{name}` match exactly one segment,
+//! decoded, and `{rest}` at its end matches the remainder. The paths with most traffic come first.
 
 mod aliases;
 mod pattern;
@@ -195,8 +195,8 @@ impl RouteGroups {
         })
     }
 
-    /// The route that an alias of this path has: HTTP+SSE if the path ends with `/sse` and is served here, otherwise Streamable
-    /// HTTP. The path alone decides, so that a stranger does not learn from it which paths are aliases.
+    /// The route of a path that may be an alias: HTTP+SSE if the path ends with `/sse` and that is served, otherwise Streamable
+    /// HTTP. The path alone decides, so that an anonymous client does not learn which paths are aliases.
     pub(crate) fn find_of_alias(self, path: &str) -> Option<MatchedRoute<'static>> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let is_sse = path.ends_with("/sse");
@@ -297,22 +297,22 @@ pub enum RouteAccess {
 pub enum RouteNamespace {
     /// The route belongs to no namespace.
     None,
-    /// By the path, `X-Namespace` or the listener.
+    /// The namespace is named by the path, `X-Namespace` or the listener.
     Required,
-    /// By the path, `X-Namespace`, the listener, or `namespace` in the query.
+    /// The namespace is named by the path, `X-Namespace`, the listener, or `namespace` in the query.
     OrQuery,
-    /// By the path, `X-Namespace`, the listener, or the session that the query names.
+    /// The namespace is named by the path, `X-Namespace`, the listener, or the session that the query names.
     OrSession,
-    /// Not at all: the route belongs to the namespace of the management tools, and is for principals that may use them.
+    /// The request names no namespace: the route belongs to that of the management tools, for principals that may use them.
     Management,
 }
 
 /// The body of a POST or PUT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteBody {
-    /// No body. It is never read.
+    /// The request has no body; it is never read.
     None,
-    /// A JSON body.
+    /// The request has a JSON body.
     Json,
     /// A JSON body, or no body at all.
     JsonOrNothing,
@@ -320,7 +320,7 @@ pub enum RouteBody {
     Any,
 }
 
-/// The methods a route knows.
+/// The methods that a route supports.
 #[derive(Debug, Clone, Copy)]
 pub struct Methods {
     /// The methods in the form of `Allow`.
@@ -390,7 +390,7 @@ impl RouteSpec {
         matches!(*method, Method::POST | Method::PUT) && self.body != RouteBody::None
     }
 
-    /// A clause for error messages that says how a request to this route can name its namespace.
+    /// A clause for error messages that lists how a request to this route can name its namespace.
     pub(crate) fn ways_to_name_a_namespace(&self) -> &'static str {
         match (self.group, self.namespace) {
             (RouteGroup::Mcp, _) => {
@@ -406,7 +406,7 @@ impl RouteSpec {
         }
     }
 
-    /// Refuses a method the route does not know.
+    /// Refuses a method that the route does not support.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Rejection> {
         if (self.methods.know)(method) {
             return Ok(());

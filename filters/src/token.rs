@@ -1,6 +1,6 @@
-//! Bearer and manager tokens as they are held: a SHA-256 digest, never the text.
+//! Bearer and manager tokens as they are stored: a SHA-256 digest, never the text.
 //!
-//! A digest of a weak token can be guessed, so it is treated like the token: neither `Debug` nor serialisation shows it.
+//! A digest of a weak token can be guessed, so it is treated like the token: neither `Debug` nor serialisation prints it.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -39,7 +39,7 @@ impl TokenDigest {
         self.0.iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// Returns true if both are equal, in time that does not depend on the place of a difference.
+    /// Returns true if both are equal, in time that does not depend on the position of a difference.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
         self.0.as_slice().ct_eq(&other.0).into()
@@ -83,7 +83,7 @@ impl fmt::Debug for TokenDigest {
     }
 }
 
-/// A token given in clear text by the operator (`BEARER_TOKEN`, `MANAGER_INTERNAL_TOKEN`), hashed at once.
+/// A token in clear text from the operator (`BEARER_TOKEN`, `MANAGER_INTERNAL_TOKEN`), hashed when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretToken(TokenDigest);
 
@@ -94,7 +94,7 @@ pub struct SecretToken(TokenDigest);
 )]
 pub struct InvalidToken;
 
-/// Longer tokens do not fit beside other headers in the default head limit.
+/// Longer tokens do not fit into the default head limit together with other headers.
 const TOKEN_BYTES_MAX: usize = 4096;
 
 impl SecretToken {
@@ -129,7 +129,7 @@ pub fn config_digest(token: &str) -> Result<String, InvalidToken> {
     Ok(hex::encode(Sha256::digest(token.as_bytes())))
 }
 
-/// The token of `Bearer <token>`; the scheme's case does not matter.
+/// The token of `Bearer <token>`; the scheme's case is ignored.
 pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.trim_ascii().split_at_checked(6)?;
     let token = rest.trim_ascii_start();

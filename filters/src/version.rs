@@ -9,7 +9,7 @@ pub(crate) const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp
 /// The first protocol version without a handshake. Versions are dates and compare as texts.
 pub(crate) const FIRST_MODERN_VERSION: &str = "2026-07-28";
 
-/// Returns true for a version without a handshake, future ones included.
+/// Returns true for a version without a handshake, including future ones.
 fn is_modern(version: &str) -> bool {
     version.len() == FIRST_MODERN_VERSION.len()
         && version >= FIRST_MODERN_VERSION

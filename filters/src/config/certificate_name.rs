@@ -23,7 +23,7 @@ pub enum CertificateName {
 }
 
 impl CertificateName {
-    /// Makes the name of a host; the case does not matter.
+    /// Creates the name of a host; case is ignored.
     pub fn host(name: &str) -> Self {
         Self::Host(name.to_ascii_lowercase())
     }
@@ -45,7 +45,7 @@ impl CertificateName {
         }
     }
 
-    /// Parses a subject alternative name; its form tells its kind.
+    /// Parses a subject alternative name, whose form determines its kind.
     fn alternative(text: &str) -> Result<Self, &'static str> {
         if text.is_empty() || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err("write a host name, an address, an e-mail address or a URI");

@@ -9,7 +9,7 @@ use tooldock_base::off_or;
 /// `off`, or the limits of wrong credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailuresConfig {
-    /// Each wrong credential is answered at once.
+    /// Wrong credentials are answered without a delay.
     Off,
     /// Wrong credentials beyond the limits are slowed.
     Slowed(FailureConfig),

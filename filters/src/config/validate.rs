@@ -159,12 +159,12 @@ impl AdmissionConfig {
     }
 }
 
-/// Returns true if two lists of listeners have one in common. An empty list stands for all.
+/// Returns true if two lists of listeners have one in common. An empty list means all listeners.
 fn overlap(one: &[String], other: &[String]) -> bool {
     one.is_empty() || other.is_empty() || one.iter().any(|name| other.contains(name))
 }
 
-/// Checks one entry of a list of principals. Entries that share a name are one principal, and must open the same namespaces.
+/// Checks one entry of a list of principals. Entries with the same name are one principal, and must open the same namespaces.
 fn validate_principal<'a>(
     at: &str,
     name: &'a str,

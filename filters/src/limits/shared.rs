@@ -1,9 +1,9 @@
 //! Rate limits that all replicas share.
 //!
-//! Each replica decides by its own budgets, like a gateway without replicas. Many times a second, and independent of requests,
-//! it reports the use of its budgets ([`LimitUse`]) to a store that all replicas share. The store answers with the time until
-//! each budget is whole again, considering the use of all replicas, and the local budgets are moved on to it. So no request
-//! waits for another replica, and requests exceed a limit only until the next answer.
+//! Each replica decides by its own budgets, like a gateway without replicas. Many times a second, independent of requests, it
+//! reports the use of its budgets ([`LimitUse`]) to a store that all replicas share. The store answers with the time until each
+//! budget is full again, including the use of all replicas, and the local budgets are adjusted to it. So no request waits for
+//! another replica, and requests exceed a limit only until the next answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl<C: Clock> LimitUse<C> {
         &self.used
     }
 
-    /// Applies the store's answer for the budgets from index `from` on: the time until each is whole again for all replicas.
+    /// Applies the store's answer for the budgets from index `from` on: the time until each is full again for all replicas.
     pub fn move_on(&self, from: usize, whole_in: &[Duration]) {
         for ((rule, budget), whole_in) in self.budgets.iter().skip(from).zip(whole_in) {
             rule.limiter().move_on(budget, *whole_in);

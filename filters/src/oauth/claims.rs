@@ -1,5 +1,5 @@
-//! From the claims of a token to a principal: the token's audience, its time, its principal, and its rights. The rules are
-//! the same for the claims of a JWT and for the answer of an introspection endpoint.
+//! Maps the claims of a token to a principal: checks the token's audience and time, and determines its principal and rights.
+//! The rules are the same for the claims of a JWT and for the answer of an introspection endpoint.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub(super) struct ClaimRules {
     entry: EntryHash,
 }
 
-/// The reason why claims give no principal. For the log.
+/// The reason why claims give no principal, for the log.
 pub(super) type RefusalReason = &'static str;
 
 impl ClaimRules {
@@ -60,7 +60,7 @@ impl ClaimRules {
         })
     }
 
-    /// Returns true if both rules judge all claims alike.
+    /// Returns true if both rules accept the same claims with the same result.
     pub(super) fn are_those_of(&self, other: &Self) -> bool {
         self.config == other.config && self.table == other.table
     }
@@ -77,8 +77,8 @@ impl ClaimRules {
         self.judge(claims, now, true)
     }
 
-    /// As [`ClaimRules::principal`], for the answer of an introspection endpoint. The endpoint is the issuer's own, so that
-    /// it need not name the issuer, nor an end of the token.
+    /// As [`ClaimRules::principal`], for the answer of an introspection endpoint. The endpoint belongs to the issuer, so the
+    /// answer need name neither the issuer nor an end of the token.
     pub(super) fn introspected(
         &self,
         claims: &Claims,

@@ -1,7 +1,7 @@
-//! An issuer of access tokens: its rules, its keys as they were last fetched, and the tokens that were judged before.
+//! An issuer of access tokens: its rules, its keys as they were last fetched, and cached verdicts on tokens.
 //!
-//! Nothing here fetches. The keys and the answers about opaque tokens are put in from outside; until they are there, a token
-//! is pending.
+//! This module fetches nothing. The keys and the answers about opaque tokens are supplied by the caller; until then, a token is
+//! pending.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,17 +23,17 @@ use crate::token::TokenDigest;
 /// How long an answer of an introspection endpoint is used. A revoked token is accepted for up to that time.
 const ANSWER_COUNTS: Duration = Duration::from_secs(60);
 
-/// How long a token that an issuer does not know is refused without asking again.
+/// Time for which a token that an issuer does not know is refused without another request.
 const REFUSAL_COUNTS: Duration = Duration::from_secs(10);
 
-/// How long before its end the answer about a token in use is asked for again.
+/// Time before the end of the answer about a token in use at which the answer is renewed.
 const RENEWED_AHEAD: Duration = Duration::from_secs(20);
 
-/// How long a token is not asked about again after the endpoint gave no answer.
+/// Time for which a token is not asked about again after the endpoint did not respond.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Capacity for tokens of one issuer that are remembered. Valid and invalid tokens are counted apart, so that a client with many
-/// wrong tokens cannot push out the right ones.
+/// Capacity of the cache for tokens of one issuer. Valid and invalid tokens are counted separately, so that a client with many
+/// wrong tokens cannot evict valid ones.
 const TOKENS: Capacity = Capacity {
     tokens: 20_000,
     bytes: 64 * 1024 * 1024,
@@ -58,17 +58,17 @@ pub struct Issuer {
 enum TokenRefusal {
     /// The issuer does not know the token.
     Unknown(RefusalReason),
-    /// The issuer knows the token, or has known it, and the gateway does not accept it.
+    /// The issuer knows the token, or knew it, and the gateway does not accept it.
     Over(RefusalReason),
     /// The issuer gave no answer.
     Silence,
 }
 
-/// The keys of an issuer. They outlast a configuration, so that an issuer that is down when the configuration is read again
-/// keeps those it had.
+/// The keys of an issuer. They are kept across configurations, so that an issuer that is down during a reload keeps its known
+/// keys.
 #[derive(Default)]
 pub struct IssuerKeys {
-    /// Plain data: a thread that panicked leaves it whole.
+    /// The current keys. A panic cannot leave them half written.
     set: RwLock<Option<Arc<KeySet>>>,
     /// Number of key sets so far. Verdicts by an older set are not used.
     version: AtomicU64,
@@ -76,14 +76,14 @@ pub struct IssuerKeys {
     wanted: AtomicBool,
 }
 
-/// The verdict on a token at one issuer, as far as it is known.
+/// The known verdict on a token at one issuer.
 pub(super) enum IssuerVerdict {
     Principal(Arc<Principal>),
-    /// No verdict yet: the issuer's keys have to be fetched, or the issuer asked about the token.
+    /// No verdict yet: the issuer's keys must be fetched, or the issuer asked about the token.
     Nothing,
-    /// No verdict any more: the issuer has to be asked about a token that was valid before.
+    /// The verdict has expired: the issuer must be asked about a token that was valid before.
     Lapsed,
-    /// The issuer was asked a moment ago, and gave no answer.
+    /// The issuer was asked a moment ago, and did not respond.
     Silence,
     /// The issuer has not made the token.
     Refused(RefusalReason),
@@ -126,8 +126,8 @@ impl Issuer {
         &self.rules.offered
     }
 
-    /// Takes over the keys that were fetched for this issuer under the configuration of before, and the tokens that were
-    /// judged: with their verdicts where the rules are the same, else as tokens that counted once.
+    /// Adopts the keys that were fetched for this issuer under the previous configuration, and the cached tokens: with their
+    /// verdicts if the rules are equal, else as tokens that were valid before.
     pub(super) fn go_on_from(&mut self, before: &Self) {
         let (one, other) = (&self.config, &before.config);
         let same = one.issuer == other.issuer
@@ -144,7 +144,7 @@ impl Issuer {
         }
     }
 
-    /// The verdict on a JWT of this issuer, as far as it is known.
+    /// The verdict on a JWT of this issuer, if it is known.
     pub(super) fn judge(
         &self,
         token: Jwt<'_>,
@@ -202,7 +202,7 @@ impl Issuer {
         }
     }
 
-    /// The tokens in use whose answers end soon, to be asked about again. Each is given once.
+    /// The tokens in use whose answers end soon, for renewal. Each is returned once.
     pub fn take_renewals(&self) -> Vec<Renewal> {
         self.renewals.take()
     }
@@ -237,8 +237,8 @@ impl Issuer {
         true
     }
 
-    /// Notes that the introspection endpoint could not be asked, so that the next requests with the token do not wait again. An
-    /// earlier answer that is still in force remains so.
+    /// Records that the introspection endpoint did not respond, so that the next requests with the token do not wait again. An
+    /// earlier answer that is still in force remains valid.
     pub fn not_answered(&self, digest: TokenDigest, now: SystemTime) {
         self.refusals
             .note(digest, TokenRefusal::Silence, 0, 0, now + SILENCE);

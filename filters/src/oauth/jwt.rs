@@ -1,7 +1,7 @@
-//! Reading a JWT: its header, its signature, and the claims behind a signature that is right.
+//! Reading a JWT: its header, its signature, and the claims, once the signature is verified.
 //!
-//! Nothing of a token is believed before its signature is checked, except the issuer's name and the key's id, by which the
-//! key is found. A key, a certificate or an address that the header carries is never looked at.
+//! Nothing in a token is trusted before its signature is verified, except the issuer's name and the key's id, by which the key
+//! is found. A key, a certificate or an address in the header is ignored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,10 +12,10 @@ use super::keys::KeySet;
 use super::signature;
 use crate::algorithm::Algorithm;
 
-/// Maximum length of a token, in bytes. Longer ones are refused unread.
+/// Maximum length of a token, in bytes. Longer ones are refused without being parsed.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 * 1024;
 
-/// The three parts of a token, as they came.
+/// The three parts of a token, unchanged.
 #[derive(Clone, Copy)]
 pub(super) struct Jwt<'a> {
     /// Header and claims with the dot between them, which the signature is over.
@@ -51,14 +51,14 @@ pub(super) enum SignatureVerdict {
     By(Claims),
     /// The signature is by a key that is not in the set. A newer set may have it.
     ByUnknownKey,
-    /// The signature is wrong for the key that the token names. Perhaps another key was published under the same id.
+    /// The signature is wrong for the key that the token names. Another key may have been published with the same id.
     Wrong,
     /// The signature is wrong, or tokens of this kind are not accepted; the cause is for the log.
     Not(&'static str),
 }
 
 impl<'a> Jwt<'a> {
-    /// Takes a token apart; `None` for a text that does not look like a signed JWT.
+    /// Splits a token into its parts; `None` for a text that does not look like a signed JWT.
     pub(super) fn of(token: &'a str) -> Option<Self> {
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
@@ -66,7 +66,7 @@ impl<'a> Jwt<'a> {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             !part.is_empty() && part.bytes().all(fits)
         };
-        // A JWT without a signature is still a JWT, and refused as such.
+        // A JWT without a signature is still a JWT, and is refused as one.
         let is_jwt =
             encoded(header) && encoded(claims) && (signature.is_empty() || encoded(signature));
         is_jwt.then_some(Self {
@@ -141,8 +141,8 @@ impl<'a> Jwt<'a> {
     }
 }
 
-/// Returns true if the header gives the token another purpose: ending a login or a session, or proving a key. Many issuers
-/// give access tokens no type, or `JWT`.
+/// Returns true if the header gives the token another purpose: ending a login or a session, or proving a key. Many issuers give
+/// access tokens no type, or `JWT`.
 fn is_no_access_token(typ: &str) -> bool {
     let typ = typ.to_ascii_lowercase();
     let typ = typ.strip_prefix("application/").unwrap_or(&typ);

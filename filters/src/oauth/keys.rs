@@ -1,7 +1,7 @@
 //! The keys of an issuer: read from its JWKS, and found by the header of a token.
 //!
-//! A key counts only for signatures, only for the algorithm it is published for, and only with an algorithm of its own kind:
-//! the token has no say about the kind of a key.
+//! A key is used only for signatures, only for the algorithm for which it is published, and only with an algorithm of its own
+//! kind: the token does not decide the kind of a key.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ const TRIES_MAX: usize = 8;
 /// The keys of an issuer that tokens can be signed with.
 pub struct KeySet {
     keys: Vec<IssuerKey>,
-    /// The digest of the document, by which an unchanged document is known.
+    /// The digest of the document, which detects an unchanged document.
     digest: [u8; 32],
 }
 
@@ -45,7 +45,7 @@ pub enum InvalidKeys {
     /// The list has more than 100 keys.
     #[error("it has more than {KEYS_MAX} keys")]
     TooMany,
-    /// No token can be signed with any of its keys.
+    /// None of the keys can sign tokens.
     #[error(
         "none of its keys can sign tokens: an RSA, P-256, P-384 or Ed25519 key for signatures is needed"
     )]
@@ -53,11 +53,11 @@ pub enum InvalidKeys {
 }
 
 impl KeySet {
-    /// Reads a JWKS. Keys that cannot sign tokens are left out.
+    /// Reads a JWKS. Keys that cannot sign tokens are skipped.
     ///
     /// # Errors
     ///
-    /// [`InvalidKeys`] where no key is left.
+    /// [`InvalidKeys`] if no key remains.
     pub fn parse(document: &[u8]) -> Result<Self, InvalidKeys> {
         #[derive(Deserialize)]
         struct Jwks {
@@ -93,12 +93,12 @@ impl KeySet {
         !other.keys.iter().all(is_here)
     }
 
-    /// Returns true if both were read from the same text.
+    /// Returns true if both were parsed from the same text.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
 
-    /// The keys that a token may be signed with: those of its key id, or where it names none, all that fit its algorithm.
+    /// The keys that may have signed a token: those with its key id, or, if it names none, all that match its algorithm.
     pub(super) fn candidates<'a>(
         &'a self,
         id: Option<&'a str>,

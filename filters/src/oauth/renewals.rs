@@ -1,4 +1,4 @@
-//! Opaque tokens in use whose issuer is to be asked again before its last answer ends.
+//! Opaque tokens in use whose issuer must be asked again before its last answer expires.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,12 @@ use tooldock_base::secret::Secret;
 
 use crate::token::TokenDigest;
 
-/// Maximum number of tokens that wait for renewal, and of bytes of their texts. A token beyond these bounds is asked about when
-/// its answer has ended.
+/// Maximum number of tokens that wait for renewal, and of bytes of their texts. A token beyond these bounds is asked about
+/// after its answer has expired.
 const RENEWALS_MAX: usize = 2_048;
 const BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// A token that is to be asked about again.
+/// A token whose answer must be renewed.
 #[derive(Debug, Clone)]
 pub struct Renewal {
     /// The token to ask about.

@@ -1,8 +1,8 @@
-//! Directions for clients that need tokens: the metadata of the protected resource (RFC 9728), and the challenges of 401 and
-//! 403 (RFC 6750) that lead to it.
+//! Metadata for clients that need tokens: the metadata of the protected resource (RFC 9728), and the challenges of 401 and 403
+//! (RFC 6750) that refer to it.
 //!
 //! The resource of a namespace is the address by which clients reach it: public URL, the listener's path prefix, path. Its
-//! metadata stand at the place of RFC 9728: `/.well-known/oauth-protected-resource` between the host and the path.
+//! metadata are at the place defined by RFC 9728: `/.well-known/oauth-protected-resource` between the host and the path.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const DOCUMENT: &str = "oauth-protected-resource";
 /// The paths by which clients of a listener reach resources.
 #[derive(Debug, Clone, Copy)]
 pub struct ResourcePlace<'a> {
-    /// The path that a proxy in front takes away.
+    /// The path prefix that a proxy in front of the gateway removes.
     prefix: &'a str,
     aliases: &'a EndpointAliases,
     routes: RouteGroups,
@@ -66,11 +66,11 @@ impl Resources {
         }
     }
 
-    /// The metadata document at the path `rest` below `/.well-known/`; `None` where that path belongs to no resource.
+    /// The metadata document at the path `rest` below `/.well-known/`; `None` if that path belongs to no resource.
     pub(super) fn document(&self, rest: &str, place: ResourcePlace<'_>) -> Option<Vec<u8>> {
         let prefix = place.prefix;
         let path = rest.strip_prefix(DOCUMENT)?;
-        // A proxy in front may have taken the prefix away, or not.
+        // A proxy in front of the gateway may have removed the prefix.
         let path = match path.strip_prefix(prefix) {
             Some(inner) if inner.is_empty() || inner.starts_with('/') => inner,
             _ => path,
@@ -88,8 +88,7 @@ impl Resources {
         Some(document.to_string().into_bytes())
     }
 
-    /// The address of the metadata of the resource that a path belongs to: the namespace's for paths of MCP, else those of
-    /// the whole gateway.
+    /// The address of the metadata for a path: those of the namespace for paths of MCP, else those of the whole gateway.
     pub(super) fn metadata_url(&self, path: &str, place: ResourcePlace<'_>) -> String {
         let path = resource_path(path, place).unwrap_or_default();
         format!("{}{WELL_KNOWN}{}{path}", self.origin, place.prefix)
@@ -102,9 +101,9 @@ impl Resources {
     }
 }
 
-/// The path of a resource in that of a request: `/mcp`, `/mcp/NAMESPACE` or an alias, without a slash at its end. A client
-/// compares the resource with the address that it uses, so an alias is a resource of its own. So is each path that may be
-/// an alias: strangers, who read all of this, do not learn which of them are.
+/// The path of a resource in that of a request: `/mcp`, `/mcp/NAMESPACE` or an alias, without a trailing slash. A client
+/// compares the resource with the address that it uses, so an alias is a separate resource. So is each path that may be an
+/// alias: the metadata are public, and must not reveal which paths are aliases.
 fn resource_path<'a>(path: &'a str, place: ResourcePlace<'_>) -> Option<&'a str> {
     let path = path.strip_suffix('/').unwrap_or(path);
     if place.aliases.may_have(path, place.routes) {

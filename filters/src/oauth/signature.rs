@@ -1,5 +1,5 @@
-//! Checks signatures with `ring`, which TLS uses already. The JWT library takes its cryptography from outside; its own
-//! would be a second library for the same algorithms.
+//! Verifies signatures with `ring`, which TLS uses already. The JWT library accepts an external implementation; its own would
+//! be a second library for the same algorithms.
 
 use std::sync::OnceLock;
 

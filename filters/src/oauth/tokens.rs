@@ -1,7 +1,7 @@
-//! Tokens that were judged before, by digest, so that a signature is checked and an issuer asked once for many requests.
+//! Cache of judged tokens, by digest, so that a signature is verified and an issuer asked once for many requests.
 //!
-//! Bounded in number and in bytes by turning over: a table that is full becomes the old one, and tokens without a request in
-//! the next turn are forgotten.
+//! Bounded in number and in bytes by two generations: a full table becomes the old one, and tokens without a request during the
+//! next generation are dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::fingerprint::Fingerprints;
 use crate::token::TokenDigest;
 
-/// The wait before a token whose renewal came to nothing may be claimed for renewal again.
+/// Wait before a token whose renewal failed may be claimed for renewal again.
 const CLAIM_AGAIN: Duration = Duration::from_secs(5);
 
 /// Maximum size of tables of judged tokens.
@@ -27,7 +27,7 @@ pub(super) struct Capacity {
 pub(super) struct JudgedTokens<T> {
     /// The capacity of each of the two tables.
     capacity: Capacity,
-    /// Plain data: a thread that panicked has left nothing half written that matters.
+    /// The two tables. A panic cannot leave them half written in a way that matters.
     tables: RwLock<Tables<T>>,
 }
 
@@ -92,7 +92,7 @@ impl<T: Clone> JudgedTokens<T> {
         Some((known, until))
     }
 
-    /// Returns true if there is a verdict on a token, even past its time.
+    /// Returns true if there is a verdict on a token, including an expired one.
     pub(super) fn remembers(&self, digest: &TokenDigest) -> bool {
         let tables = self.read();
         tables.young.judged.contains_key(digest) || tables.old.judged.contains_key(digest)

@@ -1,17 +1,17 @@
-//! Names by which replicas know a limit that they share, and its budgets.
+//! Names of a limit that replicas share, and of its budgets.
 
 use std::hash::{Hash, Hasher};
 
 use sha2::{Digest, Sha256};
 
-/// Name of a limit that all replicas derive alike; the names of the limit's budgets are derived from it. Names are digests
-/// that reveal no principals, keys or addresses. They are equal in processes of the same build; another build may derive
-/// other names, and then shares no budgets with this one.
+/// Name of a limit that all replicas derive in the same way; the names of the limit's budgets are derived from it. Names are
+/// digests that reveal no principals, keys or addresses. They are equal in processes of the same build; another build may
+/// derive other names, and then shares no budgets with this one.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedName(Sha256);
 
 impl SharedName {
-    /// Derives the name of the limit that these words describe.
+    /// Derives the name of the limit from its description.
     pub(crate) fn new(words: &str) -> Self {
         Self(Sha256::new_with_prefix(words).chain_update([0]))
     }

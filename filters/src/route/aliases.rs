@@ -1,4 +1,4 @@
-//! Further paths of the MCP endpoints of namespaces, which the configuration gives them.
+//! Additional paths of the MCP endpoints of namespaces, from the configuration.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ impl EndpointAliases {
     /// No aliases.
     pub const NONE: Self = Self(None);
 
-    /// The aliases of a configuration: paths without a slash at their end, each once.
+    /// The aliases of a configuration: paths without a trailing slash, each once.
     pub fn new<'a>(aliases: impl IntoIterator<Item = (&'a str, &'a NamespaceName)>) -> Self {
         let aliases = aliases.into_iter();
         let table: BTreeMap<_, _> = aliases
@@ -30,7 +30,8 @@ impl EndpointAliases {
         table.get(path.strip_suffix('/').unwrap_or(path))
     }
 
-    /// True for a path that may be one of these aliases by its form: a stranger is not told which of them are.
+    /// True for a path that may be one of these aliases by its form: an anonymous client must not learn which paths are
+    /// aliases.
     pub(crate) fn may_have(&self, path: &str, routes: RouteGroups) -> bool {
         let path = path.strip_suffix('/').unwrap_or(path);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);

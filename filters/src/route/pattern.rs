@@ -1,6 +1,6 @@
 //! A path with variables.
 
-/// A path in which `{namespace}` and `{name}` stand for one segment each, and `{rest}` for everything after.
+/// A path in which `{namespace}` and `{name}` match one segment each, and `{rest}` the remainder.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pattern {
     /// The pattern up to its first variable.
@@ -58,7 +58,7 @@ impl Pattern {
     }
 }
 
-/// Splits a pattern that begins with `{variable}` into the variable's name and the text behind it.
+/// Splits a pattern that begins with `{variable}` into the variable's name and the following text.
 fn split_variable(pattern: &str) -> Option<(&str, &str)> {
     pattern.strip_prefix('{')?.split_once('}')
 }

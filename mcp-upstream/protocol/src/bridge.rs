@@ -1,8 +1,9 @@
-//! Translation between clients and servers of unlike eras. No other module knows both eras.
+//! Translation between clients and servers of different eras. No other module handles both eras.
 //!
-//! *Legacy* is the era that `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between like eras nothing is
-//! translated: whole messages pass, and only their request ids, progress tokens and subscription ids are replaced. Between unlike
-//! eras the same holds for everything that this table does not name. There is a test for each cell in `upstream::client`.
+//! *Legacy* is the era that `initialize` opens (up to 2025-11-25), *modern* is 2026-07-28. Between equal eras nothing is
+//! translated: complete messages are forwarded, and only their request ids, progress tokens and subscription ids are replaced.
+//! Between different eras the same holds for everything that this table does not name. There is a test for each cell in
+//! `upstream::client`.
 //!
 //! | feature | modern client → legacy server | legacy client → modern server | like → like |
 //! |---|---|---|---|
@@ -34,9 +35,9 @@
 //! | `notifications/roots/list_changed` | — | dropped: roots are asked for anew each time | passes in the session's own process |
 //! | other notifications of the client | — (the era has none) | pass whole | pass whole |
 //!
-//! Some features have no counterpart: the task methods of 2025-11-25 and the task extension of 2026-07-28 are different methods;
-//! each passes by its own name and finds only servers that know it. A legacy server's notification that belongs to no request
-//! reaches a modern client only through `subscriptions/listen`.
+//! Some features have no counterpart: the task methods of 2025-11-25 and the task extension of 2026-07-28 are different
+//! methods; each is forwarded under its own name, and only servers that know it respond. A legacy server's notification that
+//! belongs to no request reaches a modern client only through `subscriptions/listen`.
 
 pub mod errors;
 pub mod nulls;

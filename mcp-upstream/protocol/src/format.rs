@@ -1,4 +1,4 @@
-//! Writes results as JSON text: once, behind the client's own id, around spans that are never decoded.
+//! Writes results as JSON text: each result is written once, after the client's id, around spans that are never decoded.
 
 mod era;
 mod writer;
@@ -14,7 +14,7 @@ pub fn begin(out: &mut Vec<u8>, id: &str) {
     out.extend_from_slice(b",\"result\":");
 }
 
-/// A server's own result behind the client's id.
+/// A server's result, after the client's id.
 pub fn raw_result(id: &str, result: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(id.len() + result.len() + 40);
     begin(&mut out, id);
@@ -23,8 +23,8 @@ pub fn raw_result(id: &str, result: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Appends a text as a JSON string. The text comes from JSON or from this gateway, so it is UTF-8; a stray byte becomes a
-/// replacement character rather than a broken answer.
+/// Appends a text as a JSON string. The text comes from JSON or from this gateway, so it is UTF-8; an invalid byte becomes a
+/// replacement character and does not break the response.
 pub fn escape(out: &mut Vec<u8>, text: &[u8]) {
     let text = String::from_utf8_lossy(text);
     serde_json::to_writer(out, &*text).expect("a string serializes into memory");

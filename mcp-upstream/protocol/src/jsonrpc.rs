@@ -1,8 +1,8 @@
 //! JSON-RPC messages as spans of their text: the kind of a message, its id, method and parameters; whole requests, responses and
 //! notifications; edits in place.
 //!
-//! Only members that are read here are decoded, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a level
-//! that is read are refused, and so is nesting that later readers would not bound.
+//! Only members that are read here are decoded, so ids, numbers and unknown fields keep their spelling. Duplicate keys on a
+//! level that is read are refused, and so is nesting deeper than later readers allow.
 
 use std::borrow::Cow;
 
@@ -51,8 +51,8 @@ pub const MAX_DEPTH: usize = json::DEPTH_MAX;
 /// Maximum number of messages in one batch.
 pub const MESSAGES_MAX: usize = 50;
 
-/// The longest id of a request and the longest progress token, in bytes of their raw JSON. Both are repeated in every message
-/// that belongs to the request, so a long one would take its length many times.
+/// Maximum length of a request id and of a progress token, in bytes of raw JSON. Both are repeated in every message that
+/// belongs to the request, so a long one would multiply memory and traffic.
 pub const ID_MAX: usize = 1024;
 
 /// A JSON-RPC message. `id` is the raw JSON of a string or a number.
@@ -100,7 +100,7 @@ impl From<RequestError> for Invalid<'_> {
     }
 }
 
-/// Reads a present value, `null` included: a plain `Option` could not tell `"id":null` from a missing id.
+/// Reads a present value, including `null`: a plain `Option` does not distinguish `"id":null` from a missing id.
 pub fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<&'de RawValue>, D::Error> {
@@ -115,7 +115,7 @@ pub fn present<'de, D: Deserializer<'de>>(
 pub enum Body<'a> {
     /// A single message.
     One(Message<'a>),
-    /// The messages of a batch, unread. If there are too many, the first [`MESSAGES_MAX`] and one more.
+    /// The messages of a batch, not parsed. If there are too many, the first [`MESSAGES_MAX`] and one more.
     Batch(Vec<&'a RawValue>),
 }
 
@@ -244,7 +244,7 @@ fn of_members(members: Members<'_>) -> Result<Message<'_>, Invalid<'_>> {
     })
 }
 
-/// True for a method that only notifications have: a null id beside it counts as absent.
+/// True for a method that only notifications have: a null id counts as absent.
 #[cold]
 fn is_notification(members: &Members<'_>) -> bool {
     let method = members.raw(Key::Method).and_then(decoded);

@@ -1,4 +1,4 @@
-//! MCP as messages: JSON-RPC over raw bytes, the protocol revisions, their translation into each other, and sealed ids.
+//! MCP as messages: JSON-RPC over raw bytes, the protocol revisions, the translation between them, and sealed ids.
 //!
 //! ```text
 //! bridge ──▶ jsonrpc ──▶ version   a message of one era as a message of the other
@@ -6,8 +6,9 @@
 //!    └─────▶ seal ───────────┘       session ids, states and handles that only this gateway can open
 //! ```
 //!
-//! No message is decoded and written again: a parsed message holds the spans of its bytes. Knows no session, no connection, no
-//! upstream and no HTTP: a refused request is a [`jsonrpc::RequestError`], whose status the surfaces choose.
+//! No message is decoded and encoded again: a parsed message contains the spans of its bytes. This crate does not depend on
+//! sessions, connections, upstreams or HTTP: a refused request is a [`jsonrpc::RequestError`], whose HTTP status the surfaces
+//! choose.
 //!
 //! Start with [`jsonrpc`], then [`version`]; [`bridge`] has the table of all differences between the eras.
 

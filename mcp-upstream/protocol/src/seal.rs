@@ -1,9 +1,10 @@
-//! Seals the tokens that clients carry for the gateway: session ids, states of suspended calls, and toolset handles (K-19).
+//! Seals the tokens that clients store for the gateway: session ids, states of suspended calls, and toolset handles (K-19).
 //!
 //! A token is `base64url(nonce ‖ AES-256-GCM(facts))` with a random nonce of 96 bits: visible ASCII, unforgeable, and
-//! unreadable without the key. Each kind of token has its own associated data, so that none passes for another. A sealed id
-//! contains its replica and facts about the session; only the session store knows if the id is still valid. One key may seal
-//! 2^32 tokens, by which time the chance that two shared a nonce is 2^-33: at a hundred a second that is more than a year.
+//! unreadable without the key. Each kind of token has its own associated data, so that no token is accepted as one of another
+//! kind. A sealed id contains its replica and facts about the session; only the session store knows if the id is still valid.
+//! One key may seal 2^32 tokens, after which the probability that two have the same nonce is 2^-33: at a hundred a second that
+//! is more than a year.
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ impl SessionKey {
         }))
     }
 
-    /// A digest by which replicas check that they have the same key.
+    /// A digest by which replicas check that they have equal keys.
     pub fn digest(&self) -> &Arc<str> {
         &self.0.digest
     }

@@ -1,4 +1,4 @@
-//! The protocol revisions served here and the integer codes of JSON-RPC errors.
+//! The supported protocol revisions and the integer codes of JSON-RPC errors.
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ pub enum ProtocolVersion {
     /// Batches, sessions optional, no structured content.
     #[serde(rename = "2025-03-26")]
     V2025_03_26,
-    /// No batches, `MCP-Protocol-Version`, structured content.
+    /// Without batches; with `MCP-Protocol-Version` and structured content.
     #[serde(rename = "2025-06-18")]
     V2025_06_18,
     /// The newest revision with a handshake.
@@ -28,7 +28,7 @@ pub enum ProtocolVersion {
     V2025_11_25,
 }
 
-/// Error: the text names no revision that is served here.
+/// Error: the text names no supported revision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown protocol version; known are 2025-11-25, 2025-06-18, 2025-03-26 and 2024-11-05")]
 pub struct UnknownVersion;
@@ -74,7 +74,7 @@ const SHOWN_MAX: usize = 40;
 ///
 /// # Errors
 ///
-/// The reason why the answer names no version served here, worded to follow "the server's answer to initialize".
+/// The reason why the response names no supported version, worded to follow "the server's answer to initialize".
 pub fn negotiated(version: Option<&RawValue>) -> Result<ProtocolVersion, String> {
     let Some(version) = version else {
         return Err("names no protocol version".to_owned());
@@ -122,7 +122,7 @@ impl fmt::Display for ProtocolVersion {
 /// Era of MCP that a message or a connection belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// Opened by `initialize`.
+    /// The era opened by `initialize`.
     Legacy,
     /// 2026-07-28: connections are not opened, each request is complete in itself.
     Modern,
@@ -135,7 +135,8 @@ pub enum EraSupport {
     Legacy,
     /// Only the modern era, 2026-07-28.
     Modern,
-    /// 2026-07-28, and perhaps `initialize`: servers do not say so, and a process that answered `server/discover` refuses it.
+    /// 2026-07-28, and perhaps `initialize`: servers do not declare it, and a process that answered `server/discover` refuses
+    /// it.
     ModernAtLeast,
     /// Both eras, one for each process.
     Dual,
@@ -160,8 +161,8 @@ impl ServerInfo {
     }
 }
 
-/// The identity that a server is told when a connection is opened for one client alone. A connection for several clients is
-/// opened in the gateway's own name.
+/// The identity that a server gets when a connection is opened for one client. A connection for several clients is opened with
+/// the gateway's identity.
 #[derive(Debug, Clone)]
 pub struct ClientIdentity {
     /// The revision that `initialize` requests.
@@ -212,7 +213,7 @@ fn raw(value: &serde_json::Value) -> Box<RawValue> {
     to_raw_value(value).expect("a value into memory")
 }
 
-/// The gateway's `clientInfo` for servers that are not told of a client: a JSON object.
+/// The gateway's `clientInfo` for servers that get no client's identity: a JSON object.
 const GATEWAY_INFO: &str = concat!(
     r#"{"name":"tooldock","version":""#,
     env!("CARGO_PKG_VERSION"),
@@ -240,7 +241,7 @@ impl EraSupport {
     }
 }
 
-/// The clients that may be given a cached result.
+/// The clients that may get a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheScope {
     /// All clients: the result does not depend on the caller.
@@ -269,7 +270,7 @@ pub mod method {
     pub const RESOURCES_READ: &str = "resources/read";
 }
 
-/// The method of a request to an upstream. Only known names become labels: clients must not be able to create metrics.
+/// The method of a request to an upstream. Only known names become metric labels: clients must not be able to create metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
     /// A method of the protocol.
@@ -298,7 +299,7 @@ const METHODS: [&str; 16] = [
     "tasks/update",
 ];
 
-/// Returns true if a method is `tools/call` in another spelling, which a server may accept as the same: such a call would escape
+/// Returns true if a method is `tools/call` in another spelling, which a server may accept as equal: such a call would evade
 /// policy and limits.
 pub fn is_misspelt_call(method: &str) -> bool {
     // Full-width forms have the order of ASCII.
@@ -331,7 +332,7 @@ impl Method {
         }
     }
 
-    /// Returns true for a call of a tool: only such calls are under the policy and the limits counted in tool calls.
+    /// Returns true for a call of a tool: policy and limits counted in tool calls apply only to such calls.
     pub fn is_tool_call(&self) -> bool {
         **self == *method::TOOLS_CALL
     }
@@ -354,13 +355,13 @@ pub mod code {
     pub const PARSE: i32 = -32700;
     /// The request is malformed, or has a header, `Accept`, content type, size or version that is refused.
     pub const INVALID_REQUEST: i32 = -32600;
-    /// No such method.
+    /// The method does not exist.
     pub const METHOD_NOT_FOUND: i32 = -32601;
     /// The method's parameters are wrong.
     pub const INVALID_PARAMS: i32 = -32602;
     /// The gateway or an upstream failed.
     pub const INTERNAL: i32 = -32603;
-    /// No such namespace or session.
+    /// The namespace or session does not exist.
     pub const NOT_FOUND: i32 = -32012;
     /// A limit on requests or streams was reached.
     pub const LIMITED: i32 = -32013;
@@ -368,7 +369,7 @@ pub mod code {
     pub const UNAVAILABLE: i32 = -32014;
     /// The credential does not allow the request.
     pub const FORBIDDEN: i32 = -32011;
-    /// No such resource, before 2026-07-28.
+    /// The resource does not exist; used before 2026-07-28.
     pub const RESOURCE_NOT_FOUND: i32 = -32002;
     /// 2026-07-28: a header and the body differ.
     pub const HEADER_MISMATCH: i32 = -32020;

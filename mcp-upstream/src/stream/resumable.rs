@@ -127,7 +127,7 @@ impl Stream {
         matches!(self.lock().role, Role::General | Role::Sse)
     }
 
-    /// Returns true if a reader is attached and has not been told to end.
+    /// Returns true if a reader is attached and will read further events.
     pub(crate) fn is_read(&self) -> bool {
         self.lock().is_read()
     }

@@ -15,7 +15,7 @@ const ISSUERS_MAX: usize = 16;
 const LISTED_MAX: usize = 100;
 /// Maximum length of a configured text that is compared with one of a token, in bytes.
 const TEXT_MAX: usize = 1_024;
-/// Largest difference between clocks that can be configured. Larger ones are misconfigurations.
+/// Maximum difference between clocks that can be configured. Larger ones are misconfigurations.
 const LEEWAY_MAX: Duration = Duration::from_secs(600);
 
 impl AdmissionConfig {

@@ -1,5 +1,5 @@
-//! Mends errors of servers that are not valid JSON-RPC errors: a bare text, no code, a name as the code. Official
-//! clients drop an answer with such an error and keep waiting.
+//! Mends errors of servers that are not valid JSON-RPC errors: a bare text, a missing code, a name as the code. Official
+//! clients drop a response with such an error and keep waiting.
 
 use serde_json::Value;
 
@@ -11,8 +11,8 @@ const NO_MESSAGE: &str = r#""the server gave no message""#;
 /// The largest integer that every JSON reader reads exactly.
 const SAFE_MAX: u64 = (1 << 53) - 1;
 
-/// The error object with an integer as its code, a text as its message, and without `data` that is `null`; `None` if
-/// the error is valid already. An object with a repeated key stays unchanged.
+/// Builds an error object with an integer as its code, a text as its message, and without `data` that is `null`; `None` if the
+/// error is valid already. An object with a repeated key is not changed.
 pub fn mended(error: &[u8]) -> Option<String> {
     let error = std::str::from_utf8(error).ok()?.trim();
     if !error.starts_with('{') {

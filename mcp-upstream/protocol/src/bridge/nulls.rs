@@ -1,6 +1,5 @@
-//! Removes optional members of results that a server wrote as `null`: no revision allows `null` there, and strict
-//! clients refuse the whole result. The contents of `structuredContent` and `_meta` are the tool's own data and stay
-//! unchanged.
+//! Removes optional members of results that a server wrote as `null`: no revision allows `null` there, and strict clients
+//! refuse the complete result. The contents of `structuredContent` and `_meta` are the tool's own data and are not changed.
 
 use std::sync::LazyLock;
 
@@ -31,7 +30,7 @@ const OPTIONAL: [&str; 17] = [
     "title",
     "websiteUrl",
 ];
-/// Members that hold an object nested in a result, or a list of such objects.
+/// Members of a result that contain an object, or a list of objects, with optional members.
 const PARTS: [&str; 5] = ["annotations", "content", "contents", "messages", "resource"];
 /// Optional members of `serverInfo` and of its icons, and the key of `serverInfo` in `_meta`.
 const INFO: [&str; 11] = [
@@ -50,7 +49,7 @@ const INFO: [&str; 11] = [
 /// Maximum nesting of objects in a result, reached by the annotations of a resource that a prompt's message embeds.
 const DEPTH_MAX: usize = 5;
 
-/// Searches for `null`. Built once, since building costs more than searching a usual text.
+/// Searcher for `null`. Built once, since building it costs more than searching a usual text.
 static NULL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("null"));
 
 /// True if the text contains the word `null`. Most texts do not.
@@ -58,9 +57,8 @@ fn may_hold_null(text: &[u8]) -> bool {
     NULL.find(text).is_some()
 }
 
-/// True if the text may hold a member with one of these names and the value `null`. Only the bytes before each `null`
-/// are compared, so results that carry JSON with nulls of their own need no parsing. A name written with escapes is not
-/// found.
+/// True if the text may contain a member with one of these names and the value `null`. Only the bytes before each `null` are
+/// compared, so that results with JSON that contains nulls need not be parsed. A name written with escapes is not found.
 fn may_hold_null_of(text: &[u8], names: &[&str]) -> bool {
     let is_value_of_one = |at: usize| {
         let before = text.get(..at).unwrap_or_default().trim_ascii_end();

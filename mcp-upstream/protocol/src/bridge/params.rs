@@ -10,7 +10,7 @@ use crate::jsonrpc::{Key, Request, Unreadable};
 /// The protocol version of modern requests, as a JSON string.
 const VERSION: &str = "\"2026-07-28\"";
 
-/// The protocol's own keys in the metadata of modern requests.
+/// Keys of the protocol in the metadata of modern requests.
 const KEYS: [Key; 4] = [
     Key::ProtocolVersion,
     Key::Capabilities,
@@ -18,7 +18,7 @@ const KEYS: [Key; 4] = [
     Key::MinLogLevel,
 ];
 
-/// Metadata that a legacy client sent once, when it opened its session, and that a modern server expects with each request.
+/// Metadata that a legacy client sent once, when it opened its session, and that a modern server requires in each request.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientMetadata<'a> {
     /// The client's capabilities: a JSON object.
@@ -55,8 +55,8 @@ impl<'a> ClientMetadata<'a> {
     }
 }
 
-/// Translates a request for a legacy server: removes the protocol's own keys from the metadata, and sets the server's own
-/// `requestState` if there is one. Answers in the request (`inputResponses`) stay: a server that does not know them ignores
+/// Translates a request for a legacy server: removes the keys of the protocol from the metadata, and sets the server's own
+/// `requestState` if there is one. Answers in the request (`inputResponses`) are kept: a server that does not know them ignores
 /// them, and a server that asked for them gets them.
 ///
 /// # Errors
@@ -70,7 +70,7 @@ pub fn to_legacy(request: &Request, state: Option<&str>) -> Result<Request, Unre
     changes.extend(state.map(|state| (Key::RequestState, Some(state))));
     match &meta {
         Some(meta) => changes.push((Key::Meta, Some(meta))),
-        // Other keys are repeated: each key is removed where it stands.
+        // Other keys are repeated: each key is removed at its position.
         None if own.is_some() => changes.extend(KEYS.map(|key| (key, None))),
         None => {}
     }
@@ -87,7 +87,7 @@ pub fn to_modern(request: &Request, metadata: ClientMetadata<'_>) -> Result<Requ
     if let Some(meta) = spans::edited(request.raw(Key::Meta).unwrap_or("{}"), &changes) {
         return request.edited(&[(Key::Meta, Some(&meta))]);
     }
-    // Other keys are repeated, which is for the server to judge: the client's own values are removed, the known ones are
+    // Other keys are repeated, which the server has to judge: the client's values are removed, and the known values are
     // appended.
     let without = request.edited(&KEYS.map(|key| (key, None)))?;
     match without
@@ -105,13 +105,14 @@ pub fn to_modern(request: &Request, metadata: ClientMetadata<'_>) -> Result<Requ
 pub struct Trace<'a> {
     /// `traceparent` (W3C Trace Context).
     pub parent: &'a str,
-    /// `tracestate`, if there is one.
+    /// The value of `tracestate`, if there is one.
     pub state: Option<&'a str>,
     /// True if the trace takes the place of the one that the request names.
     pub replaces: bool,
 }
 
-/// Adds a trace to the request's metadata. `None` if the request names a trace that stays, or if nothing can be added.
+/// Adds a trace to the request's metadata. `None` if the request already has a trace, which is kept, or if nothing can be
+/// added.
 pub fn traced(request: &Request, trace: Trace<'_>) -> Option<Request> {
     const PARENT: &str = "traceparent";
     let meta = request.raw(Key::Meta).unwrap_or("{}");

@@ -135,7 +135,7 @@ pub fn to_legacy(method: &str, reply: ResponseOutcome) -> ResponseOutcome {
     }
 }
 
-/// Replaces the code `from` of an error by `to`, if `applies` says so. Errors with other codes stay unchanged.
+/// Replaces the code `from` of an error by `to`, if `applies` returns true. Errors with other codes are not changed.
 fn recode(error: Bytes, from: i32, to: i32, applies: impl Fn(&RawValue) -> bool) -> Bytes {
     let is_from = |error: &RawValue| {
         let code = spans::member(error, "code");

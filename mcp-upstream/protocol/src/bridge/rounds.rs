@@ -31,9 +31,9 @@ pub struct InputRequired {
 ///
 /// # Errors
 ///
-/// The failure of the call, if the result asks for something that no client can be asked.
+/// The failure of the call, if the result contains a question that clients cannot be asked.
 pub fn required(result: &[u8]) -> Result<Option<InputRequired>, CallError> {
-    // Nearly all results lack the word `input_required`, which one scan tells.
+    // Nearly all results lack the text `input_required`, so one scan rules them out.
     static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("input_required"));
     if WORD.find(result).is_none() {
         return Ok(None);

@@ -1,9 +1,9 @@
 //! Tool schemas of a modern server for a legacy client.
 //!
-//! 2026-07-28 allows any JSON Schema for `inputSchema` and `outputSchema`, and any JSON value as `structuredContent`.
-//! Up to 2025-11-25 a schema describes an object and `structuredContent` is one; official clients of those revisions
-//! refuse a whole list for one tool that says otherwise. So a schema of another type is wrapped as the member `result`,
-//! as its results are; a schema that may or may not describe an object is left out.
+//! 2026-07-28 allows any JSON Schema for `inputSchema` and `outputSchema`, and any JSON value as `structuredContent`. Up to
+//! 2025-11-25 a schema describes an object and `structuredContent` is an object; official clients of those revisions refuse a
+//! whole list for one tool that violates this. So a schema of another type is wrapped as the member `result`, like the tool's
+//! results; a schema that may or may not describe an object is omitted.
 
 use std::borrow::Cow;
 
@@ -69,7 +69,7 @@ fn input_schema(schema: &str) -> Cow<'_, str> {
     }
 }
 
-/// The schema in a form that legacy clients take; `None` if the schema has to be left out.
+/// The schema in a form that legacy clients accept; `None` if the schema must be omitted.
 fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
     /// Keywords whose values depend on the position of a schema below its root, which wrapping would change.
     const NAMES_PLACES: [&str; 5] = ["$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor"];
@@ -88,14 +88,14 @@ fn output_schema(schema: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The values that a schema's own `type` allows.
+/// The types of values that a schema's own `type` allows.
 #[derive(Debug, PartialEq, Eq)]
 enum Type {
     /// Only objects.
     Object,
     /// No objects.
     Other,
-    /// Objects among other values, or the schema does not say.
+    /// Objects among other values, or the schema has no `type`.
     Either,
 }
 

@@ -43,7 +43,7 @@ pub fn initialize(opening: &ServerInfo, version: &str) -> Bytes {
                 .into();
             changes.push(version);
             changes.push(MemberEdit::Default("capabilities", Cow::Borrowed("{}")));
-            // In `initialize`, the server's name is a member of its own, not a part of `_meta`.
+            // In `initialize`, the server's name is a separate member, not a part of `_meta`.
             let result = said(result);
             let meta = spans::find(&result, "_meta");
             let info = meta.and_then(|meta| spans::find(meta, SERVER_INFO));

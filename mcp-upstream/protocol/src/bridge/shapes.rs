@@ -1,8 +1,8 @@
-//! Results of calls, prompts, resources and completions whose members have another form than every revision asks for.
-//! Strict clients refuse such a result whole, although its tool has done its work.
+//! Mends results of calls, prompts, resources and completions with members in a form that no revision defines. Strict clients
+//! refuse such a result completely, although its tool has run.
 //!
-//! Results are only parsed where their bytes hold something odd. The contents of `structuredContent` and `_meta` are
-//! the tool's own data and stay unchanged.
+//! Results are only parsed if their bytes contain a suspicious text. The contents of `structuredContent` and `_meta` are the
+//! tool's own data and are not changed.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::jsonrpc::spans::{self, MemberEdit};
 use crate::version::Era;
 
-/// A text that is searched for in results. Built once, since building costs more than searching a usual text.
+/// Searcher for a text in results. Built once, since building it costs more than searching a usual text.
 type Word = LazyLock<Finder<'static>>;
 
 static NULL: Word = LazyLock::new(|| Finder::new("null"));
@@ -31,7 +31,7 @@ static TEXT: Word = LazyLock::new(|| Finder::new("\"text\""));
 static IMAGE: Word = LazyLock::new(|| Finder::new("\"image\""));
 static AUDIO: Word = LazyLock::new(|| Finder::new("\"audio\""));
 static MIME_TYPE: Word = LazyLock::new(|| Finder::new("\"mimeType\""));
-/// A text that ends a list, or stands before an object in it.
+/// Texts that end a list, or precede an object in it.
 static TEXTS_IN_LISTS: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| ["\"]", "\",{", "\", {"].map(Finder::new));
 
@@ -91,17 +91,17 @@ fn usual_call(rest: &mut JsonTokens<'_>) -> Option<()> {
     rest.skip(b"}")
 }
 
-/// Reader of JSON text; holds the text that is not read yet. Each step returns `None` if the text continues otherwise.
+/// Reader of JSON text; contains the unread text. Each step returns `None` if the text does not match.
 struct JsonTokens<'a>(&'a [u8]);
 
 impl JsonTokens<'_> {
-    /// Skips white space and the bytes `token`. Skips nothing if the text continues otherwise.
+    /// Skips white space and the bytes `token`. Skips nothing if the text does not match.
     fn skip(&mut self, token: &[u8]) -> Option<()> {
         self.0 = self.0.trim_ascii_start().strip_prefix(token)?;
         Some(())
     }
 
-    /// Skips the name of a member, and the colon behind it.
+    /// Skips the name of a member, and the following colon.
     fn name(&mut self, name: &[u8]) -> Option<()> {
         self.skip(name)?;
         self.skip(b":")
@@ -218,7 +218,7 @@ fn holds_other_than(result: &[u8], name: &Word, is_usual: impl Fn(u8) -> bool) -
     })
 }
 
-/// True if some object in a result, such as a block of its content, may need a change.
+/// True if any object in a result, such as a block of its content, may need a change.
 fn holds_odd_part(result: &[u8]) -> bool {
     let (mut names, mut values) = (0_usize, 0_usize);
     for at in TEXT.find_iter(result) {
@@ -295,7 +295,7 @@ fn call(result: &str, era: Era) -> Option<String> {
     let content: Option<Cow<'_, str>> = match (value("content"), structured) {
         (Some(content), _) => blocks(content).map(Cow::Owned),
         (None, Some(structured)) => Some(format!("[{}]", text_block(structured)).into()),
-        // A result with none of the members of a call's result stays unchanged.
+        // A result without any member of a call's result is not changed.
         (None, None) => members
             .iter()
             .any(|(key, _)| matches!(&**key, "content" | "isError" | "structuredContent"))
@@ -314,7 +314,7 @@ fn call(result: &str, era: Era) -> Option<String> {
 fn contents(result: &str, _: Era) -> Option<String> {
     let entry = |entry: &str| match is_object(entry) {
         true => Block::of(held(entry)),
-        // An entry that is not an object has no address, so it is left out.
+        // An entry that is not an object has no address, and is omitted.
         false => Block::Absent,
     };
     with_list(result, "contents", entry)
@@ -460,7 +460,7 @@ enum Block {
     Same,
     /// Replacement of the element.
     Other(String),
-    /// The element has too little content and is left out.
+    /// The element has too little content and is omitted.
     Absent,
 }
 
@@ -567,7 +567,7 @@ fn text_block(value: &str) -> String {
     format!(r#"{{"type":"text","text":{text}}}"#)
 }
 
-/// The boolean that a value of another type stands for, such as `"no"` or `0`.
+/// The boolean that corresponds to a value of another type, such as `"no"` or `0`.
 fn boolean(value: &str) -> &'static str {
     let word = value.trim_matches('"').trim().to_ascii_lowercase();
     let is_number = word.parse::<f64>().ok();

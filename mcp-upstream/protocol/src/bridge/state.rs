@@ -1,8 +1,8 @@
-//! Seals the `requestState` of servers that open by `initialize` on its way to a modern client.
+//! Seals the `requestState` of servers that open by `initialize` before it is sent to a modern client.
 //!
-//! These servers' revisions do not define `requestState`, but some answer `input_required` all the same. Their state is wrapped
-//! here, so that every state a client brings for such a server was made by this gateway: a changed or foreign one is refused
-//! before it runs anything. Modern servers see to their own states.
+//! The revisions of these servers do not define `requestState`, but some answer `input_required` nevertheless. Their state is
+//! sealed, so that every state that a client sends for such a server was created by this gateway: a changed or foreign one is
+//! refused before it can run anything. Modern servers protect their states themselves.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub fn sealed<'a>(
     Some(spans::edit(object.get(), &[state]))
 }
 
-/// The server's own state, raw JSON, from a sealed state.
+/// Returns the server's own state, raw JSON, from a sealed state.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Members of results that differ between eras and versions, beside the content.
+//! Members of results that differ between eras and versions, in addition to the content.
 
 use tooldock_base::names::NamespaceName;
 

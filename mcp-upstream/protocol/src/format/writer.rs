@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 
 use super::{CacheScope, ResultFormat, begin};
 
-/// Time for which results of 2026-07-28 may be cached, in milliseconds (MOD-08). Five minutes: served lists change with a
-/// reload, of which a listening client hears at once; a client that does not listen is behind by no more than this.
+/// Time for which results of 2026-07-28 may be cached, in milliseconds (MOD-08): five minutes. Served lists change with a
+/// reload, of which a listening client is notified; the list of a client that does not listen is outdated for at most this
+/// time.
 const TTL_MS: u64 = 300_000;
 
 /// A response that is being written.
@@ -17,7 +18,7 @@ pub struct ResultWriter<'d> {
     out: Vec<u8>,
     format: &'d ResultFormat,
     empty: bool,
-    /// True when the appended members include a `_meta` of their own.
+    /// True when the appended members include a `_meta`.
     has_meta: bool,
 }
 
@@ -150,7 +151,8 @@ fn inner(object: &[u8]) -> Option<&[u8]> {
     (!inner.is_empty()).then_some(inner)
 }
 
-/// Returns true if the object itself has the member. Searches for the word before parsing, since most results have it nowhere.
+/// Returns true if the object itself has the member. Searches for the text before parsing, since most results do not contain
+/// it.
 fn has_meta(object: &[u8]) -> bool {
     memmem::find(object, b"\"_meta\"").is_some()
         && serde_json::from_slice::<BTreeMap<Cow<'_, str>, &RawValue>>(object)

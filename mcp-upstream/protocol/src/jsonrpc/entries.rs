@@ -1,4 +1,4 @@
-//! Entries of a JSON object whose keys are not known beforehand, as spans.
+//! Entries of a JSON object with arbitrary keys, as spans.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
-/// The elements of an array. For an array that is too long, only the first `max` and one more, which tells the caller; further
-/// elements are not read.
+/// Reads the elements of an array. For an array that is too long, only the first `max` and one more, which shows the caller the
+/// excess; further elements are not read.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for First<'_, T> {
         while let Some(element) = items.next_element()? {
             self.elements.push(element);
             if self.elements.len() > self.max {
-                // Ends the reading early; the caller goes by the number of elements.
+                // Stops reading; the caller uses the number of elements.
                 return Err(A::Error::custom("enough"));
             }
         }

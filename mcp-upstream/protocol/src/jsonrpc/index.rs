@@ -1,4 +1,4 @@
-//! Indexes a message in a single pass: the positions of its known members. The rest is checked and skipped.
+//! Indexes a message in a single pass: records the positions of its known members, and validates and skips the remainder.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::splice::span;
 /// empty names would take many times its size.
 pub(crate) const MEMBERS_MAX: usize = 1024;
 
-/// The number of known members in most messages.
+/// Typical number of known members of a message.
 const USUAL: usize = 12;
 
 /// Byte range in a message.
@@ -47,7 +47,7 @@ impl Span {
         } else if own.start >= replaced.end {
             Self::new(moved(own.start)?..moved(own.end)?)
         } else if own.start < replaced.start || own.end > replaced.end {
-            // The replaced range is inside this one.
+            // The replaced range is inside this range.
             Self::new(own.start..moved(own.end)?)
         } else {
             None
@@ -85,7 +85,7 @@ impl IndexedMember {
 /// The reason why another reader may read the message differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ambiguity {
-    /// A key differs from a known one only in case.
+    /// A key that differs from a known one only in case.
     Alike {
         /// The key as it was written, decoded.
         text: Box<str>,
@@ -104,7 +104,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Indexes a whole message.
+    /// Indexes a complete message.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Index {
         self.twice
     }
 
-    /// The reason, apart from repeated keys, why another reader may read the message differently.
+    /// The reason, other than repeated keys, why another reader may read the message differently.
     pub fn ambiguity(&self) -> Option<&Ambiguity> {
         self.ambiguity.as_deref()
     }
@@ -220,7 +220,8 @@ impl Index {
         });
     }
 
-    /// Adds a member whose key stands at `begin` and whose value, this text, stands at `at`, with the members inside it.
+    /// Adds a member whose key begins at `begin` and whose value, the given text, begins at `at`, together with the members
+    /// inside it.
     ///
     /// # Errors
     ///
@@ -290,7 +291,7 @@ impl IndexReader<'_> {
         };
         if self.index.get(key).is_some() {
             if key.level() == Level::Message {
-                // It is unclear which value counts, so the message is refused.
+                // Readers would differ on the value that counts, so the message is refused.
                 return Err(Unread);
             }
             self.index.twice.get_or_insert(key);

@@ -1,8 +1,8 @@
-//! Known keys of a message, and keys that look like a known one without being it.
+//! Known keys of a message, and keys that resemble a known one.
 //!
-//! A key is read by its exact spelling, escapes decoded. Some servers read keys regardless of case, the last one winning (Go's
-//! `encoding/json` does): for them `Name` would be the tool, and `Method` another message than the judged one. So a key that
-//! differs from a known one only in case is noted. Only objects whose keys the protocol defines are searched.
+//! A key is read by its exact spelling, with escapes decoded. Some servers ignore the case of keys, and use the last one (Go's
+//! `encoding/json` does): they would read `Name` as the tool, and with `Method` another message than the one that was checked.
+//! So a key that differs from a known one only in case is recorded. Only objects whose keys the protocol defines are searched.
 
 use std::borrow::Cow;
 
@@ -144,7 +144,7 @@ impl Level {
         }
     }
 
-    /// Looks up a key. `quoted` is raw JSON that has been read.
+    /// Looks up a key. `quoted` is raw JSON that was parsed before.
     pub fn find(self, quoted: &str) -> KeyLookup<'_> {
         let raw = quoted.get(1..quoted.len() - 1).unwrap_or_default();
         if let Some(key) = self.exactly(raw) {
@@ -177,8 +177,8 @@ impl Level {
     }
 }
 
-/// A character without its case, as other readers fold it: beside the letters of ASCII also the characters that fold to one of
-/// them, the long s, the Kelvin sign, and both Turkish i.
+/// A character without its case, as other readers fold it: in addition to the letters of ASCII, the characters that fold to one
+/// of them, which are the long s, the Kelvin sign, and both Turkish i.
 fn without_case(character: char) -> char {
     match character {
         '\u{17f}' => 's',

@@ -1,4 +1,4 @@
-//! A message with its index: its known members, and whether another reader could find something else.
+//! A message with its index: its known members, and whether another reader could read the message differently.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -70,7 +70,7 @@ impl<'a> Members<'a> {
         self.get(Key::Params)
     }
 
-    /// Checks that the parameters are an object, or left out.
+    /// Checks that the parameters are an object or absent.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl<'a> Members<'a> {
         self.unique()
     }
 
-    /// Checks [`Self::well_formed`], and that no key differs from a known one only in case: readers that ignore case would find
+    /// Checks [`Self::well_formed`], and that no key differs from a known one only in case: readers that ignore case would read
     /// another message.
     ///
     /// # Errors

@@ -7,19 +7,18 @@ use super::spans::{self, MemberEdit};
 use super::splice::{self, Edit};
 use super::{Key, Members, Message};
 
-/// A notification of a server. If it belongs to a call, it carries the progress token and the subscription id of the client's
-/// call.
+/// A notification of a server. If it belongs to a call, it has the progress token and the subscription id of the client's call.
 #[derive(Debug, Clone)]
 pub struct Notification<'a> {
     /// The method of the notification.
     pub method: &'a str,
     /// The span of the parameters.
     pub params: Option<Bytes>,
-    /// The whole message, on one line, unknown members included.
+    /// The complete message, on one line, with unknown members.
     pub message: Bytes,
 }
 
-/// A whole notification without the subscription id that it names; `None` if it names none.
+/// A complete notification without its subscription id; `None` if it has none.
 pub fn untagged(message: &[u8]) -> Option<Vec<u8>> {
     let members = members(message)?;
     members.name(Key::Subscription)?;

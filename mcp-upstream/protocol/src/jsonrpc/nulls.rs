@@ -1,4 +1,4 @@
-//! Removes members of clients' messages that are `null`: some languages send every member, and `null` counts as absent.
+//! Removes members of clients' messages that are `null`: some languages write every member, and `null` counts as absent.
 //!
 //! | member | read as |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `id` of a notification, `result` and `error` beside a method | left out |
 //! | `params.cursor` | left out: an empty cursor is a cursor |
 //!
-//! A message is edited once, before any upstream sees it: servers refuse `null`, too.
+//! A message is edited once, before any upstream gets it, since servers refuse `null`, too.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! Normalizes messages of servers that deviate from JSON-RPC but have a clear meaning.
 //!
-//! Some libraries write each optional member, as `null` if it has no value, and some write the number of a request as a
-//! string. Official clients accept both. Such a message is rewritten once and then read again; a valid message is not
+//! Some libraries write every optional member, as `null` if it has no value, and some write the number of a request as a
+//! string. Official clients accept both. Such a message is rewritten once and then parsed again; a valid message is not
 //! rewritten.
 
 use serde_json::Value;
@@ -49,9 +49,9 @@ fn spelled_otherwise(id: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| plain)
 }
 
-/// The message without optional members that are `null`, and with the id in the spelling of the request. `asked` is the
-/// raw id of the request that waits for an answer; without it, an id such as `"5"` becomes a number. `None` if the
-/// message needs no change or is not an object.
+/// Removes optional members of the message that are `null`, and restores the request's spelling of the id. `asked` is the raw
+/// id of the request that waits for a response; without it, an id such as `"5"` becomes a number. `None` if the message needs
+/// no change or is not an object.
 pub fn plain(text: &str, asked: Option<&str>) -> Option<String> {
     // `spans::members` finds members only in valid JSON.
     serde_json::from_str::<&RawValue>(text).ok()?;

@@ -1,5 +1,5 @@
-//! A client's whole request, read once: its own bytes, and the positions of the members that the gateway uses. Edits on its way
-//! up move the positions along.
+//! A client's complete request, parsed once: its bytes, and the positions of the members that the gateway uses. Edits of the
+//! request adjust the positions.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::key::Key;
 use super::spans::{self, MemberEdit};
 use super::splice::{Edit, splice};
 
-/// The member of `_meta` with the gateway's id of a request, in requests to servers behind pipes.
+/// The member of `_meta` with the gateway's id of a request, in requests to stdio servers.
 pub(crate) const ORIGIN: &str = "tooldock/request_id";
 
 /// A client's request: its bytes, and the positions of its known members.
@@ -40,7 +40,7 @@ impl Request {
         Self { message, index }
     }
 
-    /// A request of the gateway with these parameters, raw JSON. The sender gives it an id.
+    /// Creates a request of the gateway with these parameters, raw JSON. The sender assigns its id.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Request {
         self.message.len()
     }
 
-    /// The request with members of its parameters set to raw JSON, or removed. All other bytes stay.
+    /// Sets members of the request's parameters to raw JSON, or removes them. All other bytes are unchanged.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Request {
         if let Some(meta) = self.raw(Key::Meta)
             && spans::may_hold(meta.as_bytes(), ORIGIN)
         {
-            // The client wrote a request id of its own into the metadata. The gateway's replaces it.
+            // The client wrote its own request id into the metadata, which the gateway's replaces.
             let set = MemberEdit::Set(ORIGIN, quoted(origin).into());
             let meta = spans::edited(meta, &[set]);
             let edited = meta.and_then(|it| self.edited(&[(Key::Meta, Some(&it))]).ok());
@@ -225,7 +225,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl fmt::Debug for Request {
-    /// Leaves out the contents, which are the users'.
+    /// The contents are omitted, since they are the users' data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").finish_non_exhaustive()
     }

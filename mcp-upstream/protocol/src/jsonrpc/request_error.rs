@@ -1,5 +1,5 @@
-//! Refusals of MCP messages as JSON-RPC errors: codes, message and data, some of which differ between the eras. HTTP statuses and
-//! headers are not known here.
+//! Refusals of MCP messages as JSON-RPC errors: codes, message and data, some of which differ between the eras. HTTP statuses
+//! and headers are assigned elsewhere.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ pub enum RequestError {
     Parse(Cow<'static, str>),
     /// JSON, but not a message that the gateway takes: shape, headers, batch rules.
     Shape(Cow<'static, str>),
-    /// `MCP-Protocol-Version` names a version that is not served here; holds the list of served versions.
+    /// `MCP-Protocol-Version` names a version that is not supported; contains the list of supported versions.
     UnsupportedVersion(String),
     /// `MCP-Protocol-Version` is not the session's.
     VersionMismatch {
-        /// The session's version.
+        /// The version of the session.
         session: &'static str,
     },
     /// `Accept` does not cover the media types that the version requires.
     NotAcceptable(&'static str),
     /// The version in force requires a session id.
     SessionRequired,
-    /// No such session: unknown, expired, ended, or of another namespace or principal.
+    /// The session is unknown, expired, ended, or belongs to another namespace or principal.
     SessionNotFound,
-    /// The path needs a namespace and none was given.
+    /// The path requires a namespace, but the request names none.
     NamespaceRequired,
-    /// The namespace with this name is gone.
+    /// The namespace with this name no longer exists.
     NamespaceNotFound(String),
     /// The session waits for `notifications/initialized`.
     NotInitialized,
     /// Unknown method.
     MethodNotFound(String),
-    /// The parameters do not fit the method.
+    /// The parameters are not valid for the method.
     InvalidParams(Cow<'static, str>),
     /// 2026-07-28: a required member of `_meta` is missing or malformed.
     MissingMeta(Cow<'static, str>),
@@ -47,14 +47,14 @@ pub enum RequestError {
     HeaderMismatch(Cow<'static, str>),
     /// The call needs capabilities that its client did not declare; holds them as a JSON object.
     MissingCapability(Box<RawValue>),
-    /// `_meta` names a version that is not served here.
+    /// `_meta` names a version that is not supported.
     UnsupportedModernVersion {
         /// The requested version.
         requested: String,
         /// The served versions of both eras.
         supported: Vec<&'static str>,
     },
-    /// The namespace has no such resource.
+    /// The resource does not exist in the namespace.
     ResourceNotFound(Arc<str>),
     /// The scopes of the caller's access token do not open the tool.
     InsufficientScope {
@@ -69,13 +69,13 @@ pub enum RequestError {
     StreamLimit,
     /// 2026-07-28 has neither GET nor DELETE.
     MethodNotAllowed,
-    /// An answer to a question that was not asked.
+    /// A response to a question that was not asked.
     UnknownAnswer,
     /// A namespace that could not be started, or a failed call of a method other than a tool's.
     Upstream(CallError),
     /// An error response of an MCP server, passed on unchanged.
     Forwarded {
-        /// The whole response.
+        /// The complete response.
         answer: Box<Response>,
         /// The code of the server's error; 0 if the error has none.
         code: i64,

@@ -1,4 +1,4 @@
-//! A whole response of a server or a client, with its result or error.
+//! A complete response of a server or a client, with its result or error.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub enum ResponseOutcome {
     Error(Bytes),
 }
 
-/// A whole response that is passed on with all its members: a server's, or a client's to a request of a server.
+/// A complete response that is forwarded with all its members: a server's, or a client's to a request of a server.
 #[derive(Clone)]
 pub struct Response {
     message: Bytes,
@@ -58,7 +58,7 @@ impl Response {
         }
     }
 
-    /// The id of the answered call, on the link that the response came over.
+    /// The id of the answered call, on the link from which the response came.
     pub fn call_id(&self) -> Option<u64> {
         std::str::from_utf8(&self.message[self.id.clone()])
             .ok()?
@@ -132,7 +132,7 @@ impl Response {
 }
 
 impl fmt::Debug for Response {
-    /// Leaves out the contents, which are the users'.
+    /// The contents are omitted, since they are the users' data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")
             .field("is_error", &self.is_error)

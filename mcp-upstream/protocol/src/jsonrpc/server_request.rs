@@ -26,17 +26,17 @@ impl RawId {
     }
 }
 
-/// The connection that a server's request came over, which takes the answer.
+/// The connection from which a server's request came, which accepts the response.
 pub trait Asker: Send + Sync {
     /// Takes the answer to a request with this id, if that use of the id is still open.
     fn answer(&self, id: &RawId, number: u64, outcome: Result<&RawValue, RpcError<'_>>) -> bool;
 
-    /// Takes a client's whole response, with any id, as the answer to a request.
+    /// Sends a client's complete response, with any id, as the response to a request.
     fn forward_answer(&self, id: &RawId, number: u64, response: &Response) -> bool;
 }
 
-/// A request of the server to its client. Answered exactly once: if it is dropped unanswered, the answer is an error; a request
-/// that the server took back is not answered.
+/// A request of the server to its client. It gets exactly one response: an error if it is dropped, and none if the server
+/// cancelled it.
 pub struct ServerRequest {
     id: RawId,
     /// Counts the uses of the id.
@@ -70,7 +70,7 @@ impl ServerRequest {
         }
     }
 
-    /// The server's id of the request. Unique among its own messages only: another process may use the same.
+    /// The server's id of the request. Unique only among that process's messages: another process may use the same id.
     pub fn id(&self) -> &RawId {
         &self.id
     }
@@ -85,12 +85,12 @@ impl ServerRequest {
         self.params.as_ref()
     }
 
-    /// The bytes that the request keeps: its whole message, whatever it contains.
+    /// Size of the memory that the request uses: that of its complete message.
     pub fn bytes(&self) -> usize {
         self.message.len()
     }
 
-    /// The whole message for the client, with another id.
+    /// The complete message for the client, with another id.
     pub fn with_id(&self, id: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.message.len() + 20);
         let edit = Edit::at(self.id_at.clone(), id.to_string());
@@ -98,12 +98,12 @@ impl ServerRequest {
         out
     }
 
-    /// Answers the request. Returns `false` if the server is gone, or took the request back.
+    /// Answers the request. Returns `false` if the server has ended, or cancelled the request.
     pub fn answer(self, outcome: Result<&RawValue, RpcError<'_>>) -> bool {
         self.asker.answer(&self.id, self.number, outcome)
     }
 
-    /// Answers the request with a client's whole response, with any id. Returns `false` as [`Self::answer`] does.
+    /// Answers the request with a client's complete response, with any id. Returns `false` as [`Self::answer`] does.
     pub fn forward(self, response: &Response) -> bool {
         self.asker.forward_answer(&self.id, self.number, response)
     }
@@ -129,7 +129,7 @@ impl Drop for ServerRequest {
 }
 
 impl fmt::Debug for ServerRequest {
-    /// Leaves out the contents, which are the users'.
+    /// The contents are omitted, since they are the users' data.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerRequest")
             .field("method", &self.method)

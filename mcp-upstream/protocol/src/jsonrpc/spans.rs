@@ -1,4 +1,4 @@
-//! Edits single members of a JSON object in place: every other byte stays.
+//! Edits single members of a JSON object in place; every other byte is unchanged.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -45,7 +45,7 @@ pub fn member<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     serde_json::from_str(find(object.get(), name)?).ok()
 }
 
-/// The value of a member as raw JSON, in text that is known to be JSON.
+/// The value of a member as raw JSON, in text that must be valid JSON.
 pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     /// Shorter text is scanned faster than it is searched.
     const SHORT: usize = 256;
@@ -58,10 +58,10 @@ pub fn find<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// Checks cheaply if a text may hold a key. Letters can only be written as themselves or as `\u`; a slash has an escape of its
-/// own.
+/// Checks cheaply whether a text may contain a key. Letters can be written only as themselves or as `\u`; a slash has an
+/// additional escape.
 pub fn may_hold(text: &[u8], name: &str) -> bool {
-    /// Built once, since building costs more than searching a usual text.
+    /// Built once, since building a searcher costs more than searching a usual text.
     static ESCAPES: LazyLock<[Finder<'static>; 2]> =
         LazyLock::new(|| ["\\u", "\\/"].map(Finder::new));
     let [letter, slash] = &*ESCAPES;
@@ -75,12 +75,12 @@ pub fn raw(span: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(span).ok()
 }
 
-/// A value as bytes of its own, independent of the message.
+/// Copies a value into bytes that are independent of the message.
 pub fn owned(value: &RawValue) -> Bytes {
     Bytes::copy_from_slice(value.get().as_bytes())
 }
 
-/// The object with these members changed, in text that is known to be JSON. If the text is not an object, or holds a repeated
+/// The object with these members changed, in text that must be valid JSON. If the text is not an object, or contains a repeated
 /// key, it is returned unchanged.
 pub fn edit(object: &str, changes: &[MemberEdit<'_>]) -> String {
     edited(object, changes).unwrap_or_else(|| object.to_owned())
@@ -130,7 +130,7 @@ pub fn edited(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     Some(out)
 }
 
-/// The object with these members appended to its own, which are not read. `None` if the text is not an object.
+/// The object with these members appended to its members, which are not read. `None` if the text is not an object.
 pub fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     let inner = object.trim_end().strip_suffix('}')?.trim_end();
     let room = changes.iter().map(MemberEdit::room).sum::<usize>();
@@ -141,7 +141,7 @@ pub fn with_more(object: &str, changes: &[MemberEdit<'_>]) -> Option<String> {
     Some(out)
 }
 
-/// Appends the missing members after the present ones. Returns true if a member was added.
+/// Appends the missing members after the existing ones. Returns true if a member was added.
 fn add_missing(
     out: &mut String,
     mut is_empty: bool,

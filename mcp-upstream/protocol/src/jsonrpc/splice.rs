@@ -1,7 +1,7 @@
-//! Rewrites parts of a message in place, above all the few names that must be unique on a connection: request ids, progress
-//! tokens, and the request id that a cancellation names. Every other byte stays.
+//! Rewrites parts of a message in place, mainly the names that must be unique on a connection: request ids, progress tokens,
+//! and the request id in a cancellation. Every other byte is unchanged.
 //!
-//! The link to the server chooses the new names.
+//! The link to the server chooses the new values.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -35,13 +35,13 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The position of `part` in `whole`, of which it must be a slice.
+/// The position of `part` in `whole`; `part` must be a slice of `whole`.
 pub fn span(whole: &str, part: &str) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
     start..start + part.len()
 }
 
-/// Appends a text with its edits, which must not overlap. Their order does not matter.
+/// Appends a text with its edits, which must not overlap. Their order is irrelevant.
 pub fn splice(out: &mut impl BufMut, text: &[u8], edits: &mut [Edit<'_>]) {
     edits.sort_unstable_by_key(|edit| edit.span.start);
     let mut at = 0;

@@ -11,13 +11,13 @@ pub enum ProtocolViolation {
     Batch,
     /// A line beyond the limit; it was skipped.
     TooLong,
-    /// A response to an id, or a notification with a token, that was never given out.
+    /// A response to an id, or a notification with a token, that the gateway never used.
     Unknown,
     /// A response or notification for a call that is over: answered twice, cancelled, or out of time.
     Late,
     /// The server has more open requests than it may have.
     TooManyRequests,
-    /// A result that does not fit the `outputSchema` of its tool. Such a result is counted, but not ignored.
+    /// A result that violates the `outputSchema` of its tool. Such a result is counted, but not ignored.
     OutputSchema,
 }
 

@@ -66,7 +66,7 @@ impl TaskSeal {
         URL_SAFE_NO_PAD.encode(whole)
     }
 
-    /// The member's own name of a published task; `None` for a text that this seal has not sealed.
+    /// The member's own name of a published task; `None` for a text without a valid seal.
     pub fn open(&self, published: &str) -> Option<String> {
         let whole = URL_SAFE_NO_PAD.decode(published).ok()?;
         let (nonce, msg) = whole.split_first_chunk::<NONCE_BYTES>()?;
@@ -85,7 +85,7 @@ impl TaskSeal {
         String::from_utf8(name.to_vec()).ok()
     }
 
-    /// The nonce of a name: without the key it looks random, and only the same name gets it again.
+    /// The nonce of a name: without the key it looks random, and only the same name gets the same nonce.
     fn nonce(&self, plain: &[u8]) -> [u8; NONCE_BYTES] {
         let mut hash = Sha256::new();
         hash.update(*self.key.0.names);

@@ -1,7 +1,7 @@
 //! Members of an object in text that a parser has accepted before. Such text needs no second parsing: quotes and brackets show
 //! where a member ends.
 //!
-//! For text that is not JSON the result is wrong members or none, and nothing worse.
+//! For text that is not JSON the result is wrong members or none; there are no other effects.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -112,7 +112,7 @@ impl<'a> Scan<'a> {
         is_next.then_some(())
     }
 
-    /// Returns true if only white space is left.
+    /// Returns true if only white space remains.
     fn is_over(&mut self) -> bool {
         self.next().is_none()
     }
