@@ -1,16 +1,16 @@
-//! Memory of answers on their way to clients: one bound for all of them, shared fairly by principal.
+//! Memory of responses on their way to clients: one bound for all of them, shared fairly by principal.
 //!
 //! ```text
 //!   server ──▶ AnswerAccount::keep ──▶ bytes that carry their claim ──▶ reply ──▶ AnswerClaim::waiting ──▶ client
 //! ```
 //!
-//! A claim travels with the bytes it counts and ends when the last of them is freed, wherever that happens. Answers below
-//! [`COUNTED_FROM`] are not counted on their way, so an ordinary call pays one comparison; they are counted as any other
-//! once a write of theirs has to wait for its client.
+//! A claim is attached to the bytes that it counts and ends when the last of them is freed. Responses below [`COUNTED_FROM`]
+//! are not counted at first, so an ordinary call costs one comparison; they are counted like others once one of their writes
+//! has to wait for its client.
 //!
-//! When the total is reached, answers that clients do not read are closed. Each principal that holds bytes has an equal share of
-//! the total. A principal within its share displaces the answers of the principal that holds most; a principal beyond it
-//! displaces only answers that stand still. A closed answer ends with its connection or HTTP/2 stream.
+//! When the total is reached, responses that clients do not read are closed. Each principal with counted bytes has an equal
+//! share of the total. A principal within its share displaces the responses of the principal that uses most; a principal beyond
+//! it displaces only stalled responses. A closed response ends with its connection or HTTP/2 stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::metric_table;
 /// Smaller answers, in bytes, are counted only while they wait for their client.
 pub const COUNTED_FROM: usize = 64 * 1024;
 
-/// Time after which an answer that its client does not read stands still, and may be closed for any other: 5 s.
+/// Time after which a response that its client does not read is stalled, and may be closed for any other: 5 s.
 const STANDS_STILL: Duration = Duration::from_secs(5);
 
 /// Maximum wait of a call for room before it begins: 1 s.
@@ -47,7 +47,7 @@ metric_table! {
     }
 }
 
-/// No room for an answer: all answers together are as large as they may be.
+/// Error: all responses together have reached the maximum size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the answers that clients have not read yet take all the memory there is for answers")]
 pub struct NoAnswerRoom;
@@ -72,7 +72,7 @@ pub struct AnswerBudget {
     total: AtomicUsize,
     /// Copy of the ledger's total, read without the lock.
     held: AtomicUsize,
-    /// Locked for answers that are large or wait; never held across an await or a call to other modules.
+    /// Locked for responses that are large or wait; never held across an await or a call to other modules.
     ledger: Mutex<AnswerLedger>,
     /// Notified when an answer has ended, or the total has changed.
     freed: Notify,
@@ -104,7 +104,7 @@ struct ClaimState {
     account: AnswerAccount,
     /// Bytes that the claim counts. Changed under the ledger's lock alone.
     bytes: AtomicUsize,
-    /// True after the answer was closed for others. Set once, under the ledger's lock.
+    /// True after the response was closed for others. Set once, under the ledger's lock.
     is_closed: AtomicBool,
     closed: Notify,
 }
@@ -131,13 +131,13 @@ impl AnswerBudget {
         Self::new(usize::MAX, metrics.expect("valid names of metrics"))
     }
 
-    /// Changes the total, in bytes. Bytes held beyond a smaller total drain.
+    /// Changes the total, in bytes. Responses beyond a smaller total are not closed.
     pub fn set_total(&self, total: usize) {
         self.total.store(total, Ordering::Relaxed);
         self.freed.notify_waiters();
     }
 
-    /// Bytes that are held, including closed answers whose connections have not ended yet.
+    /// Number of counted bytes, including closed responses whose connections have not ended yet.
     pub fn bytes(&self) -> usize {
         let ledger = self.ledger();
         ledger.held + ledger.closing
@@ -152,8 +152,8 @@ impl AnswerBudget {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a change of the ledger. Claims that it closed are notified and dropped after the lock is released, since their drop
-    /// takes the lock.
+    /// Runs a change of the ledger. Claims that it closed are notified and dropped after the lock is released, since dropping
+    /// them takes the lock.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut AnswerLedger, usize, &mut Vec<Arc<ClaimState>>) -> T,
@@ -198,12 +198,12 @@ impl AnswerLedger {
         total / owners.max(1)
     }
 
-    /// Returns true if an owner stays within its share with `bytes` more.
+    /// Returns true if an owner is within its share with `bytes` more.
     fn is_within_share(&self, owner: &AnswerOwner, bytes: usize, total: usize) -> bool {
         self.owned_by(owner).saturating_add(bytes) <= self.share(owner, total)
     }
 
-    /// Makes room for `bytes` by closing answers that wait for their clients. Returns true if there is room now.
+    /// Makes room for `bytes` by closing responses that wait for their clients. Returns true if there is room afterwards.
     fn make_room(
         &mut self,
         owner: &AnswerOwner,
@@ -279,17 +279,17 @@ impl AnswerAccount {
         }
     }
 
-    /// Waits until a call may begin, 1 s at most: while there is no room for answers and the caller has used its share, the
-    /// answer to its next call would be lost.
+    /// Waits until a call may begin, for 1 s at most: while there is no room for responses and the caller has used its share,
+    /// the response to its next call would be lost.
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`] when there was no room in that time.
+    /// [`NoAnswerRoom`] if there was no room in that time.
     pub async fn room(&self) -> Result<(), NoAnswerRoom> {
         if !self.budget.is_tight() {
             return Ok(());
         }
-        // Boxed, so that the usual call does not carry the future's memory.
+        // The future is boxed, so that the usual call does not have its size.
         Box::pin(self.wait_for_room()).await
     }
 
@@ -329,7 +329,7 @@ impl AnswerAccount {
         })))
     }
 
-    /// Counts the bytes of an answer until their last part is freed. A small answer comes back uncounted.
+    /// Counts the bytes of a response until their last part is freed. A small response is returned uncounted.
     ///
     /// # Errors
     ///
@@ -382,7 +382,7 @@ impl AnswerClaim {
     ///
     /// # Errors
     ///
-    /// [`NoAnswerRoom`]; the claim stays as it was.
+    /// [`NoAnswerRoom`]; the claim is not changed.
     pub fn grow(&self, bytes: usize) -> Result<(), NoAnswerRoom> {
         if self.0.is_closed.load(Ordering::Acquire) {
             return Err(NoAnswerRoom);
@@ -392,7 +392,7 @@ impl AnswerClaim {
         Ok(())
     }
 
-    /// Lists the answer as waiting for its client, from now on, until the result is dropped.
+    /// Lists the response as waiting for its client until the result is dropped.
     pub fn waiting(&self) -> WaitingAnswer {
         let account = &self.0.account;
         let turn = account.budget.change(|ledger, _, _| {
@@ -427,7 +427,7 @@ pub struct WaitingAnswer {
 }
 
 impl WaitingAnswer {
-    /// Waits until the answer is closed for others. It must be dropped at once then, and its connection with it.
+    /// Waits until the response is closed for others. The caller must then drop it immediately, and its connection with it.
     pub async fn closed(&self) {
         let state = &self.claim.0;
         loop {

@@ -1,33 +1,33 @@
-//! Budgets of rate limits: the remaining budget, which the response's head tells the client, and its use, which is told to other
-//! replicas.
+//! Budgets of rate limits: the remaining budget, which the response's head reports to the client, and its use, which is
+//! reported to other replicas.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The remaining budget of a rate limit for the caller that it counts.
+/// The remaining budget of a rate limit for one caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     /// Name of the limit by its kind: `principal`, or several kinds with `+` between them.
     pub limit: Arc<str>,
-    /// Uses that are possible at once after a pause.
+    /// Number of uses that are possible at a time after a pause.
     pub quota: u32,
-    /// Uses that come back each second.
+    /// Number of uses that are replenished each second.
     pub rate: NonZeroU32,
     /// Uses that are possible now.
     pub left: u32,
 }
 
-/// The use of a budget in this replica, as the other replicas are told of it.
+/// The use of a budget in this replica, as reported to the other replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetUse {
     /// A digest of the limit and of its key; equal in all replicas.
     pub name: [u8; 16],
-    /// The time in which the use since the last exchange comes back.
+    /// The time in which the use since the last exchange is replenished.
     pub taken: Duration,
-    /// The time until the budget is whole again, as this replica knows it.
+    /// The time until the budget is full again, as far as this replica knows.
     pub whole_in: Duration,
-    /// The time in which an empty budget becomes whole.
+    /// The time in which an empty budget is replenished completely.
     pub window: Duration,
 }
 
@@ -36,18 +36,18 @@ pub struct BudgetUse {
 pub struct BudgetNote(Mutex<Option<Budget>>);
 
 impl Budget {
-    /// The seconds in which an empty budget becomes whole again, rounded up.
+    /// The seconds in which an empty budget is replenished completely, rounded up.
     pub fn window(&self) -> u32 {
         self.quota.div_ceil(self.rate.get())
     }
 
-    /// The seconds until the budget is whole again, rounded up.
+    /// The seconds until the budget is full again, rounded up.
     pub fn reset(&self) -> u32 {
         let used = self.quota.saturating_sub(self.left);
         used.div_ceil(self.rate.get())
     }
 
-    /// Returns true if this budget has a smaller fraction left.
+    /// Returns true if this budget has the smaller remaining fraction.
     pub fn is_tighter_than(&self, other: &Self) -> bool {
         let part = |left: u32, of: u32| u64::from(left) * u64::from(of);
         part(self.left, other.quota) < part(other.left, self.quota)

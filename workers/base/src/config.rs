@@ -26,10 +26,10 @@ pub use sandbox::{InvalidSandboxAddress, Sandbox, SandboxAddress, SandboxMode, S
 pub struct WorkersConfig {
     /// The interpreter that makes environments: a name on `PATH` or a path.
     pub python: String,
-    /// Packages of the base environment. orjson and uvloop are only installed as wheels, and left out on platforms without
+    /// Packages of the base environment. orjson and uvloop are installed only from wheels, and omitted on platforms without
     /// them.
     pub base_requirements: Vec<String>,
-    /// Path of the base environment; `$DATA` stands for the data directory.
+    /// Path of the base environment; `$DATA` is replaced by the data directory.
     pub base_env: String,
     /// Maximum time of a worker from spawn to its ready line.
     #[serde(with = "humantime_serde")]
@@ -108,8 +108,8 @@ pub struct NamespacesConfig {
     pub defaults: Limits,
     /// True when a fresh data directory gets the namespace `shared`.
     pub starter: bool,
-    /// Variables of the gateway's environment that `env` of a namespace's own `tooldock.yaml`, and of servers in files of the
-    /// data directory, may name as `${NAME}`.
+    /// Variables of the gateway's environment that may be referred to as `${NAME}` by `env` of a namespace's own
+    /// `tooldock.yaml`, and by servers in files of the data directory.
     pub env_allowed: Vec<String>,
     /// Ceilings for a namespace's own `tooldock.yaml`.
     pub ceilings: Ceilings,
@@ -127,7 +127,7 @@ pub struct OperatorLimits {
     pub namespaces: NamespacesConfig,
     /// The limits of the operator's servers, `upstreams.KIND.NAME.limits`.
     pub servers: BTreeMap<NamespaceName, LimitsPatch>,
-    /// The names of the operator's servers: none of their numbers may exceed those of the operator's file alone.
+    /// The names of the operator's servers: their limits may not exceed those of the operator's file.
     pub names: BTreeSet<NamespaceName>,
 }
 

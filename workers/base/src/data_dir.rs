@@ -16,7 +16,7 @@
 //!       replicas/<name>/     gateways that share the sessions of this directory, one folder each: lock, sockets
 //! ```
 //!
-//! This module does not read namespaces (see `scan` in `tooldock-workers`) and knows no file of the secrets store.
+//! This module does not read namespaces (see `scan` in `tooldock-workers`) and handles no file of the secrets store.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -35,7 +35,7 @@ use crate::gateway_process::GatewayProcess;
 use crate::names::NamespaceName;
 use crate::regular_file;
 
-/// The format that this version writes, and the highest that it reads.
+/// The format that this version writes, and the highest that it supports.
 const FORMAT: u32 = 1;
 
 /// Maximum size of the `version` file, in bytes.
@@ -79,7 +79,7 @@ pub struct DataDir {
     /// True if this process alone holds `gateway.lock`. False while an older gateway is still shutting down (`--upgrade`),
     /// and when replicas share the directory.
     sole: Arc<AtomicBool>,
-    /// `None` if another process serves from the directory, see [`DataDir::beside`].
+    /// `None` if another process serves the directory, see [`DataDir::beside`].
     _lock: Option<File>,
     /// See [`DataDir::predecessor`].
     predecessor: Option<GatewayProcess>,
@@ -127,10 +127,11 @@ impl DataDir {
         Self::open_with(path, Occupancy::default(), true)
     }
 
-    /// As [`DataDir::open`], beside other gateways; with `starter` a fresh directory gets its first namespace.
+    /// As [`DataDir::open`], while other gateways may use the directory; with `starter` a fresh directory gets its first
+    /// namespace.
     ///
-    /// A successor starts while its predecessor holds the lock, and takes the lock when the predecessor ends. Replicas hold
-    /// the lock together.
+    /// A successor starts while its predecessor holds the lock, and acquires the lock when the predecessor ends. Replicas share
+    /// the lock.
     ///
     /// # Errors
     ///
@@ -152,14 +153,14 @@ impl DataDir {
         let first_start = !check_version(&version)?;
         make_layout(&root)?;
         let sockets = match occupancy.replica {
-            // Made when the replica holds the lock of its folder: other replicas remove a folder without a held lock.
+            // Created when the replica holds the lock of its folder: other replicas remove folders whose lock is not held.
             Some(name) => root
                 .join("replicas")
                 .join(replica_file_name(name))
                 .join("workers"),
             None => root.join("workers"),
         };
-        // A restored backup or a volume may bring another mode; this mode is a security boundary.
+        // A restored backup or a volume may have another mode; this mode is a security boundary.
         set_mode(&root.join("workers"), 0o700)?;
         let data = Self {
             root,
@@ -187,8 +188,8 @@ impl DataDir {
         Ok(data)
     }
 
-    /// The directory for a manager beside the gateway that serves from it: missing parts of the layout are created, and the
-    /// lock, the sockets and the first namespace are left to that gateway.
+    /// The directory for a manager that runs at the same time as the gateway: missing parts of the layout are created; the
+    /// lock, the sockets and the first namespace are left to the gateway.
     ///
     /// # Errors
     ///
@@ -218,12 +219,12 @@ impl DataDir {
         self.first_start
     }
 
-    /// Returns true if no other gateway uses the directory, so that anything not in use here is in use nowhere.
+    /// Returns true if no other gateway uses the directory, so that files not used by this process are unused.
     pub fn is_sole_user(&self) -> bool {
         self.sole.load(Ordering::Acquire)
     }
 
-    /// The gateway that used the directory before. If it and its guards were killed at once, processes of it may still run.
+    /// The gateway that used the directory before. If it and its guards were killed together, processes of it may still run.
     pub fn predecessor(&self) -> Option<GatewayProcess> {
         self.predecessor
     }
@@ -263,7 +264,7 @@ impl DataDir {
     ///
     /// # Errors
     ///
-    /// When the short directory cannot be made, or exists and other users have access to it.
+    /// When the short directory cannot be created, or exists and other users have access to it.
     pub fn socket_for(&self, namespace: &NamespaceName) -> Result<PathBuf, DataDirError> {
         make_dir(&self.sockets, 0o700)?;
         let folder = self.sockets.join(namespace.as_str());
@@ -278,7 +279,7 @@ impl DataDir {
         Ok(folder.join(WORKER_SOCKET))
     }
 
-    /// `path`, or a name in a short private directory if that path would not fit a socket address.
+    /// `path`, or a name in a short private directory if that path would exceed the length of a socket address.
     ///
     /// # Errors
     ///
@@ -311,7 +312,7 @@ impl DataDir {
         ))
     }
 
-    /// Puts the first namespace into an empty `tools/`; existing content, such as that of a mount, is left alone.
+    /// Creates the first namespace in an empty `tools/`; existing content, such as that of a mount, is not changed.
     fn seed(&self) -> Result<(), DataDirError> {
         let tools = self.tools_dir();
         let mut entries = fs::read_dir(&tools).map_err(io_error("read", &tools))?;
@@ -363,7 +364,7 @@ fn make_layout(root: &Path) -> Result<(), DataDirError> {
 /// Prefix of the temporary files of [`write_atomically`].
 pub const TEMPORARY: &str = ".tmp-";
 
-/// Returns true if a name is that of a temporary file made here: a prefix, six letters or digits, a suffix.
+/// Returns true if a name is that of a temporary file of this module: a prefix, six letters or digits, a suffix.
 pub fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
     let random = name
         .to_str()
@@ -371,11 +372,11 @@ pub fn is_temporary(name: &OsStr, beginning: &str, ending: &str) -> bool {
     random.is_some_and(|it| it.len() == 6 && it.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
-/// Replaces a file in one step: a temporary file beside it, synced, renamed, and the directory synced.
+/// Replaces a file in one step: writes and syncs a temporary file in the same directory, renames it, and syncs the directory.
 ///
 /// # Errors
 ///
-/// The error of the operating system; the old file is then untouched.
+/// The error of the operating system; the old file is then unchanged.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     replace_file(path, bytes, mode, TEMPORARY, |_| Ok(()))
 }
@@ -421,8 +422,8 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Replaces the name of the process in the lock file by this one, and returns the previous one. It only helps to find
-/// leftovers of a crash, so errors do not stop the start.
+/// Replaces the process's name in the lock file by that of this process, and returns the previous one. The name only helps to
+/// find leftovers of a crash, so errors do not stop the start.
 fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     let mut text = [0; 64];
     let read = lock.read_at(&mut text, 0).unwrap_or_default();
@@ -432,7 +433,7 @@ fn replace_holder(lock: &File) -> Option<GatewayProcess> {
     before.trim().parse().ok()
 }
 
-/// The name of a replica in names of files: the name itself if it is short and plain, otherwise a digest.
+/// The name of a replica for use in file names: the name itself if it is short and plain, otherwise a digest.
 pub fn replica_file_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let fits = name.len() <= 64 && !name.starts_with(['.', '~']) && name.bytes().all(is_plain);
@@ -463,8 +464,8 @@ fn take_lock(
     match flock(&lock, at_once) {
         Ok(()) => sole.store(is_sole, Ordering::Release),
         Err(Errno::WOULDBLOCK) if occupancy.successor => {
-            // A lock belongs to the open file, so taking it through a duplicate takes it for `lock`. The thread
-            // waits for another process and ends with this one.
+            // A lock belongs to the open file, so locking through a duplicate locks it for `lock`. The thread waits for another
+            // process and ends with this one.
             let waiting = lock.try_clone().map_err(io_error("open", &path))?;
             let sole = Arc::clone(&sole);
             std::thread::Builder::new()
@@ -483,7 +484,7 @@ fn take_lock(
     Ok((lock, sole))
 }
 
-/// Returns true if a readable version file is there.
+/// Returns true if a readable version file exists.
 fn check_version(path: &Path) -> Result<bool, DataDirError> {
     let text = match regular_file::read(path, VERSION_BYTES_MAX) {
         Ok(text) => text,
@@ -518,8 +519,8 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), DataDirError> {
         .map_err(io_error("set the mode of", path))
 }
 
-/// Requires that a directory is of this user and has mode 0700. All users can write to `/tmp`: a directory that another user
-/// prepared there, or can look into, must not hold our sockets.
+/// Requires that a directory belongs to this user and has mode 0700. All users can write to `/tmp`: a directory that another
+/// user prepared there, or can read, must not contain the gateway's sockets.
 fn verify_private(path: &Path) -> Result<(), DataDirError> {
     let metadata = path.symlink_metadata().map_err(io_error("read", path))?;
     let private = metadata.is_dir()
@@ -532,8 +533,8 @@ fn verify_private(path: &Path) -> Result<(), DataDirError> {
     }
 }
 
-/// Removes sockets without a listener. A socket that accepts, or whose queue is full, belongs to a living worker (an older
-/// gateway's during an upgrade) and stays.
+/// Removes sockets without a listener. A socket that accepts, or whose queue is full, belongs to a running worker (an older
+/// gateway's during an upgrade) and is kept.
 fn remove_stale_sockets(directory: &Path) -> Result<(), DataDirError> {
     for entry in fs::read_dir(directory).map_err(io_error("read", directory))? {
         let path = entry.map_err(io_error("read", directory))?.path();
@@ -562,7 +563,7 @@ fn connect_is_refused(path: &Path) -> bool {
     let Ok(address) = SocketAddrUnix::new(path) else {
         return false;
     };
-    // Without blocking: connecting to a worker whose accept queue is full would otherwise wait for it.
+    // Non-blocking, since connecting to a worker whose accept queue is full would otherwise wait.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
         return false;

@@ -17,7 +17,7 @@ pub(crate) struct ReadyEntry {
 }
 
 impl ReadyEntry {
-    /// Reads the member that the gateway needs to know; the rest of the definition stays as it is.
+    /// Reads the member that the gateway needs; the definition itself is not changed.
     ///
     /// # Errors
     ///

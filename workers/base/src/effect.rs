@@ -1,8 +1,8 @@
 //! Effects of the management tools and of the paths of `/api`, and the scopes that cover each effect.
 //!
-//! A scope is patterns of tool names, and a tool may do more than its name suggests. So a credential with scopes opens a
-//! management tool only if the scopes match the tool's name and cover all of the tool's effects. The table of a namespace's
-//! tools stands in its [`crate::policy::ToolPolicy`], which every surface asks.
+//! A scope is a list of patterns of tool names, and a tool may do more than its name suggests. So a credential with scopes
+//! opens a management tool only if the scopes match the tool's name and cover all of the tool's effects. The table of a
+//! namespace's tools is in its [`crate::policy::ToolPolicy`], which every surface checks.
 
 use crate::scope::ToolScope;
 
@@ -35,7 +35,7 @@ macro_rules! effects {
                 match self { $(Self::$effect => $cover,)* }
             }
 
-            /// The effect in words that follow "it", as "runs code".
+            /// The effect as text that follows "it", such as "runs code".
             pub const fn words(self) -> &'static str {
                 match self { $(Self::$effect => $words,)* }
             }
@@ -60,7 +60,7 @@ effects! {
     CreatesNamespaces: Cover::Itself, "creates empty namespaces";
     /// Creates a placeholder for a secret; a person sets its value.
     AsksForSecrets: Cover::Itself, "asks a person for a secret";
-    /// Brings files on disk into service.
+    /// Publishes files on disk by a reload.
     Reloads: Cover::Tool("reload_core"), "brings what is on disk into service";
     /// Deletes a tool file.
     DeletesTools: Cover::Tool("delete_tool"), "deletes tool files";
@@ -71,7 +71,7 @@ effects! {
     /// Reads lines that tools printed, and tracebacks. Covered by the tool that writes files, since a tool could send the same
     /// lines to its author.
     ReadsOutput: Cover::Tool(WRITE_TOOL), "reads what tools printed";
-    /// Runs code, a package or a command of the caller's choice as the gateway's user: at once, or after a reload.
+    /// Runs code, a package or a command of the caller's choice as the gateway's user: immediately, or after a reload.
     RunsCode: Cover::Tool(WRITE_TOOL), "writes code, or runs code or commands as the gateway's user";
     /// Sets the value of a secret.
     SetsSecrets: Cover::Admin, "sets values of secrets";
@@ -84,7 +84,7 @@ effects! {
 }
 
 impl Effect {
-    /// The scopes that cover the effect, in words that follow "it needs".
+    /// The scopes that cover the effect, as text that follows "it needs".
     pub fn needed(self) -> String {
         match self.cover() {
             Cover::Itself => "no further scope".to_owned(),
@@ -103,7 +103,7 @@ impl Effect {
     }
 }
 
-/// The effects of a namespace's tools, by name. Namespaces of tools other than this program's own have no rows.
+/// The effects of a namespace's tools, by name. Namespaces other than the management tools have no rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ToolEffects(&'static [(&'static str, &'static [Effect])]);
 

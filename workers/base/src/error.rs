@@ -1,5 +1,4 @@
-//! Errors of calls, in codes of the workers (WRK-12). No status codes here: the modules for HTTP and MCP map a code to their
-//! own responses.
+//! Errors of calls, with the codes of the workers (WRK-12). The modules for HTTP and MCP map a code to statuses of their own.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use serde_json::value::RawValue;
 /// The stable code of a failed call. Its text is part of the public contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallErrorCode {
-    /// The namespace has no such tool, or the tool may not be used here.
+    /// The namespace has no such tool, or the policy does not allow it.
     ToolNotFound,
     /// The scopes of the caller's credential do not open the tool.
     InsufficientScope,
@@ -17,7 +16,7 @@ pub enum CallErrorCode {
     ResourceNotFound,
     /// The namespace has no such prompt.
     PromptNotFound,
-    /// The arguments do not fit the tool's schema; the tool did not run.
+    /// The arguments violate the tool's schema; the tool did not run.
     InvalidArguments,
     /// A package the tool or its namespace needs cannot be imported or installed.
     DependencyError,
@@ -25,11 +24,11 @@ pub enum CallErrorCode {
     ExecutionTimeout,
     /// The tool raised, or its worker sent an invalid response.
     InternalError,
-    /// The tool returned a value that does not fit its output schema.
+    /// The tool returned a value that violates its output schema.
     OutputType,
     /// The tool raised `ToolError`: its author wrote the message for the model.
     ToolError,
-    /// The worker process is down: it ended during the call, or did not come back in time.
+    /// The worker process is down: it ended during the call, or was not restarted in time.
     WorkerUnavailable,
     /// The namespace is starting.
     Starting,
@@ -43,7 +42,7 @@ pub enum CallErrorCode {
     Cancelled,
     /// The function asks its client for an unsupported capability. `details` names it as `requiredCapabilities`.
     MissingCapability,
-    /// The namespace needs a personal credential of the caller, and there is none. `details` names it as `slots`, with the
+    /// The namespace needs a personal credential of the caller, which is missing. `details` names it as `slots`, with the
     /// `command` that sets it.
     MissingCredential,
     /// A server refused the gateway, or its response is not MCP.
@@ -120,7 +119,7 @@ pub struct CallError {
 pub struct FailureCause {
     /// The kind of failure.
     pub code: Cow<'static, str>,
-    /// The cause, in words.
+    /// The cause as text.
     pub detail: String,
 }
 

@@ -1,13 +1,13 @@
-//! Wrong credentials, counted by their origin, so that clients that try many have to wait.
+//! Counts wrong credentials by their origin, and delays clients that try many.
 //!
 //! A key of the table is a client's address, a user name, or the user of a local process. Its first failures are free. After
-//! them a *spell* runs: each failure starts a delay, twice as long as the previous one, and further failures within the delay
-//! are answered with the rest of it. A key without failures for [`FailureLimits::window`] after its delay starts anew.
+//! them a *spell* begins: each failure starts a delay, twice as long as the previous one, and further failures within the delay
+//! are answered with its remaining time. A key without failures for [`FailureLimits::window`] after its delay is reset.
 //!
-//! Only failures are counted here. Callers judge a credential first and count only wrong ones, so a right credential is never
+//! Only failures are counted. Callers check a credential first and count only wrong ones, so a valid credential is never
 //! delayed, whatever its origin.
 //!
-//! Keys are kept as hashes under a random seed, and their number is bounded: when a part of the table is full of running
+//! Keys are stored as hashes under a random seed, and their number is bounded: when a part of the table is full of active
 //! spells, further keys share one entry of that part.
 
 use std::collections::HashMap;
@@ -65,7 +65,7 @@ impl FailureOutcome {
 pub struct FailureTable {
     limits: FailureLimits,
     seed: RandomState,
-    /// Plain data: it stays usable after a thread panicked with the lock.
+    /// The parts of the table. A panic cannot leave one unusable.
     shards: [Mutex<Shard>; SHARDS],
 }
 

@@ -1,7 +1,7 @@
-//! Lock files beside files that several processes write: at most one process writes at a time.
+//! Lock files for files that several processes write: at most one process writes at a time.
 //!
-//! The kernel's lock on the file decides, so a process that dies holds no lock. The text in the file is for people only: a
-//! process that waits in vain reports the holder.
+//! The kernel's lock on the file decides, so the lock of a process that died is free. The text in the file is for people only:
+//! a process that waits in vain reports the holder.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::regular_file::tighten;
 
-/// Interval of trying to take a lock that is held.
+/// Interval between attempts to acquire a lock that is held.
 const TRY_EVERY: Duration = Duration::from_millis(25);
 
 /// Mode of lock files: a user who may read the file may hold the lock.
@@ -72,8 +72,8 @@ impl FileLock {
         loop {
             let file = open(path).map_err(told("open the lock"))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The lock does not count if another process removed the file meanwhile: the file that is there now may be locked
-                // by a third.
+                // The lock is worthless if another process removed the file meanwhile: the new file may be locked by a third
+                // process.
                 Ok(()) if is_at(&file, path) => {
                     let lock = Self(file);
                     lock.say(purpose);
@@ -128,8 +128,8 @@ impl Drop for FileLock {
     }
 }
 
-/// Opens the lock's file, or makes it. Tools can write beside it, and root may be setting a secret: no link is followed, the
-/// call does not block, and only a file that was made here is given to the directory's owner.
+/// Opens the lock's file, or creates it. Tools can create files in the same directory, and root may be setting a secret: no
+/// link is followed, the call does not block, and only a file that was created here is given to the directory's owner.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
@@ -161,7 +161,8 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Gives a file that root made to the owner of a directory: the gateway that serves from it must be able to read the file.
+/// Changes the owner of a file that root created to that of the directory: the gateway that uses the directory must be able to
+/// read the file.
 pub fn belong_to_owner_of(file: &File, directory: &Path) -> io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Limit on the calls of one namespace that run at once, and on those that wait (WRK-14, Q-11).
+//! Limit on the concurrent calls of one namespace, and on the number of calls that wait (WRK-14, Q-11).
 //!
-//! Principals take turns: of the waiting calls of a principal, one stands in the line for the next turn, and the others wait
-//! behind it. So a principal with many slow calls delays the calls of others by no more than one turn each.
+//! Principals take turns: of the waiting calls of a principal, one is in the queue for the next turn, and the others wait until
+//! it has its turn. So a principal with many slow calls delays the calls of others by at most one turn each.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ pub type Principal = Option<Arc<str>>;
 
 /// Lets a bounded number of calls run and a bounded number wait.
 ///
-/// Waiting has no time limit here: the caller's time limit covers it.
+/// Waiting has no separate time limit: the caller's time limit covers it.
 #[derive(Debug)]
 pub struct Gate {
     /// Permits of running calls. Waiting calls get permits in the order of their arrival in the line.
@@ -36,7 +36,7 @@ struct Queues {
 /// The calls of one principal that wait.
 #[derive(Debug)]
 struct PrincipalQueue {
-    /// Permit for the call of the principal that stands in the line. There is a single one.
+    /// Permit for the principal's call that is in the queue. There is one per principal.
     turn: Arc<Semaphore>,
     calls: usize,
 }
@@ -80,12 +80,12 @@ impl Gate {
         }
     }
 
-    /// Waits for a turn. Dropping the future gives up the place in the queue.
+    /// Waits for a turn. Dropping the future leaves the queue.
     ///
     /// # Errors
     ///
-    /// [`QueueFull`] at once when the queue is full. A principal without waiting calls is let in all the same, until twice as
-    /// many calls wait.
+    /// [`QueueFull`] immediately when the queue is full. A principal without waiting calls is admitted nevertheless, until
+    /// twice as many calls wait.
     pub async fn enter(&self, principal: &Principal) -> Result<Permit, QueueFull> {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
             return Ok(Permit { _running: running });
@@ -97,8 +97,8 @@ impl Gate {
         Ok(self.turn(waiting.ok_or(QueueFull)?).await)
     }
 
-    /// Waits for a turn of a call that released its turn while it asked its client. It is never refused: its work must not be
-    /// lost to a full queue, and the number of calls that ask is bounded elsewhere.
+    /// Waits for a turn of a call that released its turn while it asked its client. The call is never refused: its work must
+    /// not be lost to a full queue, and the number of calls that ask is bounded elsewhere.
     pub async fn resume(&self, principal: &Principal) -> Permit {
         if let Ok(running) = Arc::clone(&self.running).try_acquire_owned() {
             return Permit { _running: running };

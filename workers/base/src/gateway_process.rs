@@ -5,7 +5,7 @@ use std::fs;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-/// A process of the gateway, told apart from a later process with the same pid by its start time.
+/// A process of the gateway, distinguished from a later process with the same pid by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatewayProcess {
     pid: i32,
@@ -29,7 +29,7 @@ impl GatewayProcess {
         Some(Self { pid, started })
     }
 
-    /// Its pid, which another process may have by now.
+    /// The pid, which may have been reused by another process.
     pub fn pid(self) -> i32 {
         self.pid
     }
@@ -58,12 +58,12 @@ impl FromStr for GatewayProcess {
     }
 }
 
-/// Start time of a process, in the kernel's own unit.
+/// Start time of a process, in the kernel's unit.
 pub fn start_of(pid: i32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
-/// A field of a process's `/proc/<pid>/stat`, numbered from 1 as in its manual. `None` if the process is gone.
+/// A field of a process's `/proc/<pid>/stat`, numbered from 1 as in its manual. `None` if the process does not exist.
 pub fn stat_field<T: FromStr>(pid: i32, number: usize) -> Option<T> {
     field(
         &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?,

@@ -1,12 +1,12 @@
-//! Rights of a credential beside its namespaces. Static tokens have no grant: they open every tool of their namespaces.
+//! Rights of a credential in addition to its namespaces. Static tokens have no grant: they open every tool of their namespaces.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::scope::ToolScope;
 
-/// The rights of a credential with scopes. The edge makes a grant when it admits a request; lists and calls are narrowed by
-/// it in the service behind.
+/// The rights of a credential with scopes. The edge creates a grant when it admits a request; the service restricts lists and
+/// calls by it.
 #[derive(Clone)]
 pub struct Grant {
     /// The tools that may be listed and called.
@@ -20,7 +20,7 @@ pub struct Grant {
 pub enum GrantSource {
     /// An API key, with its public id.
     Key {
-        /// The key's public id, which stands in audit lines as `token_id`.
+        /// The key's public id, written to audit lines as `token_id`.
         id: Arc<str>,
     },
     /// An access token of an OAuth issuer.
@@ -30,9 +30,9 @@ pub enum GrantSource {
 /// The scopes of an access token, and the other scopes of its issuer.
 #[derive(Debug)]
 pub struct TokenScopes {
-    /// The token's own scopes, as far as they are configured here.
+    /// Those of the token's scopes that are configured.
     pub held: Vec<Box<str>>,
-    /// All scopes of the issuer that are configured here.
+    /// All scopes of the issuer that are configured.
     pub offered: Arc<[OfferedScope]>,
 }
 
@@ -46,8 +46,8 @@ pub struct OfferedScope {
 }
 
 impl TokenScopes {
-    /// The scopes that a token needs for a tool, separated by spaces: those the token has, and the narrowest that opens the
-    /// tool. `None` if no scope does.
+    /// The scopes that a token needs for a tool, separated by spaces: those that the token has, and the narrowest one that
+    /// opens the tool. `None` if no scope opens it.
     pub fn wanted_for(&self, tool: &str) -> Option<String> {
         let opens = |scope: &&OfferedScope| scope.tools.allows(tool);
         let opening = || self.offered.iter().filter(opens);

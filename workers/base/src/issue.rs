@@ -11,7 +11,7 @@ pub struct Issue {
     pub message: String,
 }
 
-/// Subject of an [`Issue`] that tells why the last update of a namespace did not happen.
+/// Subject of an [`Issue`] that reports why the last update of a namespace failed.
 pub const UPDATE: &str = "reload";
 
 impl Issue {

@@ -1,9 +1,9 @@
-//! Reading JSON as spans of its text: the members of an object and their places, with everything in them checked and nothing
+//! Reads JSON as spans of its text: the members of an object and their positions. All of the text is validated, and nothing is
 //! decoded.
 //!
-//! Texts that are accepted here are accepted by `serde_json`, with equal spans, and the other way round up to [`DEPTH_MAX`];
-//! the property tests compare the two. Refused texts are given to `serde_json`, which has the error message. Long strings,
-//! with escapes in them too, are read many bytes at a time: they make up the cost of a large body.
+//! Texts that are accepted here are accepted by `serde_json`, with equal spans, and vice versa up to [`DEPTH_MAX`]; the
+//! property tests compare the two. Refused texts are passed to `serde_json` for the error message. Long strings, including
+//! those with escapes, are read many bytes at a time: they dominate the cost of a large body.
 
 mod block;
 mod members;

@@ -14,7 +14,7 @@ const NO_MAKER: &str = "this caller makes no API keys";
 /// The maker of a new API key: the credential with which `token_create` was called, as admitted at the edge.
 #[derive(Debug, Clone)]
 pub enum KeyMaker {
-    /// The holder of the gateway's own bearer token: keys of any kind, which have no maker.
+    /// The holder of the gateway's own bearer token, who may create keys of any kind. Such keys have no maker.
     Operator,
     /// An API key.
     Key(KeyId),
@@ -114,13 +114,13 @@ pub struct InvalidKeyId;
 impl KeyId {
     /// Number of characters.
     pub const BYTES: usize = 12;
-    /// Characters of an id: no capitals, so that it is easy to spell.
+    /// Characters of an id: without capitals, so that it is easy to spell.
     pub const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
     /// The id as text.
     #[inline]
     pub fn as_str(&self) -> &str {
-        // Only characters of the alphabet get in.
+        // The id contains only characters of the alphabet.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 

@@ -1,18 +1,19 @@
-//! Types and rules that every other crate of the gateway uses, and the files of the data directory that belong to none of them.
+//! Types and rules that every other crate of the gateway uses, and those files of the data directory that belong to no other
+//! crate.
 //!
 //! Names, tools, resources, prompts and errors; JSON as spans of its text; scopes, grants and policies; the gate of a namespace
-//! and other limits; values with `${NAME}` in them; secrets in memory and their redaction; the data directory, its lock and
-//! writes in one step; tables of metrics.
+//! and other limits; templates with `${NAME}`; secrets in memory and their redaction; the data directory, its lock and atomic
+//! writes; tables of metrics.
 //!
-//! Knows no namespace that is served, no child process, no store of keys or secrets, and no server: those stand in the crates
-//! above, `tooldock-credentials`, `tooldock-process` and `tooldock-workers`. Knows neither HTTP nor MCP. Its I/O is on files of
-//! the data directory.
+//! This crate handles no served namespaces, child processes, stores of keys or secrets, or servers, which are in
+//! `tooldock-credentials`, `tooldock-process` and `tooldock-workers`. It does not depend on HTTP or MCP. Its I/O is limited to
+//! files of the data directory.
 //!
-//! Start with [`names`], [`tool`] and [`error`], the types of every call; then [`scope`], [`policy`] and [`gate`], which
-//! decide about one; then [`data_dir`].
+//! Start with [`names`], [`tool`] and [`error`], the types of every call; then [`scope`], [`policy`] and [`gate`], which decide
+//! about a call; then [`data_dir`].
 //!
-//! A module uses only modules below it, in the order of `tests/architecture/layers.rs`. The feature `testing` adds what tests of
-//! other crates use: [`fault`], and files that block in [`tree_file`].
+//! A module uses only modules below it, in the order of `tests/architecture/layers.rs`. The feature `testing` adds test support
+//! for other crates: [`fault`], and files that block in [`tree_file`].
 
 pub mod address;
 pub mod answers;

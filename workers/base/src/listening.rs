@@ -1,8 +1,8 @@
-//! The addresses of the gateways that run on a data directory, for checks of a configuration: a port in use by such a gateway
-//! is free for its next start.
+//! The addresses of the gateways that use a data directory, for checks of a configuration: a port in use by such a gateway is
+//! free for its next start.
 //!
-//! The core and the manager each note their addresses in a file of the data directory, with their process. Notes of a process
-//! that is gone do not count.
+//! The core and the manager each write their addresses and their process to a file of the data directory. Entries of processes
+//! that have ended are ignored.
 
 use std::collections::BTreeSet;
 use std::io;

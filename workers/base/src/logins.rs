@@ -1,8 +1,8 @@
-//! Logins in the URLs of texts: addresses of package indexes and of servers carry credentials.
+//! Logins in URLs within texts: addresses of package indexes and of servers may contain credentials.
 
 use std::ops::Range;
 
-/// Removes `user:password@` from every URL: index addresses carry credentials.
+/// Removes `user:password@` from every URL, since index addresses may contain credentials.
 pub fn redact_credentials(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut shown = 0;
@@ -15,12 +15,12 @@ pub fn redact_credentials(text: &str) -> String {
     clean
 }
 
-/// Byte ranges of the users and passwords in the URLs of a text: from behind `://` to the `@`.
+/// Byte ranges of the users and passwords in the URLs of a text: from after `://` to the `@`.
 pub(crate) fn url_logins(text: &str) -> Vec<Range<usize>> {
     logins_by_words(text, |begin| UrlWord::at(text, begin))
 }
 
-/// A word with a URL in it, starting at a byte of a text.
+/// A word that contains a URL, starting at a byte of a text.
 #[derive(Clone, Copy)]
 struct UrlWord {
     /// Byte at which the word ends.
@@ -41,8 +41,8 @@ impl UrlWord {
     }
 }
 
-/// Byte ranges of the logins in a text. `word_at` is called once for each word, however many URLs are in it: a text may be one
-/// long word of them.
+/// Byte ranges of the logins in a text. `word_at` is called once for each word, even if the word contains many URLs: a text may
+/// consist of one long word.
 fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut begin = 0;
@@ -55,7 +55,7 @@ fn logins_by_words(text: &str, mut word_at: impl FnMut(usize) -> UrlWord) -> Vec
                 c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>')
             })
             .unwrap_or(after.len());
-        // A password may have a slash that is not encoded: a colon before the slash and no port behind it.
+        // A password may contain a slash that is not encoded: there is a colon before the slash and no port after the colon.
         let end = match after[..end].split_once(':') {
             Some((_, port)) if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) => {
                 let known = word.filter(|word| begin < word.end);

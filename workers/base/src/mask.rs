@@ -1,7 +1,7 @@
-//! Credentials in the configuration of servers, masked before the configuration is shown: names stay, values go.
+//! Masks credentials in the configuration of servers before it is shown: names are kept, values are masked.
 //!
-//! Values of variables and headers are shown only if they are just a reference `${NAME}`. In other texts, such as arguments
-//! and addresses, everything that looks like a credential is masked, and in doubt a text is masked too.
+//! Values of variables and headers are shown only if they consist of a reference `${NAME}`. In other texts, such as arguments
+//! and addresses, everything that looks like a credential is masked; ambiguous texts are masked, too.
 
 mod address;
 mod pasted;
@@ -17,7 +17,7 @@ pub use pasted::{is_credential_of, pasted};
 /// Text in place of a masked value.
 pub const MASK: &str = "***MASKED***";
 
-/// Words that begin credentials of well-known services.
+/// Prefixes of credentials of well-known services.
 const KNOWN: [&str; 27] = [
     "ghp_",
     "gho_",
@@ -47,7 +47,7 @@ const KNOWN: [&str; 27] = [
     "oub_",
     "SG.",
 ];
-/// Prefixes that only credentials have. Behind other prefixes, letters and digits have to be mixed.
+/// Prefixes that only credentials have. After other prefixes, letters and digits must be mixed.
 const CERTAIN: [&str; 14] = [
     "ghp_",
     "gho_",
@@ -66,7 +66,7 @@ const CERTAIN: [&str; 14] = [
 ];
 /// The end of the first line of a private key.
 const PRIVATE_KEY: &str = "PRIVATE KEY-----";
-/// Minimum number of characters behind a prefix of [`KNOWN`].
+/// Minimum number of characters after a prefix of [`KNOWN`].
 const KNOWN_REST_MIN: usize = 4;
 /// A word with at least this number of letters and digits is treated as a credential.
 const RANDOM_MIN: usize = 32;
@@ -106,7 +106,7 @@ fn split_kept(text: &str, mark: char) -> (&str, Option<&str>) {
     }
 }
 
-/// A text of any kind, such as an argument or a script for a shell, with its credentials masked.
+/// Masks the credentials in a text of any kind, such as an argument or a shell script.
 pub fn text(text: &str) -> String {
     if text.contains(PRIVATE_KEY) {
         return MASK.to_owned();
@@ -136,7 +136,7 @@ pub fn arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Vec<String
         match now {
             NextWord::Masked => return value(argument),
             NextWord::Pair => return pair(argument),
-            // After another option, the previous one stood alone.
+            // Another option follows, so the previous one has no value.
             NextWord::Login if !argument.starts_with('-') => return login(argument),
             NextWord::Password if !argument.starts_with('-') => return password(argument),
             NextWord::Shown | NextWord::Separator | NextWord::Login | NextWord::Password => {}
@@ -174,8 +174,8 @@ fn attached(argument: &str) -> Option<String> {
     Some(format!("-{letter}{shown}"))
 }
 
-/// The letter and the value of an option of one letter with its value attached; `None` for other arguments, such as
-/// `-p8080`, a port, and `-python`, a long option.
+/// The letter and the value of an option of one letter with its value attached; `None` for other arguments, such as `-p8080`, a
+/// port, and `-python`, a long option.
 fn attached_option(argument: &str) -> Option<(char, &str)> {
     let mut letters = argument.strip_prefix('-')?.chars();
     let letter = letters.next()?;
@@ -265,8 +265,8 @@ fn is_port(text: &str) -> bool {
     !ports.is_empty() && ports.split([':', '.', '-']).all(is_number)
 }
 
-/// The value of `-p` in a separate argument: a password, unless it is a port, a path, a variable, or a word such as the name
-/// of a package.
+/// Masks the value of `-p` in a separate argument: a password, unless it is a port, a path, a variable, or a word such as the
+/// name of a package.
 fn password(text: &str) -> String {
     let is_word = text
         .bytes()
@@ -327,7 +327,7 @@ fn of_key(key: &str, entry: &Value) -> Value {
     }
 }
 
-/// Masks a list of variables or headers: the names stay.
+/// Masks a list of variables or headers, but not their names.
 fn values(entry: &Value) -> Value {
     match entry {
         Value::Object(keys) => {
@@ -363,7 +363,7 @@ enum NextWord {
     Pair,
     /// A credential, if a colon or an equals sign follows first.
     Separator,
-    /// A user, perhaps with a password behind a colon.
+    /// A user, optionally with a colon and a password.
     Login,
     /// A password, unless it looks like a port, a path or a name.
     Password,
@@ -381,7 +381,7 @@ fn after_option(name: &str) -> NextWord {
     }
 }
 
-/// A text `NAME=VALUE` or `Name: value` with its credentials masked. A name alone is shown, unless it looks like a credential.
+/// Masks the credentials in a text `NAME=VALUE` or `Name: value`. A name alone is shown, unless it looks like a credential.
 fn pair(text: &str) -> String {
     let Some(at) = text.find(['=', ':']) else {
         return match is_credential(text) {
@@ -394,7 +394,7 @@ fn pair(text: &str) -> String {
     format!("{name}{}{}", &said[..blank], value(&said[blank..]))
 }
 
-/// Masks a word of a text, and notes in `next` if the following word is a credential.
+/// Masks a word of a text, and records in `next` if the following word is a credential.
 fn in_text(word: &str, next: &mut NextWord) -> String {
     let now = std::mem::replace(next, NextWord::Shown);
     let is_separator = word.chars().all(|c| ":=,".contains(c));
@@ -443,7 +443,7 @@ fn in_text(word: &str, next: &mut NextWord) -> String {
     word.to_owned()
 }
 
-/// A word of a text that is an option for a user or a password, or follows one. `None` for other words.
+/// Masks a word that is an option for a user or a password, or follows such an option. `None` for other words.
 fn of_option(word: &str, now: NextWord, next: &mut NextWord) -> Option<String> {
     if !word.starts_with('-') {
         return match now {
@@ -494,18 +494,18 @@ fn is_known(word: &str) -> bool {
     KNOWN.iter().any(|known| begins(known))
 }
 
-/// Returns true if a text contains a token of a well-known service, or a private key. A word that only begins like a token,
-/// such as `npm_config_registry`, does not count.
+/// Returns true if a text contains a token of a well-known service, or a private key. A word that only shares the prefix of a
+/// token, such as `npm_config_registry`, does not count.
 fn has_token(text: &str) -> bool {
     let is_end = |c: char| !(c.is_ascii_alphanumeric() || "-_+.=".contains(c));
     let mut words = text.split(is_end);
     text.contains(PRIVATE_KEY) || words.any(|word| has_token_in(word, &mut is_dense))
 }
 
-/// Returns true if a word contains a token. Its parts are judged once, however often the prefix of a token occurs in it: an
-/// entry of a server may be one long word of them.
+/// Returns true if a word contains a token. Its parts are checked once, even if the prefix of a token occurs many times: an
+/// entry of a server may consist of one long word.
 fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
-    /// Minimum number of characters of a token whose prefix other words have, too.
+    /// Minimum number of characters of a token whose prefix also occurs in other words.
     const UNCERTAIN_MIN: usize = 12;
     let is_end = |c: char| !c.is_ascii_alphanumeric();
     // Begin of the last part that is dense by itself: a token that begins before includes it.
@@ -534,7 +534,7 @@ fn has_token_in(word: &str, is_dense: &mut dyn FnMut(&str) -> bool) -> bool {
     known.any(|known| word.match_indices(known).any(|(at, _)| is_token(known, at)))
 }
 
-/// Returns true if a part of a word is longer than in names, or mixes letters and digits more than names do.
+/// Returns true if a part of a word is longer than names are, or mixes letters and digits more than names do.
 fn is_dense(word: &str) -> bool {
     const RUN_MIN: usize = 6;
     const DIGITS_MIN: usize = 8;
@@ -548,7 +548,7 @@ fn is_dense(word: &str) -> bool {
     })
 }
 
-/// Returns true if a word is long and mixes letters and digits, as no name does.
+/// Returns true if a word is long and mixes letters and digits, unlike any name.
 fn looks_random(word: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_+=".contains(&byte);
     word.len() >= RANDOM_MIN
@@ -558,7 +558,7 @@ fn looks_random(word: &str) -> bool {
 }
 
 /// Returns true if a text that should name an environment variable looks like the value of a secret: it begins as well-known
-/// tokens do, or a part of it is long and changes often between letters and digits, as no name does.
+/// tokens do, or a part of it is long and changes often between letters and digits, unlike any name.
 pub fn looks_like_a_value(name: &str) -> bool {
     const PART_MIN: usize = 16;
     const CHANGES_MIN: usize = 3;

@@ -1,5 +1,5 @@
-//! Metrics as tables: name, kind, labels, help and buckets of a family stand in one line. Each part of the gateway has a
-//! table of its own and counts its events itself.
+//! Metrics as tables: each row has the name, kind, labels, help and buckets of a family. Each part of the gateway has its own
+//! table and counts its events itself.
 
 use prometheus::core::{
     Atomic, Collector, GenericCounter, GenericCounterVec, GenericGauge, GenericGaugeVec, MetricVec,
@@ -7,7 +7,7 @@ use prometheus::core::{
 };
 use prometheus::{Histogram, HistogramOpts, HistogramVec, Opts, Registry, Result};
 
-/// Declares a struct of metrics. Its `new` makes them and registers them.
+/// Declares a struct of metrics. Its `new` creates and registers them.
 ///
 /// - `field: Kind["label", …] = "name", "help", buckets;` is a family. Labels and buckets only if the kind has them.
 /// - `… => Type = expression;` keeps the value of the expression under the family's name: handles that are resolved once.

@@ -1,8 +1,8 @@
-//! Names that come from outside, parsed once and carried as types.
+//! Names from outside the gateway, parsed once and then passed as types.
 //!
-//! A namespace name becomes a folder, a socket file and a URL segment, so the rule is narrow enough that no escaping is ever
-//! needed: `^[a-z0-9][a-z0-9_-]{0,62}$` (REQUIREMENTS K-40). A leading `_` or `.` never parses, which keeps `_system`
-//! reserved (NSR-05, SEC-16).
+//! A namespace name becomes a folder, a socket file and a URL segment, so the rule is narrow enough that no escaping is needed:
+//! `^[a-z0-9][a-z0-9_-]{0,62}$` (REQUIREMENTS K-40). A leading `_` or `.` never parses, which keeps `_system` reserved (NSR-05,
+//! SEC-16).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// Maximum length of a namespace name, in bytes.
 pub const NAMESPACE_NAME_MAX: usize = 63;
 
-/// The principal of every client of a listener that asks for no token. It stands for no particular client, so it has no
-/// credentials of its own.
+/// The principal of every client of a listener without authentication. It is no particular client, so it has no credentials of
+/// its own.
 pub const ANONYMOUS: &str = "anonymous";
 
 /// Maximum length of a principal name, in bytes.
@@ -23,7 +23,7 @@ pub const PRINCIPAL_NAME_MAX: usize = 512;
 /// The name of the namespace of the management tools. No text parses as this name.
 const SYSTEM: &str = "_system";
 
-/// The name under which all namespaces are seen at once. No text parses as this name.
+/// The name for requests to all namespaces. No text parses as this name.
 const GLOBAL: &str = "_global";
 
 /// A valid namespace name. Cheap to clone; equal names compare by value.
@@ -64,13 +64,13 @@ impl NamespaceName {
         &*self.0 == SYSTEM
     }
 
-    /// The name under which all namespaces are seen at once, `_global`: only this program can make it.
+    /// The name for requests to all namespaces, `_global`: only this program can create it.
     pub fn global() -> Self {
         static NAME: LazyLock<NamespaceName> = LazyLock::new(|| NamespaceName(Arc::from(GLOBAL)));
         NAME.clone()
     }
 
-    /// Returns true for the name under which all namespaces are seen at once.
+    /// Returns true for the name for requests to all namespaces.
     #[inline]
     pub fn is_global(&self) -> bool {
         &*self.0 == GLOBAL
@@ -122,7 +122,7 @@ impl FromStr for NamespaceName {
     }
 }
 
-/// The name of a principal, as admission gives it: of a token, of a client certificate, of an API key, of a person at an
+/// The name of a principal, as admission assigns it: of a token, of a client certificate, of an API key, of a person at an
 /// identity provider. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]

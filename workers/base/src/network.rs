@@ -7,15 +7,15 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-/// The address used for clients without one, which came by a Unix socket. No packet has this address; in networks of the
+/// The address of clients without one, which connected through a Unix socket. No packet has this address; in networks of the
 /// configuration it is written `unix`.
 pub const UNIX: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Name of [`UNIX`] in the configuration and the logs.
 pub const UNIX_NAME: &str = "unix";
 
-/// A network in CIDR notation; a bare address is a network of this address alone. `unix` stands for the clients of Unix sockets,
-/// which are in no other network except that of every address.
+/// A network in CIDR notation; a bare address is a network of this address alone. `unix` is the network of the clients of Unix
+/// sockets, which are in no other network except that of every address.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr(IpNet);
@@ -28,7 +28,7 @@ pub struct Cidr(IpNet);
 pub struct InvalidCidr(String);
 
 impl Cidr {
-    /// Returns true if all addresses of another network lie in this one.
+    /// Returns true if all addresses of another network are in this one.
     pub fn covers(&self, other: &Self) -> bool {
         match other.0 == IpNet::from(UNIX) {
             true => self.contains(UNIX),

@@ -1,21 +1,21 @@
 //! Limit on the calls of one namespace that wait for an answer of their client (`max_parked`), and on the share of one
 //! principal.
 //!
-//! Such a call has released its place in the [`crate::gate::Gate`], so without this limit there would be no bound. A client
-//! can keep a call waiting for as long as `ask_timeout`: a principal that could hold all places would shut out the others.
+//! Such a call has released its turn in the [`crate::gate::Gate`], so without this limit their number would be unbounded. A
+//! client can keep a call waiting for as long as `ask_timeout`: a principal with all permits would shut out the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Limits the calls that wait for an answer of their client: each holds a place. A call that finds no place is refused at once.
+/// Limits the calls that wait for a client's answer: each holds a permit. A call is refused immediately if no permit is free.
 #[derive(Debug)]
 pub struct Parking {
-    /// Short critical sections on plain data; never held across an await.
+    /// Permits by principal. Critical sections are short; the lock is never held across an await.
     places: Arc<Mutex<Shares>>,
     max: usize,
 }
 
-/// A call's place among those that wait for their clients. Dropping it frees the place.
+/// A call's permit to wait for its client. Dropping it frees the permit.
 #[derive(Debug)]
 pub struct ParkingPermit {
     places: Arc<Mutex<Shares>>,
@@ -49,11 +49,11 @@ impl Parking {
         }
     }
 
-    /// Takes a place for a call of that principal. Callers without a principal share the empty name.
+    /// Acquires a permit for a call of that principal. Callers without a principal share the empty name.
     ///
     /// # Errors
     ///
-    /// [`ParkingFull`] when there is no place for that principal.
+    /// [`ParkingFull`] if no permit is free for that principal.
     pub fn enter(&self, principal: &str) -> Result<ParkingPermit, ParkingFull> {
         let principal: Arc<str> = principal.into();
         let mut places = lock(&self.places);

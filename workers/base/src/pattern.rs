@@ -2,7 +2,7 @@
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-/// A list of patterns. Most lists are `*`, which needs no automaton: a list is asked on every call.
+/// A list of patterns. Most lists are `*`, for which no automaton is built, since a list is matched on every call.
 #[derive(Debug, Clone)]
 pub(crate) struct Patterns {
     everything: bool,
@@ -29,7 +29,7 @@ impl Patterns {
 
     /// Returns true if one of the patterns matches the name.
     pub(crate) fn is_match(&self, name: &str) -> bool {
-        // An empty `GlobSet` is not asked: it would split the name into its parts before it finds that it has no patterns.
+        // An empty `GlobSet` is skipped: it would split the name into its parts before it finds that it has no patterns.
         self.everything || (!self.globs.is_empty() && self.globs.is_match(name))
     }
 
@@ -47,7 +47,7 @@ impl Patterns {
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: invalid pattern {pattern:?}: {reason}")]
 pub struct InvalidPattern {
-    /// The key the pattern stands under.
+    /// The configuration key of the pattern.
     pub key: &'static str,
     /// The invalid pattern.
     pub pattern: String,

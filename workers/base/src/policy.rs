@@ -1,4 +1,5 @@
-//! Principals that may use a namespace, and its allowed tools (NSR-15): glob lists, compiled once per reload.
+//! Policy of a namespace: the principals that may use it, and its allowed tools (NSR-15), as glob lists, compiled once per
+//! reload.
 
 use sha2::{Digest as _, Sha256};
 
@@ -11,9 +12,9 @@ use crate::scope::ToolScope;
 #[derive(Debug, Clone)]
 pub struct ToolPolicy {
     own: Lists,
-    /// The operator's lists, if they differ. Both must allow.
+    /// The operator's lists, if they differ. Both lists must allow.
     within: Option<Box<Lists>>,
-    /// The effects of the tools, which scopes have to cover beside their names.
+    /// The effects of the tools, which scopes must cover in addition to the tools' names.
     effects: ToolEffects,
     fingerprint: [u8; 32],
 }
@@ -98,8 +99,8 @@ impl Lists {
     }
 }
 
-/// Returns true if a list is known to match every name that a pattern matches. For a pattern without wildcards, a pattern of the
-/// list has to match it; for any other, the list has to hold the same pattern or `*`.
+/// Returns true if a list is known to match every name that a pattern matches. If the pattern has no wildcards, a pattern of
+/// the list must match it; otherwise, the list must contain the same pattern or `*`.
 pub fn covers(list: &[String], pattern: &str) -> bool {
     let is_name = !pattern.contains(['*', '?', '[', '{', '\\']);
     list.iter().any(|known| known == "*" || known == pattern)

@@ -1,13 +1,13 @@
-//! Polls that keep a message thread from its other connections: found, counted and named.
+//! Detects polls that block an I/O thread for long, counts them and logs their request.
 //!
-//! A message thread serves hundreds of connections; while it polls the future of one request, all others wait. [`WatchedFuture`]
-//! takes the time of each poll by two readings of the clock. A poll beyond [`LONG`] is counted, and a line of the log names
-//! its route, method and namespace.
+//! An I/O thread serves hundreds of connections; while it polls the future of one request, all others wait. [`WatchedFuture`]
+//! measures each poll by two readings of the clock. A poll longer than [`LONG`] is counted, and logged with its route, method
+//! and namespace.
 //!
-//! The elapsed time alone is not enough: on a busy machine a thread loses its core in the midst of a poll. So the processor
-//! time of the thread counts for the verdict. It is read at most once in `CHECKPOINT_EVERY` before polls, since it costs a
-//! system call, and once more after a long poll: the processor time since the last reading, less the time between that
-//! reading and the poll, was used by the poll. The result is never too high.
+//! The elapsed time alone does not suffice: on a busy machine a thread may be preempted during a poll. So the verdict uses the
+//! processor time of the thread. It is read at most once in `CHECKPOINT_EVERY` before polls, since it costs a system call, and
+//! once more after a long poll: the processor time since the last reading, less the time between that reading and the poll, was
+//! used by the poll. The result is never too high.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -70,7 +70,7 @@ struct LogLines {
 /// The request whose polls are watched.
 #[derive(Debug, Clone)]
 pub struct PollSubject {
-    /// The purpose of the request, as a fixed word: a label of the counter.
+    /// The purpose of the request, as a constant text: a label of the counter.
     pub route: &'static str,
     /// The namespace that the request names, if it names one.
     pub namespace: Option<NamespaceName>,
@@ -85,7 +85,7 @@ struct PollTime {
 }
 
 impl PollTime {
-    /// Returns true if computing made the poll long. Otherwise its thread waited: for a core, a file, a lock.
+    /// Returns true if computing made the poll long. Otherwise its thread waited for a core, a file or a lock.
     fn is_computing(self) -> bool {
         self.computed + CHECKPOINT_EVERY >= LONG
     }
@@ -111,7 +111,7 @@ impl PollWatch {
         })
     }
 
-    /// Watches the future of a request. `begin` makes it, and may do a part of its work at once.
+    /// Watches the future of a request. `begin` creates it, and may already do a part of its work.
     pub fn over<F>(&self, subject: PollSubject, begin: impl FnOnce() -> F) -> WatchedFuture<'_, F> {
         let began = before();
         WatchedFuture {

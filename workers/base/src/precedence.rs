@@ -51,7 +51,7 @@ pub enum Kind {
     Stdio,
     /// An MCP server that is reached over HTTP.
     Remote,
-    /// Several servers behind one namespace.
+    /// Several servers published as one namespace.
     Aggregate,
 }
 
@@ -73,7 +73,7 @@ pub struct Claim {
     pub origin: Origin,
     /// The file or key, for messages.
     pub place: String,
-    /// True when the namespace is to be served. A claim that is switched off keeps its name all the same.
+    /// True when the namespace must be served. A disabled claim reserves its name nevertheless.
     pub enabled: bool,
 }
 
@@ -92,7 +92,7 @@ struct NameDecision {
 }
 
 impl Source {
-    /// The source in words, as in "a server of external/config.yaml".
+    /// The source as text, such as "a server of external/config.yaml".
     fn described(self) -> &'static str {
         match self {
             Self::Operator => "the operator's configuration",
@@ -180,7 +180,7 @@ impl Claim {
 }
 
 impl Names {
-    /// Gives each name to the claim that comes first: by source, then switched on before switched off, then by kind.
+    /// Gives each name to the claim with the highest precedence: by source, then enabled before disabled, then by kind.
     pub fn settle(claims: impl IntoIterator<Item = Claim>) -> Self {
         let mut claims: Vec<_> = claims.into_iter().collect();
         claims.sort_by_key(|it| (it.origin.source, !it.enabled, it.origin.kind));

@@ -1,4 +1,4 @@
-//! A prompt as a worker declared it. Its arguments are not read here.
+//! A prompt as a worker declared it. The gateway does not read its arguments.
 
 use crate::definition::announced;
 

@@ -1,7 +1,7 @@
-//! Secrets that a child prints: found in a line and hidden before the line is logged.
+//! Hides secrets in the output of a child process before a line is logged.
 //!
 //! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a child encodes in another way before
-//! it prints it stays visible.
+//! printing it is not hidden.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,15 @@ use crate::secret::Secret;
 const MARK: &[u8] = b"[redacted]";
 /// Minimum length of a value that is hidden, in bytes: hiding every `1` would leave nothing to read.
 const SECRET_MIN: usize = 4;
-/// Minimum length, in bytes, from which a line of a longer value (a key in PEM) is hidden on its own: output is logged line by
-/// line.
+/// Minimum length, in bytes, from which a line of a longer value (a key in PEM) is hidden by itself, since output is logged
+/// line by line.
 const PART_MIN: usize = 8;
 
 /// The values that must not show.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// Search of each value and its escaped forms, longest first, so that a value that begins like another is hidden whole.
+    /// Search of each value and its escaped forms, longest first, so that a value that begins like another is hidden
+    /// completely.
     needles: Vec<Finder<'static>>,
 }
 
@@ -37,7 +38,7 @@ impl Redactor {
                     push_forms(&mut needles, part);
                     needles.push(part.to_owned());
                 }
-                // The whole value, in its forms that are escaped into a single line.
+                // The complete value, in the forms that escape it into a single line.
                 push_forms(&mut needles, whole);
             } else if whole.len() >= SECRET_MIN {
                 push_forms(&mut needles, whole);

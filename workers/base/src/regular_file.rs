@@ -64,8 +64,8 @@ pub fn open_log_of_the_operator(path: &Path, mode: u32) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// Opens a regular file to read and write it, or makes it with this mode. If a file of this user gives others more
-/// permissions, it is tightened to the mode. A symbolic link in its place is refused.
+/// Opens a regular file to read and write it, or creates it with this mode. If a file of this user gives others more
+/// permissions, they are reduced to the mode. A symbolic link in its place is refused.
 ///
 /// # Errors
 ///
@@ -76,8 +76,8 @@ pub fn open_or_make(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Removes the permissions of a file that are beyond a mode: a user who can read a lock file can hold the lock, and a user who
-/// can read the file of secrets' names learns them. A file of another user, and a file with further hard links, stays as it is.
+/// Removes the permissions of a file that exceed a mode: a user who can read a lock file can hold the lock, and a user who can
+/// read the file of secrets' names learns them. A file of another user, and a file with further hard links, is not changed.
 pub fn tighten(file: &File, mode: u32) {
     let Ok(found) = file.metadata() else { return };
     let beyond = found.mode() & 0o777 & !mode;

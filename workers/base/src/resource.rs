@@ -1,5 +1,5 @@
-//! A resource or resource template as a worker declared it. Its content is not read and templates are not matched here: the
-//! worker does that.
+//! A resource or resource template as a worker declared it. The worker reads contents and matches templates, the gateway does
+//! not.
 
 use crate::definition::announced;
 

@@ -1,5 +1,5 @@
-//! Ids of the purposes of requests. The edge finds the id by path and method, the service answers by it; the two crates do
-//! not know each other, so the ids stand below both.
+//! Ids of the purposes of requests. The edge determines the id by path and method, and the service answers by it; the two
+//! crates do not depend on each other, so the ids are defined in this crate.
 
 /// Returns true if the path of a request can name a tool of this name, percent-encoded. It cannot if the name has a control
 /// character, a backslash, an empty part or a dot segment, which readers of paths interpret in another way.

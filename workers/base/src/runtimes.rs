@@ -1,8 +1,7 @@
-//! The proxy's runtimes, which carry the I/O of the message path.
+//! The proxy's runtimes, which run the I/O of the message path.
 //!
-//! A hop between runtimes costs more than the rest of a call at low load, so worker connections are made and driven in
-//! the runtimes that serve clients. Those exist only after the listening service started; until then
-//! [`Runtimes::pick`] waits.
+//! A hop between runtimes costs more than the rest of a call at low load, so worker connections are opened and driven in the
+//! runtimes that serve clients. Those exist only after the listening service has started; until then [`Runtimes::pick`] waits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +15,14 @@ use tokio::time::sleep;
 /// Interval of each runtime's standing timer. Calls may take longer than this, so their timers are never the next.
 const STANDING_TIMER: Duration = Duration::from_secs(1);
 
-/// Hands out runtimes in turn, once they are known.
+/// Selects runtimes in turn, once they are known.
 pub struct Runtimes {
     handles: watch::Sender<Option<Arc<[Handle]>>>,
     next: AtomicUsize,
 }
 
 impl Runtimes {
-    /// Creates an empty list; no runtimes are known yet.
+    /// Creates an empty list, for runtimes that are not known yet.
     pub fn new() -> Self {
         Self {
             handles: watch::Sender::new(None),
@@ -31,7 +30,7 @@ impl Runtimes {
         }
     }
 
-    /// Makes the runtimes known, once. Later calls and an empty list change nothing.
+    /// Sets the runtimes, once. Later calls and an empty list have no effect.
     pub fn provide(&self, handles: Vec<Handle>) {
         self.handles.send_if_modified(|current| {
             let first = current.is_none() && !handles.is_empty();

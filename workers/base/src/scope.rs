@@ -1,11 +1,11 @@
-//! Scopes of credentials: names that stand for tool patterns, `read` for tools that change nothing (REL-08, K-24).
+//! Scopes of credentials: names for lists of tool patterns, such as `read` for tools that change nothing (REL-08, K-24).
 //!
-//! `admin` opens every tool. `write` and `read` have the patterns of the table in [`ScopeTable::default`], which
-//! `relay.scopes` replaces or adds names to. Patterns are matched against the name that a tool has in its own namespace.
-//! Several scopes of a credential together open all tools that each of them opens.
+//! `admin` opens every tool. `write` and `read` have the patterns of the table in [`ScopeTable::default`], which `relay.scopes`
+//! replaces or extends. Patterns are matched against the name that a tool has in its own namespace. Several scopes of a
+//! credential together open all tools that each of them opens.
 //!
-//! The tools that make, list and revoke API keys are for `admin` alone (REL-09), whatever a pattern matches: a caller that
-//! makes keys could make one that opens everything.
+//! The tools that create, list and revoke API keys require `admin` (REL-09), even if a pattern matches: a caller that creates
+//! keys could create one that opens everything.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ impl Default for ScopeTable {
 }
 
 impl ScopeTable {
-    /// The built-in scopes with those of `relay.scopes`, which come first.
+    /// Merges the built-in scopes with those of `relay.scopes`, which take precedence.
     ///
     /// # Errors
     ///

@@ -41,8 +41,8 @@ pub struct ExternalFailure {
     pub reason: Box<InvalidServer>,
     /// Error that calls of the server's namespace get.
     pub error: CallError,
-    /// True when the previously served server may stay in service. False when a variable is no longer set: it may have been
-    /// revoked.
+    /// True when the previously served server may continue. False when a variable is no longer set, since the value may have
+    /// been revoked.
     pub keeps_old: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Values of environment variables with `${NAME}` in them, and the sources of these names.
+//! Templates: values of environment variables that contain `${NAME}`, and the sources of these names.
 //!
-//! Only `${NAME}` is special: a dollar sign alone stays as it is, and `$${` stands for `${`.
+//! Only `${NAME}` is special: a dollar sign alone is literal, and `$${` is written for `${`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ pub enum NoValue {
     /// The variable is for the gateway itself.
     #[error("${{{0}}} is the gateway's own and is not given away")]
     Own(String),
-    /// No secret has the name, and the variable may not be used.
+    /// No secret has the name, and the variable is not allowed.
     #[error(
         "${{{0}}} is not in the secrets store, and namespaces.env_allowed of the gateway's configuration does not name it; prepare_secret asks for it, `tooldock secrets set` sets it"
     )]
@@ -137,8 +137,8 @@ impl Template {
         Ok(Secret::new(value))
     }
 
-    /// Values that must not show in the server's logged output: those of its references, and the whole value, which may be or
-    /// contain a credential. Plain words and short texts are left alone.
+    /// Values that must be hidden in the server's logged output: those of its references, and the complete value, which may be
+    /// or contain a credential. Plain words and short texts are not hidden.
     pub fn hidden(&self, sources: &Sources<'_>) -> Vec<Secret> {
         let mut hidden = Vec::new();
         let mut literal = true;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A tool of a namespace. Schemas and annotations stay the raw JSON that the worker sent: they are not read here.
+/// A tool of a namespace. Schemas and annotations are kept as the raw JSON that the worker sent, and not parsed.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tool {
@@ -19,7 +19,7 @@ pub struct Tool {
     pub description: String,
     /// JSON Schema of the arguments; always an object schema.
     pub input_schema: Arc<RawValue>,
-    /// JSON Schema of `structuredContent`, if the return type gives one.
+    /// JSON Schema of `structuredContent`, if it can be derived from the return type.
     #[serde(default)]
     pub output_schema: Option<Arc<RawValue>>,
     /// MCP tool annotations (`readOnlyHint`, …), verbatim.

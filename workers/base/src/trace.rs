@@ -1,6 +1,6 @@
 //! Traces of requests: trace and span ids in the form of W3C Trace Context (`traceparent`), and finished spans.
 //!
-//! A request has a [`RequestTrace`] only if an exporter is configured. Nothing is measured or allocated otherwise.
+//! A request has a [`RequestTrace`] only if an exporter is configured. Otherwise nothing is measured or allocated.
 
 mod request;
 
@@ -42,7 +42,7 @@ impl TraceContext {
         hex(trace, 32)?;
         hex(span, 16)?;
         hex(flags, 2)?;
-        // Later versions may add parts behind a dash.
+        // Later versions may append further parts after a dash.
         let is_whole = rest.is_empty() || (version != "00" && rest.starts_with('-'));
         if parts.next().is_some() || !is_whole || version == "ff" {
             return None;
@@ -75,8 +75,8 @@ pub struct PassedTrace {
     pub parent: Arc<str>,
     /// The value of `tracestate`, which the client sent.
     pub state: Option<Arc<str>>,
-    /// True if the parent is a span of the gateway, which takes the place of the client's; false for the client's own trace,
-    /// which is passed on unchanged.
+    /// True if the parent is a span of the gateway, which replaces the client's; false for the client's own trace, which is
+    /// forwarded unchanged.
     pub is_own: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Opening files below `tools/`, which others write to: never outside of it, never blocking, never without a bound.
+//! Opens files below `tools/`, to which others can write: never outside of it, never blocking, always with a size limit.
 //!
-//! A process that can write there can put anything under any name. A named pipe would block for ever and a symlink could lead
-//! to any file the gateway may read, so every file of a namespace is opened here.
+//! A process that can write to the directory can create any kind of file under any name. A named pipe would block for ever and
+//! a symlink could refer to any file that the gateway may read, so every file of a namespace is opened by this module.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -45,7 +45,7 @@ pub fn open(path: &Path, tree: &Path) -> Result<(File, Metadata), TreeFileError>
     Ok((file, metadata))
 }
 
-/// A small file's content; `None` if there is nothing of that name. A symlink that leads nowhere is an error.
+/// The content of a small file; `None` if there is no file of that name. A dangling symlink is an error.
 pub fn read(path: &Path, tree: &Path, max: u64) -> Result<Option<Vec<u8>>, TreeFileError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -17,7 +17,7 @@ pub enum WorkerState {
     },
     /// The worker drains and ends.
     Stopping,
-    /// The worker's processes are gone for good.
+    /// The worker's processes have permanently ended.
     Stopped,
     /// The worker cannot start, and no retry would change that.
     Failed,
@@ -58,8 +58,8 @@ impl WorkerState {
         }
     }
 
-    /// Distance from taking calls. The state of several processes is the nearest one, so "stopped" has the longest: a worker is
-    /// gone when all its processes are.
+    /// Distance of the state from accepting calls. The state of several processes is the nearest one, so "stopped" has the
+    /// largest distance: a worker has stopped when all its processes have.
     pub fn distance(self) -> u8 {
         match self {
             Self::Ready => 0,

@@ -6,8 +6,9 @@ pub use serde_yaml::{
     Deserializer, Error, Mapping, Value, from_slice, from_str, from_value, to_string, to_value,
 };
 
-/// Maximum number of steps of the reader. It looks at every open bracket again for each token, so a small file of brackets could
-/// keep it busy for hours. This number of steps takes a second or less; a hand-written file of the largest size stays far below.
+/// Maximum number of steps of the parser. It inspects every open bracket again for each token, so a small file of brackets
+/// could keep it busy for hours. This number of steps takes a second or less; a hand-written file of the largest size needs far
+/// fewer.
 const READER_STEPS_MAX: usize = 500_000_000;
 
 /// Returns true if a text can be read in reasonable time.

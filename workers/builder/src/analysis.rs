@@ -1,7 +1,7 @@
 //! Analysis of a repository from its text alone: tools, dependencies, called hosts, needed secrets.
 //!
-//! Each source file is parsed by the grammar of its language (tree-sitter), and its tree is read once from the top. No file
-//! decides how long that takes: files, bytes and time are bounded, and `notes` name the parts that were not looked at.
+//! Each source file is parsed by the grammar of its language (tree-sitter), and its tree is traversed once from the root. The
+//! duration is bounded: files, bytes and time are limited, and `notes` name the parts that were not analysed.
 
 mod dependencies;
 mod go;
@@ -104,7 +104,7 @@ pub(crate) fn analyse(source: &str, tree: &Tree, show: Show<'_>) -> Analysis {
         .filter(|path| !is_vendored(path))
         .filter_map(|path| Some((path, Language::of(path)?)))
         .collect();
-    // Build output and tests are read only if there is nothing else, as in many packages of npm.
+    // Build output and tests are read only if there are no other files, as in many npm packages.
     let main: Vec<_> = all
         .iter()
         .copied()

@@ -23,18 +23,18 @@ use crate::tree::Tree;
 
 /// Interval at which the size of the clone is measured.
 const WATCH: Duration = Duration::from_millis(100);
-/// Maximum number of bytes of git's own output in an error.
+/// Maximum number of bytes of git's output in an error.
 const SAID_MAX: usize = 600;
 /// Maximum size of an entry of a listing, in bytes. The path of a longer entry is longer than any that is kept.
 const ENTRY_MAX: u64 = 64 * 1024;
-/// Maximum number of files in git's own folders.
+/// Maximum number of files in git's internal folders.
 const OBJECTS_MAX: usize = 200_000;
 /// Number of the signal that git gets when a file grows beyond the limit of this process (SIGXFSZ).
 const FILE_TOO_LARGE: i32 = 25;
-/// First version of git that can connect to an address that was looked up before (`http.curloptResolve`).
+/// Minimum version of git, which can connect to an address that was resolved before (`http.curloptResolve`).
 const GIT_NEEDED: (u32, u32) = (2, 37);
 
-/// Fills a tree with the newest commit's files and returns the commit's id. `folder` is for git's own files.
+/// Fills a tree with the newest commit's files and returns the commit's id. `folder` is for git's internal files.
 pub(crate) fn read(
     repository: &Repository,
     addresses: &[IpAddr],
@@ -55,7 +55,7 @@ pub(crate) fn read(
     let blobs = git.list(&revision, tree)?;
     step(show, 70, format!("reading {} files", blobs.len()));
     git.take(&blobs, tree)?;
-    // git's own folders are not needed any more; the tree stays.
+    // git's internal folders are no longer needed, only the tree is.
     for folder in [&git.directory, &git.home] {
         let _ = fs::remove_dir_all(folder);
     }
@@ -188,7 +188,7 @@ impl Git {
         });
         let status = status?;
         if status.success() {
-            // The clone may have grown since the last look.
+            // The clone may have grown since the last check.
             return fits(&self.directory, bytes_max)
                 .then_some(())
                 .ok_or_else(too_large);
@@ -236,7 +236,7 @@ impl Git {
                 tree.leave_out(&path, parsed.reason)?;
                 continue;
             };
-            // Counted here, not when the file is written: many files may be one small object.
+            // Counted here, not when the file is written: many files may refer to one small object.
             if tree.admits(&path, size)? {
                 blobs.push(Blob {
                     id: parsed.id.to_owned(),
@@ -258,7 +258,7 @@ impl Git {
             return Err(unreadable());
         };
         thread::scope(|scope| {
-            // In a separate thread: git answers while it is still being asked, and both pipes are bounded.
+            // Runs in a separate thread: git answers while requests are still being sent, and both pipes are bounded.
             scope.spawn(move || {
                 let mut stdin = BufWriter::new(stdin);
                 for blob in blobs {
@@ -272,7 +272,7 @@ impl Git {
                 .iter()
                 .try_for_each(|blob| take_one(blob, &mut stdout, tree));
             if result.is_err() {
-                // Otherwise the thread above may wait for git to read on.
+                // Otherwise the thread may wait for git to read more.
                 child.end();
             }
             result
@@ -366,7 +366,7 @@ fn environment(
         ("GIT_NO_LAZY_FETCH", "1".into()),
     ];
     if repository.scheme == GitScheme::Ssh {
-        // ssh asks no questions, accepts no key of an unknown host, and does not look the name up again.
+        // ssh does not prompt, accepts no key of an unknown host, and does not resolve the name again.
         let mut ssh =
             "ssh -F /dev/null -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=30"
                 .to_owned();
@@ -389,7 +389,7 @@ fn environment(
             variables.push((name, value));
         }
     }
-    // git reads the path of a certificate bundle from a variable of its own.
+    // git reads the path of a certificate bundle from a separate variable.
     let bundle = ["SSL_CERT_FILE", "CURL_CA_BUNDLE"]
         .into_iter()
         .find_map(std::env::var_os);
@@ -443,7 +443,7 @@ fn options(repository: &Repository, addresses: &[IpAddr]) -> Vec<String> {
         .collect()
 }
 
-/// Returns true if git's own files are within bounds. Files that vanish meanwhile are not counted.
+/// Returns true if git's internal files are within bounds. Files that disappear meanwhile are not counted.
 fn fits(directory: &Path, bytes_max: u64) -> bool {
     let (mut bytes, mut files) = (0, 0);
     let mut folders = vec![directory.to_owned()];
@@ -475,7 +475,7 @@ fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
         if let Some(progress) = progress
             && last.as_ref() != Some(&progress)
         {
-            // If the queue is full, the next report follows.
+            // If the queue is full, a later report follows.
             let _ = news.try_send(progress.clone());
             last = Some(progress);
         }
@@ -489,7 +489,7 @@ fn follow(mut stderr: impl Read, news: &SyncSender<Progress>) -> String {
 fn progress(line: &str) -> Option<Progress> {
     let (phase, rest) = line.trim_start_matches("remote: ").split_once(':')?;
     let percent: u8 = rest.split_once('%')?.0.trim().parse().ok()?;
-    // Percent of the whole job at which a phase begins, and the phase's share of it.
+    // Percentage of the job at which a phase begins, and the phase's share of the job.
     let (from, share) = match phase {
         "Counting objects" => (2, 8),
         "Compressing objects" => (10, 10),
@@ -504,8 +504,8 @@ fn progress(line: &str) -> Option<Progress> {
     })
 }
 
-/// Returns true if some process of git was ended by the limit on the size of a file. git reports that, or only that the
-/// unpacking process ended without a message: every other reason has a message of its own.
+/// Returns true if a process of git was ended by the limit on the size of a file. git reports either that, or only that the
+/// unpacking process ended without a message; all other reasons have messages.
 fn ended_by_size(status: ExitStatus, said: &str) -> bool {
     let silently = said.contains("invalid index-pack output")
         && said.matches("fatal:").count() == 1

@@ -14,7 +14,7 @@ use crate::progress::{Show, step};
 use crate::registry;
 use crate::tree::Tree;
 
-/// Maximum size of an archive, in bytes. It is held in memory.
+/// Maximum size of an archive, which is held in memory, in bytes.
 const ARCHIVE_MAX: u64 = 64 * 1024 * 1024;
 /// Maximum length of a package's name.
 const NAME_MAX: usize = 214;
@@ -102,7 +102,7 @@ impl Fetch {
         &self.client
     }
 
-    /// Finds a package, in the registry that its name belongs to, or in both.
+    /// Finds a package in the registry of its name, or in both registries.
     pub(crate) fn find(
         &self,
         package: &str,
@@ -112,7 +112,7 @@ impl Fetch {
         let mut wanted = parse(package)?;
         step(show, 1, format!("looking for {}", wanted.name));
         if wanted.kind.is_none() {
-            // The MCP registry knows which package registry its servers are published in.
+            // The MCP registry lists the package registry of each server.
             wanted.kind =
                 registry::kind_of(&self.client, config, &wanted.name).and_then(
                     |kind| match &kind[..] {

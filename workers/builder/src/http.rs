@@ -1,7 +1,6 @@
-//! The HTTP client: bounded answers, and connections to public addresses only, redirections included.
+//! The HTTP client: bounded responses, and connections to public addresses only, including redirects.
 //!
-//! Registries that the operator names may have any address. URLs in their responses may not, unless they have the same host
-//! and port.
+//! Registries of the operator may have any address. URLs in their responses may not, unless they have the same host and port.
 
 use std::fmt;
 use std::io;
@@ -128,7 +127,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The message names the host and says how it answered.
+    /// The message names the host and describes its response.
     pub(crate) fn get(
         &self,
         url: &str,

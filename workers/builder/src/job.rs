@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes a line to standard output. Errors are ignored: if the gateway is gone, its guard ends this process.
+/// Writes a line to standard output. Errors are ignored: if the gateway has ended, its guard ends this process.
 fn say(line: &BuilderLine) {
     if let Ok(mut text) = serde_json::to_vec(line) {
         text.push(b'\n');

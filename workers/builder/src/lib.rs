@@ -10,11 +10,12 @@
 //!  └─ analysis                    tools, dependencies, hosts and secrets, by a parser for each language
 //! ```
 //!
-//! The gateway's side is [`tooldock_process::repositories`]: it starts the process and holds the messages between both. Only the
-//! binary depends on this crate, so that neither the parsers nor a change in here are built with the gateway's other crates.
+//! The gateway's side is [`tooldock_process::repositories`]: it starts the process and defines the messages between both. Only
+//! the binary depends on this crate, so that a change of the parsers or of this crate does not rebuild the gateway's other
+//! crates.
 //!
-//! Knows nothing of namespaces, workers, MCP or the gateway's configuration, except what a request brings. Reading starts at
-//! `job.rs`.
+//! This crate handles no namespaces, workers, MCP or configuration of the gateway, except for the content of a request. Start
+//! with `job.rs`.
 
 mod analysis;
 mod clone;

@@ -1,4 +1,4 @@
-//! Progress of a job, as it goes to the gateway.
+//! Progress of a job, as it is sent to the gateway.
 
 use tooldock_process::repositories::Progress;
 

@@ -1,7 +1,7 @@
-//! Addresses that may be reached on behalf of a caller: those of the public internet, unless the operator names a host.
+//! Addresses that the builder may connect to for a caller: those of the public internet, unless the operator names a host.
 //!
-//! A name is looked up once, and the connection is held to the addresses found (`http.curloptResolve` of git, the resolver of
-//! the HTTP client), so that a name server cannot answer differently the second time.
+//! A name is resolved once, and the connection is restricted to the addresses found (`http.curloptResolve` of git, the resolver
+//! of the HTTP client), so that a name server cannot answer differently the second time.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 
@@ -35,7 +35,7 @@ impl Reach {
             })
     }
 
-    /// The addresses of a repository's host, all of them allowed; empty for a file, and when a proxy looks the name up.
+    /// The addresses of a repository's host, all of them allowed; empty for a file, and when a proxy resolves the name.
     pub(crate) fn of(&self, repository: &Repository) -> Result<Vec<IpAddr>, BuilderError> {
         let Some((host, port)) = repository.host_and_port() else {
             return Ok(Vec::new());

@@ -1,6 +1,6 @@
 //! The MCP registry: its servers, and their packages.
 //!
-//! Answers of both forms are understood: entries as the registry writes them today, wrapped in `server`, and bare ones.
+//! Both response formats are supported: entries as the registry writes them today, wrapped in `server`, and bare ones.
 
 use serde_json::Value;
 use tooldock_process::repositories::{
@@ -42,8 +42,8 @@ pub(crate) fn search(
     entries(&answer).ok_or_else(|| not_a_registry(host))
 }
 
-/// The kind of registry that a package is published in, if the MCP registry has a server with that package. `None` if the MCP
-/// registry gives no answer.
+/// The kind of registry in which a package is published, if the MCP registry has a server with that package. `None` if the MCP
+/// registry does not respond.
 pub(crate) fn kind_of(client: &Client, config: &BuilderConfig, package: &str) -> Option<String> {
     let word = package.rsplit('/').next()?;
     let entries = search(client, config, word).ok()?;
@@ -143,7 +143,7 @@ fn entries(answer: &Value) -> Option<Vec<RegistryEntry>> {
     Some(entries)
 }
 
-/// The value of the first member, of those named, that is a non-empty string.
+/// The value of the first of the named members that is a non-empty string.
 fn text(value: &Value, names: &[&str]) -> Option<String> {
     let mut found = names.iter().filter_map(|name| value.get(name)?.as_str());
     found.find(|it| !it.is_empty()).map(str::to_owned)

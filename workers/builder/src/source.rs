@@ -1,4 +1,4 @@
-//! The address of a repository: parsed once, so that git never reads another meaning into it.
+//! The address of a repository: parsed once, so that git cannot interpret it differently.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ impl Repository {
         matches!(self.url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
     }
 
-    /// Returns true if git connects through a proxy, which looks up the name.
+    /// Returns true if git connects through a proxy, which resolves the name.
     pub(crate) fn goes_through_proxy(&self) -> bool {
         let names: &[&str] = match self.scheme {
             GitScheme::Https => &["https_proxy", "HTTPS_PROXY"],
@@ -86,7 +86,7 @@ pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
     } else if Path::new(text).is_absolute() {
         Url::parse(&format!("file://{text}"))
     } else if let Some((host, path)) = text.split_once(':') {
-        // As git itself reads `git@github.com:owner/repository`.
+        // The form `git@github.com:owner/repository`, as git reads it.
         Url::parse(&format!("ssh://{host}/{}", path.trim_start_matches('/')))
     } else {
         return invalid("has no scheme");
@@ -114,11 +114,11 @@ pub(crate) fn parse(text: &str, config: &BuilderConfig) -> Result<Repository, Bu
     if url.password().is_some() || (scheme != GitScheme::Ssh && !url.username().is_empty()) {
         return invalid("holds credentials, which would pass through the chat");
     }
-    // For example a user name that git would hand to ssh as an option.
+    // For example a user name that git would pass to ssh as an option.
     if url.username().starts_with('-') || url.host_str().is_some_and(|it| it.starts_with('-')) {
         return invalid("has a name that begins with a hyphen");
     }
-    // ssh's command line goes through a shell, so only the usual characters of names are allowed.
+    // ssh's command line is run by a shell, so only the usual characters of names are allowed.
     let is_plain = |it: &str| {
         it.chars()
             .all(|c| c.is_ascii_alphanumeric() || "._:[]-".contains(c))

@@ -37,7 +37,7 @@ impl TreeWriter {
         }
     }
 
-    /// Makes room for a new tree, and removes trees that killed builders left behind.
+    /// Makes room for a new tree, and removes trees that killed builders have left.
     pub(crate) fn begin(&self) -> io::Result<UnfinishedTree> {
         fs::DirBuilder::new()
             .mode(0o700)
@@ -54,7 +54,7 @@ impl TreeWriter {
         Ok(UnfinishedTree { path, _lock: lock })
     }
 
-    /// Makes a complete tree available to readers, instead of an older tree of the same address, and removes the oldest trees.
+    /// Publishes a complete tree, in place of an older tree of the same address, and removes the oldest trees.
     pub(crate) fn complete(&self, building: UnfinishedTree, source: &TreeSource) -> io::Result<()> {
         let text = serde_json::to_vec(source)?;
         fs::write(building.path.join(SOURCE), text)?;
@@ -78,7 +78,7 @@ impl TreeWriter {
             .join(format!("{BUILDING}{:016x}", fastrand::u64(..)))
     }
 
-    /// Takes a tree away from readers. Removing it takes longer, and does not need the lock.
+    /// Renames a tree so that readers do not find it. Removing it takes longer, and does not need the lock.
     fn put_aside(&self, tree: &Path) -> io::Result<PathBuf> {
         let aside = self.aside();
         fs::rename(tree, &aside)?;

@@ -1,6 +1,6 @@
 //! Writes the files of a repository or an archive: regular files below one folder, nothing else, within bounds.
 //!
-//! No link is ever written, so a path without `..` cannot lead out. Files that are left out are remembered with the reasons.
+//! No link is ever written, so a path without `..` cannot lead outside. Skipped files are recorded with the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -85,7 +85,8 @@ impl Tree {
                 self.files.insert(path.to_owned());
                 Ok(())
             }
-            // A repository may hold both `a` and `a/b`, or names that the file system does not distinguish or does not allow.
+            // A repository may contain both `a` and `a/b`, or names that the file system does not distinguish or does not
+            // allow.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -155,7 +156,7 @@ impl Tree {
     }
 }
 
-/// The reason why a path cannot be used for a file here; `None` if it can.
+/// The reason why a path cannot be used for a file; `None` if it can.
 fn unusable(path: &str) -> Option<&'static str> {
     if path.len() > PATH_MAX || path.split('/').count() > DEPTH_MAX {
         return Some("has a path that is too long or too deep");

@@ -1,4 +1,4 @@
-//! API keys: credentials that people make, narrow, and revoke without a restart (SEC-18).
+//! API keys: credentials that people create, restrict, and revoke without a restart (SEC-18).
 //!
 //! ```text
 //! $DATA/keys.json        records with salted hashes            keys/file.rs, keys/record.rs
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! The filters that judge requests hold [`KeyTables`] and see each change with the next request. A table is immutable: it is
-//! made from the file and swapped in one step. A file that cannot be read changes nothing while the process runs.
+//! built from the file and swapped in one step. A file that cannot be read changes nothing while the process runs.
 //!
-//! This module knows no HTTP: the layers above find the key in a request and answer the caller.
+//! This module does not depend on HTTP: the callers find the key in a request and answer the client.
 
 mod credential;
 mod error;

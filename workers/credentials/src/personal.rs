@@ -1,13 +1,12 @@
-//! Personal values: secrets that each principal has of its own, and the settings of a server that are made from them.
+//! Personal values: secrets of single principals, and the settings of a server that are derived from them.
 //!
 //! ```text
 //! secrets store, scope principal:NAME ──reload──▶ PersonalSecrets ──┐
 //! a server's keys, `personal: [TOKEN]` ──reload──▶ Personal ────────┴──for a caller──▶ PersonalValues
 //! ```
 //!
-//! A name that a server lists under `personal` is looked up among the values of the calling principal, and nowhere else: a shared
-//! value is never used in place of a personal one. Personal values are in no snapshot, so that a new value affects only its
-//! principal.
+//! A name that a server lists under `personal` is looked up only among the values of the calling principal: a shared value
+//! never replaces a personal one. Personal values are in no snapshot, so that a new value affects only its principal.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +67,7 @@ impl Personal {
         self.authorized_by = Some(by);
     }
 
-    /// Adds a setting if its template refers to a personal name; other references in the template are looked up now. Returns
+    /// Adds a setting if its template refers to a personal name; other references in the template are resolved now. Returns
     /// false if it refers to no personal name, so that the setting is the same for all principals.
     pub fn take(
         &mut self,

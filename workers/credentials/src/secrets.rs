@@ -1,4 +1,4 @@
-//! Secret values: the values of a namespace, and the store they are kept in.
+//! Secret values: the values of a namespace, and their store.
 //!
 //! ```text
 //! $DATA/secrets.enc         values and owners, encrypted secrets/envelope.rs (version 2), secrets/fernet.rs (version 1)
@@ -8,8 +8,8 @@
 //!       authorizations.enc  tokens for remote servers    secrets/authorizations.rs
 //! ```
 //!
-//! [`SecretStore`] reads and writes them. Readers take no lock. The gateway writes nothing but owners, and runs with all of
-//! the files read-only. [`SecretNames`] is the store for management: it has no method that returns a value.
+//! [`SecretStore`] reads and writes these files. Readers take no lock. The gateway writes only owners, and can run with all of
+//! the files read-only. [`SecretNames`] is the store for management, without any method that returns a value.
 
 mod authorizations;
 mod envelope;
@@ -135,7 +135,7 @@ impl Secrets {
         }))
     }
 
-    /// Reason why the server of this name gets no personal values: the namespace that had them under the name, or `None`
+    /// The reason why the server of this name gets no personal values: the namespace that used the name for them, or `None`
     /// inside if that is not known.
     pub fn personal_owner(&self, name: &NamespaceName) -> Option<Option<Origin>> {
         self.0.not_personal.get(name).copied()
@@ -185,14 +185,14 @@ impl Secrets {
 
 /// Source of the gateway's secrets, read at each reload.
 pub trait SecretSource: Send + Sync + 'static {
-    /// All current secrets. May read files and compute for a second: call it where blocking is allowed.
+    /// All current secrets. May read files and compute for a second, so it must be called where blocking is allowed.
     ///
     /// # Errors
     ///
     /// When there are secrets that cannot be read. The error names the file. An empty store is not an error.
     fn read(&self) -> Result<Secrets, SecretsError>;
 
-    /// The owners of values, as they were recorded last. Reads files as `read` does: call it where blocking is allowed.
+    /// The owners of values, as last recorded. Reads files like `read`, so it must be called where blocking is allowed.
     ///
     /// # Errors
     ///
@@ -201,8 +201,8 @@ pub trait SecretSource: Send + Sync + 'static {
         Ok(RecordedOwners::default())
     }
 
-    /// Records the owners of values. Returns true if they are stored beside the values, from which they cannot be removed alone.
-    /// Writes files: call it where blocking is allowed.
+    /// Records the owners of values. Returns true if they are stored together with the values, from which they cannot be
+    /// removed separately. Writes files, so it must be called where blocking is allowed.
     ///
     /// # Errors
     ///

@@ -7,11 +7,12 @@
 //! repositories ── child ── __guard ── __builder   repositories and packages of other authors, read in a separate process
 //! ```
 //!
-//! Knows no registry of namespaces, no folder of tools, no secrets store and no configured server: the crate above,
-//! `tooldock-workers`, says what a worker is started with and when. Knows neither HTTP nor MCP: no status codes, no JSON-RPC.
+//! This crate handles no registry of namespaces, folder of tools, secrets store or configured server: `tooldock-workers`
+//! decides with which settings a worker is started, and when. It does not depend on HTTP or MCP: there are no status codes and
+//! no JSON-RPC.
 //!
-//! Start with [`child`], the life of one process; then [`worker`], a namespace's processes seen as one, and
-//! [`environment`]. The runtime inside a worker is Python, in `workers/python/app`.
+//! Start with [`child`], the life of one process; then [`worker`], the processes of a namespace, and [`environment`]. The
+//! runtime inside a worker is Python, in `workers/python/app`.
 
 pub mod child;
 pub mod environment;

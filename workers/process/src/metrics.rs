@@ -1,4 +1,4 @@
-//! Prometheus metrics of workers and processes. Handles are resolved once per worker, so a call only touches atomics.
+//! Prometheus metrics of workers and processes. Handles are resolved once per worker, so a call only updates atomics.
 
 mod servers;
 
@@ -43,7 +43,7 @@ metric_table! {
         /// Workers per namespace, each with one process at a time. The series of a namespace are removed with its last
         /// worker.
         ///
-        /// The map has a plain mutex: taken when a worker comes and goes, never held across an await.
+        /// The map has a plain mutex: locked when a worker starts or ends, never held across an await.
         namespaces: Arc<Mutex<HashMap<NamespaceName, usize>>> = Arc::default();
     }
 }
@@ -73,7 +73,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Counts a child that ended and left nothing behind.
+    /// Counts a child that ended without remaining processes.
     pub(crate) fn reaped(&self) {
         self.live.dec();
         self.reaped.inc();

@@ -1,5 +1,5 @@
-//! A `requirements.txt`, parsed only for the other files that it depends on: lists, local packages, wheels, folders of
-//! wheels. All other meaning of a line is left to the installer.
+//! Parses a `requirements.txt` only for the other files on which it depends: lists, local packages, wheels, folders of wheels.
+//! The installer interprets all other parts of a line.
 
 mod local;
 

@@ -12,7 +12,7 @@ use crate::bounds::BoundedValue;
 /// The spelling of [`Concurrency::Auto`].
 const AUTO: &str = "auto";
 
-/// The number of calls of a namespace that run at once.
+/// Number of concurrent calls of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Concurrency {
     /// Decides by the kind of upstream: 8 calls for processes of this machine, 512 for remote servers.
@@ -23,9 +23,9 @@ pub enum Concurrency {
 }
 
 impl Concurrency {
-    /// Calls at once in processes of this machine, for `auto`.
+    /// Number of concurrent calls in processes of this machine, for `auto`.
     const LOCAL: usize = 8;
-    /// Calls at once at a remote server, for `auto`.
+    /// Number of concurrent calls at a remote server, for `auto`.
     const REMOTE: usize = 512;
 
     /// The number for a namespace whose calls run in processes of this machine.
@@ -45,7 +45,7 @@ impl Concurrency {
     }
 }
 
-/// `auto` compares as the number for this machine, since ceilings and narrower files bound calls that run here.
+/// `auto` compares as the number for this machine, since ceilings and narrower files limit calls that run on this machine.
 impl Ord for Concurrency {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |it: &Self| (it.local(), *it != Self::Auto);

@@ -1,4 +1,4 @@
-//! The limits of a namespace, as a table: each is named once, with its default and, for numbers, its bounds.
+//! The limits of a namespace, as a table: each has one row with its default and, for numbers, its bounds.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -14,13 +14,13 @@ use crate::bounds::{BoundedValue, TIMES, within};
 /// Maximum number of worker processes that one namespace may have.
 pub const PROCESSES_MAX: usize = 64;
 
-/// Bounds of the number of calls at once: more would not fit in one worker.
+/// Bounds of the number of concurrent calls, which all use one worker.
 const CALLS: RangeInclusive<Concurrency> = Concurrency::Calls(1)..=Concurrency::Calls(100_000);
 
 /// Bounds of the number of calls that wait; 0 allows none.
 const WAITING_CALLS: RangeInclusive<usize> = 0..=100_000;
 
-/// Bounds of a result's size. Results are held in memory as a whole.
+/// Bounds of a result's size. A result is completely in memory.
 const RESULT: RangeInclusive<ByteSize> = ByteSize::b(1)..=ByteSize::gib(1);
 
 /// Bounds of the number of threads for sync tools in one worker.
@@ -57,7 +57,7 @@ macro_rules! limits {
             }
         }
 
-        /// Limits that may each be unset: one namespace's override, or the wishes of its own `tooldock.yaml`.
+        /// Limits that may each be unset: the override of one namespace, or the values in its own `tooldock.yaml`.
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct LimitsPatch {
@@ -128,8 +128,8 @@ macro_rules! limits {
                 Ok(())
             }
 
-            /// Lowers every number to its ceiling, or to the operator's number if that is higher. Calls `say` for each
-            /// lowered number with its key and a message.
+            /// Lowers every number to its ceiling, or to the operator's number if that is higher. Calls `say` with the key and
+            /// a message for each lowered number.
             pub fn cap(&mut self, operator: &Self, ceilings: &Self, mut say: impl FnMut(&str, String)) {
                 $(cap(&mut self.$number, operator.$number, ceilings.$number, |it| say(stringify!($number), it));)*
                 for (name, tool) in &mut self.tools {
@@ -159,7 +159,7 @@ limits! {
         /// Time limit of one question to the client (elicitation, sampling).
         #[serde(with = "humantime_serde")]
         ask_timeout: Duration = Duration::from_secs(600), TIMES;
-        /// Maximum number of calls that run at once; `auto` is 8, and 512 for remote servers.
+        /// Maximum number of concurrent calls; `auto` is 8, and 512 for remote servers.
         max_concurrency: Concurrency = Concurrency::Auto, CALLS;
         /// Maximum number of calls that wait for their turn.
         queue: usize = 256, WAITING_CALLS;
@@ -167,7 +167,7 @@ limits! {
         max_parked: usize = 64, WAITING_CALLS;
         /// Maximum size of the result of one call, in bytes of JSON.
         max_result: ByteSize = ByteSize::mib(10), RESULT;
-        /// Maximum number of sync tools that run at once in one process, each on its own thread.
+        /// Maximum number of concurrent sync tools in one process, each on its own thread.
         sync_concurrency: usize = 1, TOOL_THREADS;
         /// Number of worker processes that share the namespace's calls.
         processes: usize = 1, 1..=PROCESSES_MAX;
@@ -179,11 +179,11 @@ limits! {
         tools_deny: Vec<String> = Vec::new();
         /// Glob patterns of the principals that may use the namespace.
         principals: Vec<String> = vec!["*".into()];
-        /// True when callers are told only that an exception happened, and the id under which the log has it.
+        /// True when callers learn only that an exception occurred, and the id of its log entry.
         mask_errors: bool = false;
-        /// The secrets of scope `global` that the namespace's workers are given.
+        /// The secrets of scope `global` that the namespace's workers get.
         global_secrets: GlobalSecrets = GlobalSecrets::All;
-        /// The treatment of a server's result that does not fit the `outputSchema` of its tool.
+        /// The treatment of a server's result that violates the `outputSchema` of its tool.
         output_schema: OutputSchema = OutputSchema::Warn;
         /// True when arguments sent as JSON in strings are converted to the object, array, number or boolean that the tool's
         /// schema allows.
@@ -193,19 +193,19 @@ limits! {
     }
 }
 
-/// The treatment of a server's result that does not fit the `outputSchema` of its tool.
+/// The treatment of a server's result that violates the `outputSchema` of its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputSchema {
     /// Results are not checked.
     Off,
-    /// The result is passed on, counted, and logged once for each tool and fault.
+    /// The result is returned to the caller, counted, and logged once for each tool and fault.
     Warn,
     /// The call fails with `output_type`.
     Strict,
 }
 
-/// The secrets of scope `global` that the workers of a namespace are given (WRK-18).
+/// The secrets of scope `global` that the workers of a namespace get (WRK-18).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GlobalSecrets {

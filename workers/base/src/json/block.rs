@@ -9,35 +9,35 @@ use wide::u8x32;
 pub(super) const WORD: usize = 8;
 /// Number of bytes that are searched in one step.
 pub(super) const STEP: usize = 32;
-/// Number of bytes that [`plain`] checks at once, for whether there is any special byte.
+/// Number of bytes that [`plain`] checks at a time for any special byte.
 pub(super) const STRIDE: usize = 128;
 
 const LAST_CONTROL: u8 = 0x1f;
 
-/// Marks of the bytes that end a string, begin an escape, or may not stand in a string: a quote, a backslash, or a control
-/// character. A bit each, the lowest is the first byte's.
+/// Bit mask of the bytes that end a string, begin an escape, or are not allowed in a string: a quote, a backslash, or a control
+/// character. The lowest bit belongs to the first byte.
 #[inline]
 pub(super) fn specials(block: &[u8; STEP]) -> u32 {
-    // Hides the source of the bits from the compiler: otherwise it would test every byte separately instead of counting
-    // zeros, in ten times the instructions.
+    // Hides the origin of the bits from the compiler: otherwise it would test every byte separately instead of counting zeros,
+    // in ten times the instructions.
     black_box(marks(block).to_bitmask())
 }
 
-/// The first byte of a word that [`specials`] would mark: for strings too short to be worth a block.
+/// The first byte of a word that [`specials`] would mark, for strings that are too short for a block.
 #[inline]
 pub(super) fn first_special(word: [u8; WORD]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; WORD]);
     const HIGHEST: u64 = ONES << 7;
     let bytes = u64::from_le_bytes(word);
-    // The highest bit of each byte that is less, and perhaps of bytes behind the first such byte, because of its borrow.
+    // The highest bit of each byte that is less, and possibly of bytes after the first such byte, because of its borrow.
     let less = |bytes: u64, than: u8| bytes.wrapping_sub(ONES * u64::from(than)) & !bytes;
     let is = |byte: u8| less(bytes ^ (ONES * u64::from(byte)), 1);
     let marks = (is(b'"') | is(b'\\') | less(bytes, b' ')) & HIGHEST;
     (marks != 0).then_some(marks.trailing_zeros() as usize / 8)
 }
 
-/// Number of bytes at the beginning without any that [`specials`] would mark, in whole [`STRIDE`]s. Uses the widest vectors
-/// that the processor has.
+/// Number of bytes at the beginning without any that [`specials`] would mark, as a multiple of [`STRIDE`]. Uses the widest
+/// vectors of the processor.
 pub(super) fn plain(bytes: &[u8]) -> usize {
     let (strides, _) = bytes.as_chunks::<STRIDE>();
     let plain = Arch::new().dispatch(
@@ -47,7 +47,7 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     plain.unwrap_or(strides.len()) * STRIDE
 }
 
-/// Returns true if the stride has no special byte. It is read to its end, so that the compiler makes vectors of it.
+/// Returns true if the stride has no special byte. The loop reads the whole stride, so that the compiler vectorizes it.
 #[inline(always)]
 fn is_plain(stride: &[u8; STRIDE]) -> bool {
     let is_special = |byte| matches!(byte, b'"' | b'\\' | ..=LAST_CONTROL);
@@ -56,7 +56,7 @@ fn is_plain(stride: &[u8; STRIDE]) -> bool {
         .fold(false, |any, byte| any | is_special(*byte))
 }
 
-/// A byte of ones for each byte that is marked, and of zeros for all others.
+/// A byte of ones for each marked byte, and of zeros for all others.
 #[inline(always)]
 fn marks(block: &[u8; STEP]) -> u8x32 {
     let bytes = u8x32::new(*block);

@@ -19,7 +19,7 @@ pub(super) fn plain(raw: &str) -> Option<&str> {
     (!inner.bytes().any(|byte| byte == b'\\')).then_some(inner)
 }
 
-/// Reads one object and nothing else. A key may come twice.
+/// Reads one object and nothing else. Keys may be repeated.
 #[derive(Debug)]
 pub(super) struct JsonMembers<'a> {
     text: &'a str,
@@ -47,12 +47,12 @@ impl<'a> JsonMembers<'a> {
         is_object.then_some(Self { text, walk, next }).ok_or(Unread)
     }
 
-    /// The next member, read to its end. Only white space may follow the last member, so with `None` the whole text has been
+    /// The next member, read to its end. Only white space may follow the last member, so after `None` the whole text has been
     /// read.
     ///
     /// # Errors
     ///
-    /// The text is not JSON, is nested too deep, or goes on after the object. The members before it must not be used then.
+    /// The text is not JSON, is nested too deep, or continues after the object. Earlier members must then not be used.
     pub(super) fn next_member(&mut self) -> Result<Option<JsonMember<'a>>, Unread> {
         let key = match self.next {
             KeyPosition::First => self.walk.first_key()?,

@@ -67,7 +67,7 @@ fn read(text: &str) -> Option<Vec<Placed<'_>>> {
     Some(all)
 }
 
-/// Brackets open at once, without those in strings.
+/// Maximum number of open brackets, not counting those in strings.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -168,7 +168,7 @@ fn any_character() -> impl Strategy<Value = char> {
     prop_oneof![4 => prop::sample::select(telling), 1 => any::<char>()]
 }
 
-/// A struct like those of the gateway: spans, and values that are present although they are `null`.
+/// A struct like those of the gateway: spans, and values that are present even if `null`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Fields<'a> {

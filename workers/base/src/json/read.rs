@@ -26,8 +26,8 @@ pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Error> {
     }
 }
 
-/// As [`from_str`] for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for other texts, and
-/// for texts that `serde_json` refuses.
+/// As [`from_str`] for an object that is nested no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `None` for other texts, and for
+/// texts that `serde_json` refuses.
 pub fn object<'de, T: Deserialize<'de>>(text: &'de str) -> Option<T> {
     let mut members = JsonMembers::of(text).ok()?;
     let read = T::deserialize(Object(&mut members)).ok()?;
@@ -61,7 +61,7 @@ impl<'de> Deserializer<'de> for Object<'_, 'de> {
         visitor: V,
     ) -> Result<V::Value, Error> {
         if name == RAW {
-            // A `RawValue` of the whole object is not supported here.
+            // A `RawValue` of the whole object is not supported.
             return Err(Error::custom("not by members"));
         }
         visitor.visit_newtype_struct(self)
@@ -218,7 +218,7 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 }
 
-/// A span that is known to be JSON, as the `RawValue` of a visitor.
+/// Passes a span, which must be valid JSON, to a visitor as a `RawValue`.
 fn visit_raw<'de, V: Visitor<'de>>(span: &'de str, visitor: V) -> Result<V::Value, Error> {
     let entry = (
         BorrowedStrDeserializer::new(RAW),

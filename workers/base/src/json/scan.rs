@@ -2,14 +2,14 @@
 
 use super::block::{STEP, STRIDE, WORD, first_special, plain, specials};
 
-/// Number of words that are searched for the end of a string before blocks are: keys and values of a word or two end there.
+/// Number of words that are searched for the end of a string before blocks are: most keys and short values end there.
 const SHORT: usize = 2;
 
-/// Maximum nesting that is read: brackets open at once.
+/// Maximum nesting: number of open brackets.
 pub const DEPTH_MAX: usize = 128;
 
-/// Returns true if a text is one value, nested no deeper than [`DEPTH_MAX`], and nothing else. UTF-8 is not checked. `key` is
-/// called with each key of each object, raw with its quotes; for a text that is not such a value, perhaps not with all keys.
+/// Returns true if a text is exactly one value, nested no deeper than [`DEPTH_MAX`]. UTF-8 is not checked. `key` is called with
+/// each key of each object, raw with its quotes; for an invalid text possibly not with all keys.
 pub fn is_value(text: &[u8], mut key: impl FnMut(&[u8])) -> bool {
     let mut scan = Scan { bytes: text, at: 0 };
     scan.value_with(0, &mut key).is_ok() && scan.peek().is_none()
@@ -84,7 +84,7 @@ impl<'a> Scan<'a> {
             key(&scan.bytes[begin..end]);
             Ok(())
         };
-        // A bit for each bracket that was opened here, the innermost lowest: set for an object.
+        // A bit for each open bracket, the innermost lowest: set for an object.
         let mut objects = 0_u128;
         let mut open = 0;
         loop {
@@ -95,7 +95,7 @@ impl<'a> Scan<'a> {
                         return Err(Unread);
                     }
                     let is_object = bracket == b'{';
-                    // In ASCII, each closing bracket is two characters behind its opening bracket.
+                    // In ASCII, the code of each closing bracket is that of its opening bracket plus two.
                     if self.peek() == Some(bracket + 2) {
                         self.at += 1;
                     } else {
@@ -118,8 +118,8 @@ impl<'a> Scan<'a> {
                 b'n' => self.rest(b"ull")?,
                 _ => return Err(Unread),
             }
-            // Reads the brackets that close behind the value. A comma, with the key behind it in an object, leads to the next
-            // value.
+            // Reads the closing brackets after the value. After a comma, and in an object the following key, the next value is
+            // read.
             loop {
                 if open == 0 {
                     return Ok(());
@@ -169,7 +169,7 @@ impl<'a> Scan<'a> {
             let mut marks = match rest.first_chunk() {
                 Some(block) => specials(block),
                 None => {
-                    // The block is filled up with quotes behind the end of the text; a quote found there is an error.
+                    // The block is padded with quotes after the end of the text; a quote found there is an error.
                     let mut block = [b'"'; STEP];
                     block[..rest.len()].copy_from_slice(rest);
                     specials(&block)
@@ -187,7 +187,7 @@ impl<'a> Scan<'a> {
             plain_steps = 0;
             let begin = at;
             at += STEP;
-            // Many escapes may stand close together.
+            // Several escapes may be close together.
             while marks != 0 {
                 let place = begin + marks.trailing_zeros() as usize;
                 match self.bytes.get(place) {

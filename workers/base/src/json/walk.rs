@@ -1,4 +1,4 @@
-//! Nested objects, read in one pass: a reader steps into those it knows and skips the others.
+//! Reads nested objects in one pass: a reader enters the objects that it needs and skips the others.
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Begin of the next value, behind white space.
+    /// Begin of the next value, after white space.
     #[inline]
     pub fn place(&mut self) -> usize {
         self.scan.peek();
         self.scan.at
     }
 
-    /// Steps into the next value if it is an object; its first key comes next. Otherwise returns false and reads nothing.
+    /// Enters the next value if it is an object; its first key is read next. Otherwise returns false and reads nothing.
     ///
     /// # Errors
     ///
@@ -46,11 +46,11 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    /// The first key of the object that was stepped into, raw with its quotes. `None`: the object has ended.
+    /// The first key of the object that was entered, raw with its quotes. `None` if the object is empty.
     ///
     /// # Errors
     ///
-    /// The text is no JSON here.
+    /// The text is not valid JSON.
     #[inline]
     pub fn first_key(&mut self) -> Result<Option<Range<usize>>, Unread> {
         if self.scan.peek() == Some(b'}') {
@@ -94,11 +94,11 @@ impl<'a> Walk<'a> {
         self.scan.at
     }
 
-    /// Requires that only white space is left.
+    /// Requires that only white space remains.
     ///
     /// # Errors
     ///
-    /// More text is left.
+    /// More text remains.
     #[inline]
     pub fn over(&mut self) -> Result<(), Unread> {
         match self.scan.peek() {

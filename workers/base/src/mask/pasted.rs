@@ -1,10 +1,9 @@
-//! Finds credentials that are written out in the entry of a new server, so that the entry is refused before it is
-//! stored.
+//! Finds credentials in clear text in the entry of a new server, so that the entry is refused before it is stored.
 //!
-//! The mask hides a text when in doubt; a refusal needs a reason that the user understands. Reasons are a token of a
-//! well-known service, a login in a URL, and a literal value behind a name, an option or a header that announces a secret. A
-//! long random word alone is not a reason: ids of commits, digests and ids of documents look like that. Every refused value
-//! is also hidden by the mask.
+//! The mask hides ambiguous texts; a refusal needs a reason that the user understands. Reasons are a token of a well-known
+//! service, a login in a URL, and a literal value after a name, an option or a header that announces a secret. A long random
+//! word alone is not a reason: ids of commits, digests and ids of documents have that form. Every refused value is also hidden
+//! by the mask.
 
 use serde_json::{Map, Value};
 
@@ -47,7 +46,7 @@ pub fn pasted(entry: &Map<String, Value>) -> Option<String> {
 fn keyed(place: &str, key: &str, value: &Value) -> Option<String> {
     match value {
         Value::Null | Value::Bool(_) => None,
-        // Numbers are settings of the gateway, such as times.
+        // Numbers are settings of the gateway, such as durations.
         Value::Number(_) => None,
         Value::String(said) => is_credential_of(key, said).then(|| place.to_owned()),
         Value::Array(all) => {
@@ -140,8 +139,8 @@ pub fn is_credential_of(name: &str, said: &str) -> bool {
     is_in_text(said) || (says_secret(name) && is_value(name, said))
 }
 
-/// Returns true if a text is a pair with a credential, `NAME=VALUE` or `Name: value`. A script behind `-e` is not a pair: it
-/// has white space before its first `=` or `:`.
+/// Returns true if a text is a pair with a credential, `NAME=VALUE` or `Name: value`. A script after `-e` is not a pair: it has
+/// white space before its first `=` or `:`.
 fn is_credential_pair(text: &str) -> bool {
     let pair = text.split_once(['=', ':']);
     let pair = pair.filter(|(name, _)| !name.contains(char::is_whitespace));
@@ -158,7 +157,7 @@ fn is_login(text: &str) -> bool {
     user != said && !is_id(user) && !text.contains("://") && is_value("password", said)
 }
 
-/// Returns true if a name announces a secret, and not a property of a secret such as the file that has it.
+/// Returns true if a name announces a secret, and not a property of a secret such as its file.
 fn says_secret(name: &str) -> bool {
     const ABOUT: [&str; 49] = [
         "algorithm",
@@ -233,8 +232,8 @@ fn says_secret(name: &str) -> bool {
     is_secret(name) && !is_public && !is_file && !is_word_with_key && !ABOUT.contains(&&*last)
 }
 
-/// Returns true if a text behind a name that announces a secret is a literal value: not a reference, a path, a URL, or a
-/// setting such as `true`.
+/// Returns true if a text after a name that announces a secret is a literal value: not a reference, a path, a URL, or a setting
+/// such as `true`.
 fn is_value(name: &str, text: &str) -> bool {
     const SETTINGS: [&str; 10] = [
         "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default",
@@ -257,9 +256,9 @@ fn is_value(name: &str, text: &str) -> bool {
         && !is_place(said)
 }
 
-/// Returns true if a text refers to a value elsewhere: `${NAME}` with few words around it, `$NAME`, or a command of a shell.
+/// Returns true if a text refers to a value elsewhere: `${NAME}` with few words around it, `$NAME`, or a shell command.
 fn is_reference(text: &str) -> bool {
-    /// The longest word beside a reference that is not part of a secret.
+    /// Maximum length of a word next to a reference that is not part of a secret.
     const WORD_MAX: usize = 8;
     if text.starts_with("$(") || text.strip_prefix('$').is_some_and(is_variable_name) {
         return true;
@@ -278,7 +277,7 @@ fn is_reference(text: &str) -> bool {
     has_reference && beside.max(longest_word(rest)) <= WORD_MAX
 }
 
-/// The length of the longest word. A word that mixes letters and digits counts as endless.
+/// The length of the longest word. A word that mixes letters and digits counts as infinitely long.
 fn longest_word(text: &str) -> usize {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
     let lengths = words.map(|word| match is_dense(word) {
@@ -298,7 +297,7 @@ fn is_place(text: &str) -> bool {
         && !text.split('/').any(super::looks_random)
 }
 
-/// Returns true if a text of any kind, such as an argument or a script for a shell, contains a credential.
+/// Returns true if a text of any kind, such as an argument or a shell script, contains a credential.
 fn is_in_text(text: &str) -> bool {
     has_token(text) || is_in_urls(text) || is_in_words(text)
 }
@@ -324,7 +323,7 @@ fn is_in_urls(text: &str) -> bool {
         })
 }
 
-/// Returns true if the text has a literal value behind a name, an option or a scheme.
+/// Returns true if the text has a literal value after a name, an option or a scheme.
 fn is_in_words(text: &str) -> bool {
     /// The previous word, which decides if the next word may be a value.
     #[derive(Clone, Copy, PartialEq)]
@@ -332,9 +331,9 @@ fn is_in_words(text: &str) -> bool {
         Nothing,
         /// A name that announces a secret; a colon or an equals sign may follow.
         Name,
-        /// Such a name with its colon or equals sign, or an option that announces a secret.
+        /// A name that announces a secret, with its colon or equals sign, or an option that announces a secret.
         Value,
-        /// The scheme of a header without a name in front of it.
+        /// The scheme of a header, without a name before it.
         Scheme,
     }
     let mut behind = Behind::Nothing;
@@ -398,13 +397,13 @@ fn is_literal(word: &str, may_be_word: bool) -> bool {
     !is_expression && is_value("", word) && (may_be_word || !is_word(word))
 }
 
-/// Returns true if a name often stands for something that is not secret.
+/// Returns true if a name often refers to something that is not secret.
 fn is_weak(name: &str) -> bool {
     let name = name.trim_start_matches('-');
     ["key", "auth", "pin", "pass", "pat"].contains(&name)
 }
 
-/// Returns true if a text is a plain word, as in texts for people.
+/// Returns true if a text is a plain word of natural language.
 fn is_word(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || b"-_.,!".contains(&byte);
     text.bytes().all(allowed)

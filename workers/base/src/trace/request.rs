@@ -11,7 +11,7 @@ use super::{
 /// Maximum number of spans of one request. A batch of calls has a few for each.
 const PARTS_MAX: usize = 256;
 
-/// The begin of a request, as its transport knows it.
+/// The begin of a request, as reported by its transport.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     /// The time at which the request arrived.
@@ -22,14 +22,15 @@ pub struct Origin<'a> {
     pub state: Option<&'a str>,
     /// Route of the request, which names a request that carries no single message. A route of HTTP begins with `/`.
     pub route: &'static str,
-    /// True if the request counts as sampled only by the configured share, whatever the client says: its client is not admitted.
+    /// True if the request is sampled only by the configured share, regardless of the client's trace: its client is not
+    /// admitted.
     pub is_refused: bool,
 }
 
 /// Facts about a call that has ended.
 #[derive(Debug)]
 pub struct CallEnd<'a> {
-    /// The method, one of those that the protocol has.
+    /// The method, if the protocol defines it.
     pub method: &'static str,
     /// Name of the tool or prompt, if it exists.
     pub target: Option<(&'static str, &'a Arc<str>)>,
@@ -108,8 +109,8 @@ impl RequestTrace {
         })
     }
 
-    /// Notes the message that the request carries. `trace`: `traceparent` and `tracestate` in its metadata, which count before
-    /// those of headers.
+    /// Records the message of the request. `trace`: `traceparent` and `tracestate` in its metadata, which take precedence over
+    /// headers.
     pub fn message(
         &self,
         method: &'static str,
@@ -122,7 +123,7 @@ impl RequestTrace {
             let id: Arc<str> = shortened(id.trim_matches('"')).into();
             state.attributes.push(("jsonrpc.request.id", id.into()));
         }
-        // Parts that upstreams know of must not change their trace.
+        // The trace must not change once it was sent to an upstream.
         if let Some((parent, others)) = trace
             && let Some(context) = TraceContext::parse(parent)
             && state.parts.iter().all(|it| it.kind != SpanKind::Client)
@@ -245,8 +246,8 @@ impl RequestTrace {
 }
 
 impl TraceState {
-    /// Makes the request a part of the client's trace, and decides if it is recorded. A refused request keeps a trace of its own:
-    /// a client without credentials could choose ids that are always recorded.
+    /// Makes the request a part of the client's trace, and decides if it is recorded. A refused request has its own trace: a
+    /// client without credentials could choose ids that are always recorded.
     fn follow(
         &mut self,
         sink: &dyn TraceSink,
@@ -350,7 +351,7 @@ impl TraceState {
     }
 }
 
-/// Both clocks at one moment, so that all spans of a request have times of one clock.
+/// Readings of both clocks at one moment, so that all spans of a request use one clock.
 #[derive(Clone, Copy)]
 struct Clock {
     now: Instant,
@@ -418,7 +419,7 @@ pub struct UpstreamSpan {
 }
 
 impl UpstreamSpan {
-    /// The trace for the request to the upstream; `None` if there is none.
+    /// The trace context for the request to the upstream; `None` if there is none.
     pub fn passed(&self) -> Option<&Arc<PassedTrace>> {
         self.passed.as_ref()
     }

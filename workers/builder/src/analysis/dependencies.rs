@@ -193,7 +193,7 @@ impl Dependencies {
         let workspace = manifest
             .get("workspace")
             .and_then(|it| it.get("dependencies"));
-        // The workspace gives the versions that its members leave out.
+        // The workspace specifies the versions that its members omit.
         for table in [workspace, own].into_iter().flatten() {
             for (name, version) in table.as_table().into_iter().flatten() {
                 self.add(name, version_of(version));
@@ -202,7 +202,7 @@ impl Dependencies {
     }
 }
 
-/// The required version of a Cargo dependency: a text, or from a table its version, git URL or path; `*` where none is given.
+/// The required version of a Cargo dependency: a text, or from a table its version, git URL or path; `*` if none is specified.
 fn version_of(value: &toml::Value) -> &str {
     let version = value.as_str().or_else(|| value.get("version")?.as_str());
     let place = || value.get("git").or(value.get("path"))?.as_str();

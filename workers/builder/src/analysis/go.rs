@@ -117,7 +117,7 @@ fn literal(file: &File<'_>, node: Node<'_>, handler: Option<Node<'_>>) -> Option
     Some(tool)
 }
 
-/// The handler of a tool: the argument behind the tool in `AddTool(server, &mcp.Tool{…}, handler)`.
+/// The handler of a tool: the argument after the tool in `AddTool(server, &mcp.Tool{…}, handler)`.
 fn handler_beside(tool: Node<'_>) -> Option<Node<'_>> {
     let mut at = tool;
     if at.parent()?.kind() == "unary_expression" {

@@ -1,10 +1,10 @@
-//! TypeScript and JavaScript: tools of the MCP SDK in each of its forms, and of FastMCP.
+//! Analysis of TypeScript and JavaScript: tools of the MCP SDK in each of its forms, and of FastMCP.
 //!
 //! - `server.tool("name", "description", { … }, handler)`, `server.registerTool("name", { … }, handler)`
 //! - `server.addTool({ name, description, parameters, execute })`
 //! - lists of `{ name, description, inputSchema }`, wherever they stand: handlers of `ListToolsRequestSchema` return them
 //!
-//! Schemas are read as JSON Schema and as Zod. Names that stand for values are followed within a file.
+//! Schemas are read as JSON Schema and as Zod. Identifiers are resolved to their values within a file.
 
 use std::collections::HashMap;
 
@@ -138,7 +138,7 @@ impl<'t> JavascriptReader<'t> {
         Some(tool)
     }
 
-    /// Reads a tool from an object with a name and a schema, wherever it stands.
+    /// Reads a tool from an object with a name and a schema at any position.
     fn listed_tool(&self, object: Node<'t>) -> Option<FoundTool> {
         let members = ["inputSchema", "input_schema"];
         let has_schema = members.iter().any(|it| self.member(object, it).is_some());
@@ -344,7 +344,7 @@ impl<'t> JavascriptReader<'t> {
                 required: true,
                 description: String::new(),
             };
-            // From the last call of the chain to its first call, which has the type.
+            // Walks from the last call of the chain to the first, which has the type.
             let mut at = self.resolved(value, 0);
             for _ in 0..DEPTH_MAX {
                 let Some(call) = at.filter(|it| it.kind() == "call_expression") else {

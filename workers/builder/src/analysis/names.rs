@@ -19,7 +19,7 @@ pub(super) fn hosts(text: &str) -> impl Iterator<Item = String> {
             .find(|it: char| !(it.is_ascii_alphanumeric() || ".-".contains(it)))
             .unwrap_or(rest.len());
         let next = rest[end..].chars().next();
-        // The host's name continues with a variable, or credentials stand before the host.
+        // The host's name continues with a variable, or credentials precede the host.
         if matches!(next, Some('$' | '{' | '%' | '@' | '_' | '<' | '*')) {
             continue;
         }

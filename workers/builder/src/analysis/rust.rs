@@ -88,7 +88,7 @@ fn tool_attribute<'t>(file: &File<'_>, item: Node<'t>) -> Option<Node<'t>> {
     (last_name(file.text(path)) == "tool").then_some(attribute)
 }
 
-/// The text behind `key =` in an attribute.
+/// The text after `key =` in an attribute.
 fn value_of(file: &File<'_>, attribute: Node<'_>, key: &str) -> Option<String> {
     let tokens = attribute.child_by_field_name("arguments")?;
     let tokens = children(tokens);

@@ -4,7 +4,7 @@ use tree_sitter::{Node, TreeCursor};
 
 use super::{SourceFacts, names};
 
-/// Maximum depth of a tree that is read. Code written by people stays far below.
+/// Maximum depth of a syntax tree that is read. Hand-written code is much less deep.
 const DEPTH_MAX: usize = 500;
 
 /// A parsed file.
@@ -25,7 +25,7 @@ impl<'t> File<'t> {
         Some(self.text(node.child_by_field_name(field)?))
     }
 
-    /// All nodes, each before those below it.
+    /// All nodes, each before its descendants.
     pub(super) fn nodes(&self) -> Nodes<'t> {
         below(self.root)
     }
@@ -43,7 +43,7 @@ impl<'t> File<'t> {
     }
 }
 
-/// A node and all nodes below it, each before those below it.
+/// A node and all its descendants, each before its own descendants.
 pub(super) fn below(node: Node<'_>) -> Nodes<'_> {
     Nodes {
         cursor: Some(node.walk()),

@@ -10,7 +10,7 @@ use zip::ZipArchive;
 
 use crate::tree::{FILES_MAX, Tree};
 
-/// Maximum number of bytes in an archive, including files that are left out.
+/// Maximum number of bytes in an archive, including files that are skipped.
 const UNPACKED_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Unpacks a `.tgz`, `.tar.gz`, `.zip` or `.whl`, by the name in its address.
@@ -101,7 +101,7 @@ fn unpack_zip(bytes: &[u8], in_folder: bool, tree: &mut Tree) -> Result<(), Buil
 fn inner_path(path: &str) -> &str {
     let path = path.strip_prefix("./").unwrap_or(path);
     match path.split_once('/') {
-        // A path that leads elsewhere is returned as it is, and the file is left out for that reason.
+        // A path that leads outside is returned unchanged, and the file is skipped for that reason.
         Some(("" | ".." | ".", _)) | None => path,
         Some((_, rest)) => rest,
     }

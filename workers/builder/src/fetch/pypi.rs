@@ -1,6 +1,6 @@
 //! PyPI's index: a page of files for each package, as JSON (PEP 691) or as HTML (PEP 503).
 //!
-//! A source distribution is preferred; otherwise a wheel, which holds the same Python files.
+//! A source distribution is preferred; otherwise a wheel, which contains the same Python files.
 
 use std::cmp::Ordering;
 
@@ -50,7 +50,7 @@ fn select(
     name: &str,
     page: &Url,
 ) -> Result<Package, BuilderError> {
-    // A wheel for one platform holds its own compiled parts, but the same sources.
+    // A wheel for one platform contains compiled parts for it, but the same sources.
     let best = files
         .into_iter()
         .filter_map(|file| {
@@ -176,7 +176,7 @@ fn release(version: &str) -> Vec<u64> {
     numbers
 }
 
-/// The text behind a version's leading numbers: `rc1`, `.post2`.
+/// The text after a version's leading numbers: `rc1`, `.post2`.
 fn suffix(version: &str) -> &str {
     version.trim_start_matches(|it: char| it.is_ascii_digit() || it == '.')
 }

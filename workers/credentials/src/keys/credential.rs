@@ -1,9 +1,9 @@
 //! Makers of keys that are not keys themselves: entries of the configuration and access tokens, and the check that they still
-//! stand behind the keys that they made.
+//! cover the keys that they created.
 //!
-//! A key of such a maker opens no more than the maker and is valid only while the configuration has the maker's entry, with
-//! the key's namespaces among its own. The record keeps a salted hash of the entry: an entry of that name with another token
-//! is another maker.
+//! A key of such a maker opens no more than the maker and is valid only while the configuration has the maker's entry, with the
+//! key's namespaces among its own. The record contains a salted hash of the entry: an entry of that name with another token is
+//! another maker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub struct KeyMakers(HashMap<EntryName, Vec<MakerEntry>>);
 #[derive(Debug, PartialEq, Eq)]
 struct MakerEntry {
     fingerprint: EntryHash,
-    /// Namespaces that the entry's credentials open; `None` if each credential names its own.
+    /// Namespaces that the entry's credentials open; `None` if each credential names its namespaces.
     namespaces: Option<Arc<[String]>>,
 }
 
 impl KeyMakers {
-    /// Adds an entry. `namespaces` is `None` if each credential of the entry names its own.
+    /// Adds an entry. `namespaces` is `None` if each credential of the entry names its namespaces.
     pub fn add(
         &mut self,
         name: EntryName,
@@ -39,7 +39,7 @@ impl KeyMakers {
         });
     }
 
-    /// Returns true if an entry stands behind a key that a credential made.
+    /// Returns true if an entry covers a key that a credential created.
     fn stands_behind(&self, key: &KeyRecord, credential: &CredentialRecord) -> bool {
         let entries = self.0.get(&credential.entry).into_iter().flatten();
         let mut same = entries.filter(|entry| {
@@ -52,7 +52,7 @@ impl KeyMakers {
         })
     }
 
-    /// Marks the keys as revoked whose makers' entries are gone or no longer cover them.
+    /// Marks the keys as revoked whose makers' entries were removed or no longer cover them.
     ///
     /// Returns true if there are any.
     pub(super) fn end_keys(&self, records: &mut [KeyRecord]) -> bool {

@@ -1,4 +1,4 @@
-//! `keys.json`: read whole, replaced whole.
+//! Reads and replaces `keys.json`, always as a whole.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use super::error::KeysError;
 use super::lineage;
 use super::record::KeyRecord;
 
-/// Prefix of the names of unfinished files. The next writer removes those that a crash left.
+/// Prefix of the names of temporary files. The next writer removes those left by a crash.
 const UNFINISHED: &str = ".tmp-keys-";
 
 const VERSION: u64 = 1;
@@ -22,8 +22,8 @@ const VERSION: u64 = 1;
 /// Maximum size of the file, in bytes: as many keys as there may be, each with long lists.
 const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// Metadata of the file, which tell its versions apart without reading them. Every change is a rename, so at least the inode or
-/// the time differs.
+/// Metadata of the file, which distinguish its versions without reading them. Every change is a rename, so at least the inode
+/// or the time differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
@@ -140,7 +140,7 @@ pub(super) fn write(path: &Path, keys: &[KeyRecord]) -> Result<(), KeysError> {
     replace_file(path, &text, 0o600, UNFINISHED, owner).map_err(told)
 }
 
-/// Removes files that a killed writer left. The caller holds the lock.
+/// Removes temporary files of a killed writer. The caller holds the lock.
 pub(super) fn remove_unfinished(path: &Path) {
     let entries = path
         .parent()

@@ -58,8 +58,8 @@ impl KeyStore {
             });
             match (look.await, writer) {
                 (Ok(()), Some(writer)) => {
-                    // A few bytes fit into the empty buffer, and a writer that has left needs no answer, so errors do
-                    // not matter.
+                    // A few bytes always fit into the empty buffer, and a writer that has disconnected needs no answer, so
+                    // errors are ignored.
                     let _ = writer.try_write(OBEYED);
                 }
                 (Ok(()), None) => {}
@@ -78,7 +78,7 @@ async fn accepted(listener: Option<&UnixListener>) -> UnixStream {
     };
     match listener.accept().await {
         Ok((writer, _)) => writer,
-        // For example, there are no free file descriptors. The next check of the file's metadata finds the change.
+        // For example, no file descriptors are free. The next check of the file's metadata finds the change.
         Err(_) => pending().await,
     }
 }

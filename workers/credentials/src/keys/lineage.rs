@@ -8,19 +8,19 @@ use tooldock_base::scope::ADMIN;
 
 use super::record::{KeyRecord, KeyState, NewKey, whole_seconds};
 
-/// Maximum number of makers behind one key. A key with more is not valid.
+/// Maximum length of the chain of makers of one key. A key with a longer chain is not valid.
 const MAKERS_MAX: usize = 16;
 /// The namespace that `*` does not include.
 const SYSTEM: &str = "_system";
 
-/// The end of a key by its own record alone.
+/// The end of a key according to its own record only.
 struct OwnEnd {
     maker: Option<KeyId>,
     expires: Option<SystemTime>,
     revoked: Option<SystemTime>,
 }
 
-/// Lets each key end with the keys behind it: at the earliest end, and as revoked if a maker is gone from the file.
+/// Ends each key with its makers: at the earliest end, and as revoked if a maker is missing from the file.
 pub(super) fn settle(records: &mut [KeyRecord]) {
     if records.iter().all(|record| record.maker.is_none()) {
         return;
@@ -59,11 +59,11 @@ fn earlier(one: Option<SystemTime>, other: Option<SystemTime>) -> Option<SystemT
     }
 }
 
-/// Cuts the requested key to the rights of the maker's own key.
+/// Restricts the requested key to the rights of the maker's own key.
 ///
 /// # Errors
 ///
-/// The field that asks for more than the maker has, or the reason why the maker makes no keys.
+/// The field that asks for more than the maker has, or the reason why the maker may not create keys.
 pub(super) fn within(
     mut wanted: NewKey,
     maker: &KeyRecord,
@@ -119,7 +119,7 @@ fn makers_of(key: &KeyRecord, records: &[KeyRecord]) -> usize {
 }
 
 impl KeyRecord {
-    /// Returns true if the key opens every namespace that a list opens. `*` stands for each name and pattern but `_system`.
+    /// Returns true if the key opens every namespace that a list opens. `*` matches each name and pattern except `_system`.
     pub fn opens_all_of(&self, namespaces: &[String]) -> bool {
         opens_all(&self.namespaces, namespaces)
     }
@@ -134,8 +134,8 @@ impl KeyRecord {
     }
 }
 
-/// Returns true if a list of namespaces opens every namespace that another list opens. `*` stands for each name and pattern
-/// but `_system`.
+/// Returns true if a list of namespaces opens every namespace that another list opens. `*` matches each name and pattern except
+/// `_system`.
 pub(super) fn opens_all(own: &[String], wanted: &[String]) -> bool {
     let everywhere = own.iter().any(|it| it == "*");
     wanted

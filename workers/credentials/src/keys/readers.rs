@@ -1,4 +1,4 @@
-//! Tells the running gateways that read a file of keys about its changes.
+//! Notifies the running gateways that read a file of keys of its changes.
 //!
 //! ```text
 //! $DATA/keys.json.gateways/   one socket for each running gateway
@@ -6,9 +6,9 @@
 //!   writer ── connects, after the file is replaced ──▶ gateway ── reads the file ──▶ answers
 //! ```
 //!
-//! A writer waits for the answers, so a new key is valid, or a revoked key invalid, when the writer's command returns.
-//! The socket is bound before the gateway reads the file for the first time, so a change made before there is a socket
-//! is in the file already. If an announcement fails, the gateway still checks the file several times a second.
+//! A writer waits for the answers, so a new key is valid, or a revoked key invalid, when the writer's command returns. The
+//! socket is bound before the gateway reads the file for the first time, so a change made before the socket existed is in the
+//! file already. If a notification fails, the gateway still checks the file several times a second.
 
 use std::ffi::OsString;
 use std::fs;
@@ -34,7 +34,7 @@ const READERS_MAX: usize = 64;
 /// The answer of a gateway that has read the changed file.
 pub(super) const OBEYED: &[u8] = b"read\n";
 
-/// The socket on which a running gateway is told of changes of its file of keys. Dropping it removes the socket.
+/// The socket on which a running gateway is notified of changes of its file of keys. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ChangeSocket {
     listener: UnixListener,
@@ -42,12 +42,12 @@ pub struct ChangeSocket {
 }
 
 impl ChangeSocket {
-    /// Binds the socket of this process beside the file of keys, before the file is read. Sockets of processes that ended are
-    /// removed.
+    /// Binds the socket of this process next to the file of keys, before the file is read. Sockets of processes that have ended
+    /// are removed.
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made or written.
+    /// When the folder cannot be created or written.
     pub fn bind(keys: &Path) -> io::Result<Self> {
         let folder = folder_of(keys);
         if let Some(parent) = folder.parent() {
@@ -86,7 +86,7 @@ impl Drop for ChangeSocket {
     }
 }
 
-/// The running gateways that were told of a change.
+/// The running gateways that were notified of a change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Heard {
     /// Gateways that have read the changed file.

@@ -1,10 +1,10 @@
 //! The store: one file, read by every process that admits requests, changed by one writer at a time.
 //!
-//! A change takes the lock, reads the file anew, replaces it, and puts the new table in force here. Then it waits until
-//! the running gateways confirm that they have read the new file (`readers.rs`), so that the change counts everywhere
-//! when the call returns.
+//! A change acquires the lock, reads the file again, replaces it, and puts the new table in force in this process. Then it
+//! waits until the running gateways confirm that they have read the new file (`readers.rs`), so that the change is in force
+//! everywhere when the call returns.
 //!
-//! All methods block. Call them where blocking is allowed.
+//! All methods block, and must be called where blocking is allowed.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum size of a file that is read while a request waits, in bytes: about a thousand keys.
 const LOOK_BYTES: u64 = 512 * 1024;
 
-/// Maximum number of keys, including those of the last 90 days that are no longer valid.
+/// Maximum number of keys, including invalid keys of the last 90 days.
 const KEYS_MAX: usize = 200_000;
 
-/// Time for which keys that are no longer valid stay in the file.
+/// Retention of keys that are no longer valid.
 const HISTORY: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Maximum delay of a key's last use in the file: each key causes at most one write in this time.
@@ -47,8 +47,8 @@ const USE_BEHIND: Duration = Duration::from_secs(3600);
 pub struct KeyStore {
     path: PathBuf,
     tables: KeyTables,
-    /// Lock held while a file is read and its table published, so that no older table follows a newer one. Never held across
-    /// an await.
+    /// Lock held while a file is read and its table published, so that an older table never replaces a newer one. Never held
+    /// across an await.
     state: Mutex<KeyStoreState>,
     losses: watch::Sender<u64>,
     changes: watch::Sender<()>,
@@ -73,8 +73,8 @@ struct KeyStoreState {
 }
 
 impl KeyStoreState {
-    /// Revokes the keys whose makers' entries do not stand behind them, and all keys that these made. The file is not
-    /// changed: an entry may come back.
+    /// Revokes the keys whose makers' entries do not cover them, and all keys that these created. The file is not changed,
+    /// since an entry may be added again.
     fn end_keys(&self, records: &mut [KeyRecord]) {
         let ended = match &self.makers {
             Some(makers) => makers.end_keys(records),
@@ -86,7 +86,7 @@ impl KeyStoreState {
     }
 }
 
-/// A key that was just made: only now is its text known.
+/// A newly created key, the only value that contains its text.
 #[derive(Debug)]
 pub struct MadeKey {
     /// The record in the file.
@@ -152,12 +152,12 @@ impl KeyStore {
         self.changes.subscribe()
     }
 
-    /// Makes a key. It is valid from now on.
+    /// Creates a key, which is valid when this returns.
     ///
     /// # Errors
     ///
-    /// When a field is not valid, for example an unknown scope, or when the file cannot be read or written. Nothing is
-    /// changed then.
+    /// When a field is not valid, for example an unknown scope, or when the file cannot be read or written. Nothing is then
+    /// changed.
     pub fn create(&self, wanted: NewKey) -> Result<MadeKey, KeysError> {
         self.create_for(&KeyMaker::Operator, wanted)
     }
@@ -221,8 +221,8 @@ impl KeyStore {
         Ok(MadeKey { record, text })
     }
 
-    /// Revokes a key, and with it all keys that it made and those that these made. Requests with them are refused from now
-    /// on. A key that is revoked already stays so.
+    /// Revokes a key, and with it all keys that it created and those that these created. Requests with them are refused when
+    /// this returns. A key that is revoked already is not changed.
     ///
     /// # Errors
     ///
@@ -270,7 +270,7 @@ impl KeyStore {
         }
     }
 
-    /// All keys, oldest first, with their last use as far as the file and this process know it.
+    /// All keys, oldest first, with the last use known from the file and this process.
     ///
     /// # Errors
     ///
@@ -288,7 +288,7 @@ impl KeyStore {
     }
 
     /// Puts changes of another process in force. A file that cannot be read is logged once and changes nothing: the previous
-    /// keys stay in force.
+    /// keys remain in force.
     pub fn refresh(&self) {
         let mut state = self.state();
         let stamp = Stamp::of(&self.path);
@@ -304,8 +304,8 @@ impl KeyStore {
         self.read_again(&mut state, stamp);
     }
 
-    /// Checks the file for a request with an unknown key id. Returns true if the file had changed and was read. Bounded:
-    /// waits for no lock, and leaves large files to [`KeyStore::follow`].
+    /// Checks the file for a request with an unknown key id. Returns true if the file had changed and was read. Bounded: waits
+    /// for no lock, and leaves large files to [`KeyStore::follow`].
     pub(super) fn look_for_request(&self) -> bool {
         let Ok(mut state) = self.state.try_lock() else {
             return false;
@@ -321,12 +321,12 @@ impl KeyStore {
 
     fn read_again(&self, state: &mut KeyStoreState, stamp: Option<Stamp>) {
         let was_there = state.seen.is_some() || !self.tables.load().is_empty();
-        // The stamp is taken before the file is read: an unusable file is logged once, and read again when it changes.
+        // The stamp is recorded before the file is read: an unusable file is logged once, and read again when it changes.
         state.seen = stamp;
         let path = self.path.display();
         let read = file::read(&self.path);
         if !was_there && matches!(read, Ok((_, None))) {
-            // A gateway that starts on the same file looks who listens for changes, and no key was made yet.
+            // A gateway that starts with the same file is registering for changes, and no key was created yet.
             return;
         }
         let published = read.and_then(|(records, stamp)| {
@@ -372,14 +372,14 @@ impl KeyStore {
         }
     }
 
-    /// From now on, keys made by entries of the configuration are valid only while these entries stand behind them.
+    /// Makes keys that entries of the configuration created valid only while these entries cover them.
     pub fn set_makers(&self, makers: KeyMakers) {
         let mut state = self.state();
         if state.makers.as_ref() == Some(&makers) {
             return;
         }
         state.makers = Some(makers);
-        // The records are read from the file: the table does not tell a key whose entry was gone from a revoked one.
+        // The records are read from the file: the table does not distinguish a key whose entry was removed from a revoked one.
         let read = file::read(&self.path).or_else(|error| {
             tracing::error!(%error, "the API keys of before stay in force");
             let table = self.tables.snapshot();
@@ -396,7 +396,7 @@ impl KeyStore {
         }
     }
 
-    /// Writes the last uses of all keys if the file is far behind.
+    /// Writes the last uses of all keys if the file is far out of date.
     pub fn write_uses(&self) {
         let table = self.tables.snapshot();
         let behind = |record: &KeyRecord| {

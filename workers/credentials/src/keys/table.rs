@@ -1,7 +1,7 @@
 //! All keys at one moment, compiled for the check of every request: the key's record and its validity.
 //!
-//! The check costs one hash and one look into a map, for any number of keys. Keys with the same scopes or namespaces share
-//! their compiled form.
+//! The check costs one hash and one look-up in a map, for any number of keys. Keys with equal scopes or namespaces share their
+//! compiled form.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use super::record::{self, KeyLimit, KeyRecord, KeyState};
 use super::store::KeyStore;
 use super::text;
 
-/// Resolution, in seconds, of the last use that a process remembers: threads that serve the same key rarely write.
+/// Resolution of the last use, in seconds: threads that serve the same key rarely write.
 const USE_STEP_SECONDS: u64 = 60;
 
 /// All keys at one moment.
@@ -56,12 +56,12 @@ impl KeyTables {
         self.0.table.load_full()
     }
 
-    /// The key that a secret text belongs to, as in [`KeyTable::verify`]. For an unknown id the file is checked once more:
-    /// another process may have made the key a moment ago.
+    /// The key for a secret text, as in [`KeyTable::verify`]. For an unknown id the file is checked once more: another process
+    /// may have created the key a moment ago.
     ///
     /// # Errors
     ///
-    /// [`KeyRefusal`]; callers must not learn which it was.
+    /// [`KeyRefusal`]; callers must not reveal its kind to clients.
     pub fn verify(
         &self,
         text: &[u8],
@@ -116,7 +116,7 @@ pub struct ApiKey {
     written: AtomicU64,
 }
 
-/// Reason why a key is not valid. For the log alone: callers are told the same for all reasons.
+/// Reason why a key is not valid. For the log only: all reasons have the same response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRefusal {
     /// The text is not a key: its length, a character, or its checksum is wrong.
@@ -134,7 +134,7 @@ pub enum KeyRefusal {
 }
 
 impl KeyRefusal {
-    /// The cause in words.
+    /// The cause as text.
     pub fn cause(self) -> &'static str {
         match self {
             Self::Malformed => "the API key's format or checksum is wrong",
@@ -173,7 +173,7 @@ impl ApiKey {
         &self.limits
     }
 
-    /// Time of the last use that this process or the file knows.
+    /// Time of the last use known from this process or the file.
     pub fn last_used(&self) -> Option<SystemTime> {
         let used = self.used.load(Ordering::Relaxed);
         (used > 0).then(|| UNIX_EPOCH + Duration::from_secs(used))
@@ -212,12 +212,11 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 impl KeyTable {
-    /// The key that a secret text belongs to, if the key is valid for this client at this moment. The time of this use is
-    /// remembered.
+    /// The key for a secret text, if the key is valid for this client at this moment. The time of this use is recorded.
     ///
     /// # Errors
     ///
-    /// [`KeyRefusal`], which callers must not be told.
+    /// [`KeyRefusal`], which must not be revealed to clients.
     pub fn verify(
         &self,
         text: &[u8],
@@ -226,7 +225,7 @@ impl KeyTable {
     ) -> Result<&Arc<ApiKey>, KeyRefusal> {
         let id = text::id_of(text).ok_or(KeyRefusal::Malformed)?;
         let key = self.keys.get(&id);
-        // Hashed in any case: the time it takes does not tell if a key of this id exists.
+        // Always hashed, so that the response time does not show if a key of this id exists.
         let salt = key.map_or([0; 16], |key| key.record.salt.0);
         let hash = record::hash(&salt, text);
         let key = key.ok_or(KeyRefusal::Unknown)?;
@@ -363,7 +362,7 @@ impl KeyCompiler {
         })
     }
 
-    /// The tools of a key's scopes. A scope that the configuration no longer has opens nothing; the others stay in force.
+    /// The tools of a key's scopes. A scope that was removed from the configuration opens nothing; the others remain in force.
     fn tools(&mut self, record: &KeyRecord) -> Arc<ToolScope> {
         if let Some(known) = self.tools.get(&record.scopes) {
             return Arc::clone(known);

@@ -1,7 +1,7 @@
 //! The text of a key: `td_` or `oub_`, twelve characters that are the key's public id, `_`, forty random characters, and a
 //! checksum of six over all before it.
 //!
-//! The checksum tells a typing error from a wrong key without a look at any table. It gives no protection: it can be computed
+//! The checksum distinguishes a typing error from a wrong key without a look-up. It gives no protection: it can be computed
 //! without a secret.
 
 use sha2::{Digest as _, Sha256};
@@ -15,13 +15,14 @@ const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 const RANDOM_BYTES: usize = 40;
 const CHECKSUM_BYTES: usize = 6;
 
-/// Prefix of a key. Keys of every kind open the same things everywhere; the prefix tells the purpose the key was made for.
+/// Prefix of a key. Keys of every kind have the same effect everywhere; the prefix shows the purpose for which the key was
+/// created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyKind {
     /// `td_`: for clients of the gateway.
     #[default]
     Gateway,
-    /// `oub_`: for containers behind the relay.
+    /// `oub_`: for containers that use the relay.
     Relay,
 }
 
@@ -37,14 +38,14 @@ impl KeyKind {
     }
 }
 
-/// Returns true if a credential is meant to be a key, valid or not: then no other kind of credential is tried with it.
+/// Returns true if a credential has the form of a key, valid or not: it is then not tried as a credential of another kind.
 pub fn looks_like_key(text: &[u8]) -> bool {
     KeyKind::ALL
         .iter()
         .any(|kind| text.starts_with(kind.prefix().as_bytes()))
 }
 
-/// The id in a key, if the whole text has the form of a key.
+/// The id in a key, if the complete text has the form of a key.
 pub(super) fn id_of(text: &[u8]) -> Option<KeyId> {
     let rest = KeyKind::ALL
         .iter()

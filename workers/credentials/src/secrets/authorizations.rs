@@ -5,9 +5,9 @@
 //!       authorizations.lock   held by the one writer
 //! ```
 //!
-//! The tokens have a separate file, since they change by themselves, every hour or so: a change of the secrets asks for a
-//! reload. The store keeps the file's content in memory and tells [`PersonalSecrets`] which principals have authorized the
-//! gateway. The format of a token is known only to the code that fetches it.
+//! The tokens have a separate file, since they are renewed automatically, every hour or so: a change of the secrets requires a
+//! reload. The store keeps the file's content in memory and informs [`PersonalSecrets`] which principals have authorized the
+//! gateway. Only the code that fetches a token knows its format.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,14 +52,14 @@ pub struct Authorizer {
 /// Authorization given by one authorizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorization {
-    /// Time when the authorization was given, in seconds since 1970. It stays the same while the tokens are renewed.
+    /// Time when the authorization was given, in seconds since 1970. Renewing the tokens does not change it.
     pub since: u64,
     /// The tokens, in the format of the code that fetches them.
     pub tokens: Secret,
 }
 
 impl Authorization {
-    /// Makes an authorization that is given now.
+    /// Creates an authorization that is given now.
     pub fn new(tokens: Secret) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
@@ -100,7 +100,7 @@ struct FileId {
 
 impl AuthorizationStore {
     /// The store in the folder of these secrets, encrypted with the same key. Each change is passed to `personal`, so that
-    /// calls find new authorizations.
+    /// calls use new authorizations.
     pub fn new(secrets: Arc<SecretStore>, personal: Arc<PersonalSecrets>) -> Self {
         Self {
             secrets,
@@ -159,13 +159,13 @@ impl AuthorizationStore {
         self.change(|all| all.remove(authorizer).is_some())
     }
 
-    /// Replaces tokens by the renewed ones, or removes them with `None`. If the tokens are not those of `before` any more,
-    /// nothing is changed.
+    /// Replaces tokens by renewed ones, or removes them with `None`. If the current tokens differ from `before`, nothing is
+    /// changed.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or written. The change is then in memory alone, until the file is replaced: the previous
-    /// tokens are of no use any more.
+    /// When the file cannot be read or written. The change is then only in memory until the file is replaced: the previous
+    /// tokens can no longer be used.
     pub fn renew(
         &self,
         authorizer: &Authorizer,
@@ -211,7 +211,7 @@ impl AuthorizationStore {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read: the previous content stays.
+    /// When the file cannot be read: the previous content is kept.
     pub fn refresh(&self) -> Result<(), SecretsError> {
         let mut known = self.known();
         let file = self.file_id();

@@ -1,4 +1,4 @@
-//! The encrypted file: a JSON object with the parameters for decryption, beside the ciphertext (K-01).
+//! The encrypted file: a JSON object with the ciphertext and the parameters for decryption (K-01).
 //!
 //! Version 2 is AES-256-GCM under a key that PBKDF2-HMAC-SHA256 derives. All header fields are authenticated with the
 //! ciphertext: lowering the number of iterations or changing the date of a file would be detected. Version 1 is the format of
@@ -28,7 +28,7 @@ const NONCE_BYTES: usize = 12;
 /// Content of a decrypted file.
 pub(super) struct OpenedEnvelope {
     pub(super) plain: Zeroizing<Vec<u8>>,
-    /// Salt for the next write under the same key; `None` for a file that is to be upgraded, which gets another salt.
+    /// Salt for the next write under the same key; `None` for a file that must be upgraded, which gets another salt.
     pub(super) salt: Option<Salt>,
 }
 
@@ -40,7 +40,7 @@ pub(super) type Salt = [u8; SALT_BYTES];
 pub(super) enum Fault {
     /// A field is missing or not valid.
     Damaged(String),
-    /// The format version is not known here.
+    /// The format version is not supported.
     Newer(u64),
     /// The key is wrong, or the file was changed.
     CannotDecrypt,

@@ -10,7 +10,7 @@ use super::Scope;
 /// Reason why the store cannot carry out a request. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretsError {
-    /// There is an encrypted file, and no key.
+    /// An encrypted file exists, but no key is configured.
     #[error("{}: is encrypted, and SECRETS_KEY is not set; set SECRETS_KEY or SECRETS_KEY_FILE to the key it was written with", .0.display())]
     KeyMissing(PathBuf),
     /// There is neither a key nor the permission to store values unencrypted.
@@ -64,7 +64,7 @@ pub enum SecretsError {
         "{0:?} is no key: use letters, digits and '_', not beginning with a digit, at most 256 characters"
     )]
     InvalidKey(String),
-    /// The key looks like the value of a secret. The text is not repeated.
+    /// The key looks like the value of a secret. The message does not repeat it.
     #[error(
         "this key looks like the value of a secret, and nothing was stored; name the environment variable that gets the \
          value, such as GITHUB_TOKEN, and type the value into `tooldock secrets set`. A value that was shown to a model or \
@@ -79,12 +79,12 @@ pub enum SecretsError {
         /// Description of the problem, without the value.
         reason: &'static str,
     },
-    /// There is no secret of this key in the scope.
+    /// The scope has no secret with this key.
     #[error("there is no secret {key} in scope {scope}; the list of secrets shows what there is")]
     NoSuchSecret {
         /// The key of the secret.
         key: String,
-        /// The scope in which the secret was looked for.
+        /// The scope in which the secret was looked up.
         scope: Scope,
     },
     /// The document would be larger than its maximum.

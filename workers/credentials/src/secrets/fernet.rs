@@ -1,7 +1,7 @@
 //! Fernet, the format in which the Python system sealed its files (version 1): AES-128-CBC and HMAC-SHA256.
 //!
 //! `version ‖ time ‖ IV ‖ ciphertext ‖ HMAC over all before it`, in url-safe base64. The first half of the key signs, the
-//! second encrypts. Read for upgrades, and written by `tooldock secrets export` for going back.
+//! second encrypts. Read for upgrades, and written by `tooldock secrets export` for downgrades.
 
 use aes::Aes128;
 use base64::Engine as _;

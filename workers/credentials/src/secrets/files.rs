@@ -10,18 +10,18 @@ use tooldock_base::regular_file;
 
 use super::SecretsError;
 
-/// Prefix of the names of unfinished files of the secrets. The next writer removes those that a crash left.
+/// Prefix of the names of temporary files of the secrets. The next writer removes those left by a crash.
 pub(super) const UNFINISHED: &str = ".tmp-secrets-";
 
 /// Maximum size of a file, in bytes: a document of the largest size, encrypted and in base64, with room for a header.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// A file's content; `None` if there is no such file.
+/// A file's content; `None` if the file does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, SecretsError> {
     read_up_to(path, BYTES_MAX)
 }
 
-/// The content of a file of at most `bytes_max` bytes; `None` if there is no such file.
+/// The content of a file of at most `bytes_max` bytes; `None` if the file does not exist.
 pub(super) fn read_up_to(
     path: &Path,
     bytes_max: u64,
@@ -42,7 +42,7 @@ pub(super) fn read_up_to(
         let most = bytes_max / (1024 * 1024);
         return Err(told(io::Error::other(format!("larger than {most} MiB"))));
     }
-    // A single allocation, so that no copy stays in memory if the text is not encrypted.
+    // A single allocation, so that no copy remains in memory if the text is not encrypted.
     let room = usize::try_from(metadata.len()).unwrap_or_default() + 1;
     let mut content = zeroize::Zeroizing::new(Vec::with_capacity(room));
     file.take(bytes_max)
@@ -70,7 +70,7 @@ pub(super) fn replace(
     })
 }
 
-/// Removes files with that prefix that a killed writer left. The caller holds the lock.
+/// Removes files with that prefix left by a killed writer. The caller holds the lock.
 pub(super) fn remove_unfinished(directory: &Path, unfinished: &str) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;

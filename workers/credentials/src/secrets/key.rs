@@ -1,7 +1,7 @@
 //! The key of the store: a text of the operator, and the keys derived from it.
 //!
-//! Deriving takes a quarter of a second on purpose. A process derives once per salt: the salt of the file stays while its
-//! key does, so a gateway derives at its first read and not at the reloads after it.
+//! Deriving a key takes a quarter of a second on purpose. A process derives once per salt: the salt of the file changes only
+//! with its key, so a gateway derives at its first read and not at later reloads.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -17,10 +17,10 @@ pub(super) const ITERATIONS: u32 = Params::RECOMMENDED_ROUNDS;
 /// Minimum number of iterations that a file may have been written with.
 pub(super) const ITERATIONS_MIN: u32 = 1000;
 
-/// Maximum number of iterations that a file may ask for: they take seconds, and the file may come from an attacker.
+/// Maximum number of iterations that a file may specify: they take seconds, and the file may come from an attacker.
 pub(super) const ITERATIONS_MAX: u32 = 10 * ITERATIONS;
 
-/// Maximum number of derived keys that are kept. One file has one salt; more are old ones.
+/// Maximum number of cached derived keys. One file has one salt; the others are old ones.
 const DERIVED_MAX: usize = 4;
 
 /// A key of 256 bits.
@@ -47,7 +47,7 @@ pub enum Protection {
     Key(SecretsKey),
     /// Values are not encrypted: `ALLOW_INSECURE_SECRETS=1` without a key.
     Insecure,
-    /// Not configured. Only a store without values can be used so.
+    /// No key is configured. Only a store without values can be used.
     Unset,
 }
 
@@ -83,7 +83,7 @@ impl SecretsKey {
 
     /// Derives the key for a salt. Slow, unless it was derived before.
     pub(super) fn derive(&self, salt: &[u8], iterations: u32) -> DerivedKey {
-        // Lock held while deriving: callers that need the same key meanwhile get it, too.
+        // Lock held while deriving: concurrent callers that need the same key wait for it.
         let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
         let known = derived
             .iter()

@@ -33,7 +33,7 @@ struct File {
     principals: MetaGroups,
 }
 
-/// The entries of each namespace, or of each principal. YAML reads a key without anything behind it as null.
+/// The entries of each namespace, or of each principal. YAML reads a key without a value as null.
 type MetaGroups = Option<BTreeMap<String, Option<BTreeMap<String, MetaEntry>>>>;
 
 #[derive(Serialize, Deserialize)]
@@ -71,8 +71,8 @@ impl Meta {
         })
     }
 
-    /// The file's text: its sections, with an empty line between. The section of principals is written only if there are any:
-    /// the file is also read by versions that do not know the section.
+    /// The file's text: its sections, separated by empty lines. The section of principals is written only if there are any: the
+    /// file is also read by versions that do not know the section.
     pub(super) fn to_yaml(&self) -> Result<String, yaml::Error> {
         let entries = |entries: &Entries<Status>| -> BTreeMap<String, MetaEntry> {
             let entries = entries.iter();
@@ -104,8 +104,8 @@ impl Meta {
         without.map(|(key, _)| key.as_str())
     }
 
-    /// The entries as they must be beside these values. The two files are written one after the other: after a crash in
-    /// between, a key with a value is set, and a key without one is a placeholder.
+    /// The entries corrected to match these values. The two files are written one after the other: after a crash in between, a
+    /// key with a value is set, and a key without one is a placeholder.
     pub(super) fn healed(&self, values: &Values) -> Self {
         let mut healed = self.clone();
         let named = healed.namespaces.values_mut();

@@ -78,7 +78,7 @@ impl SecretNames {
         Ok(wanted.collect())
     }
 
-    /// Requests a secret: makes a placeholder, unless there is an entry already. Returns its status after that.
+    /// Requests a secret: creates a placeholder, unless an entry exists. Returns its status afterwards.
     ///
     /// # Errors
     ///
@@ -96,12 +96,12 @@ impl SecretNames {
         Ok(Status::Placeholder)
     }
 
-    /// Sets the value of a secret. No method here returns it.
+    /// Sets the value of a secret. No method of this type returns it.
     ///
     /// # Errors
     ///
-    /// When the key or value cannot be an environment variable, or the store cannot be read or written. Nothing is changed
-    /// then.
+    /// When the key or value cannot be an environment variable, or the store cannot be read or written. Nothing is then
+    /// changed.
     pub fn set(&self, key: &str, scope: &Scope, value: Secret) -> Result<(), SecretsError> {
         self.0.set(key, scope, value)
     }
@@ -115,8 +115,8 @@ impl SecretNames {
         self.0.remove(key, scope)
     }
 
-    /// The secrets that a namespace declares, or that were prepared in its own scope, by status. Each key is named once. A
-    /// variable to which the namespace's own `env` gives a value is satisfied: its tools find it.
+    /// The secrets that a namespace declares, or that were prepared in its own scope, by status. Each key is listed once. A
+    /// variable to which the namespace's own `env` gives a value counts as set, since its tools find it.
     ///
     /// # Errors
     ///
@@ -155,7 +155,7 @@ impl SecretNames {
         Ok(check)
     }
 
-    /// The names as they are beside the values. Without a key for the values, as the file of names has them.
+    /// The names, corrected to match the values. Without a key for the values, the names in the file of names.
     fn meta(&self) -> Result<Meta, SecretsError> {
         match self.0.has_protection() {
             true => {

@@ -1,5 +1,5 @@
-//! Owners of credentials: the namespace that a value of a namespace's scope was given to, and the server that got the
-//! personal values of its callers.
+//! Owners of credentials: the namespace that got a value of a namespace's scope, and the server that got the personal values of
+//! its callers.
 //!
 //! ```text
 //! $DATA/secrets.enc          beside the values, by name and key: a digest of the value, and the origin that got it
@@ -7,13 +7,14 @@
 //! ```
 //!
 //! A value belongs to the name *and* the origin ([`Origin`]) that was served under the name when the value was first used.
-//! Another origin that has the name later does not get it: a folder that tool code makes is not the operator's server that
-//! had the name before. Only the operator's file may take over the values of the names in it. A new value has no owner yet.
+//! Another origin that has the name later does not get the value: a folder that tool code creates is not the operator's server
+//! that had the name before. Only the operator's file may take over the values of the names in it. A new value has no owner
+//! yet.
 //!
-//! The gateway records owners. They stand beside the values, so that a tool, which runs as the gateway's user, cannot remove
-//! them and keep the values. If the gateway may not write `secrets.enc` (a mount or a file of another user, a link, an older
-//! format, no encryption, a command that holds the lock), a separate file holds them; the next command that writes
-//! `secrets.enc` takes them over. If neither can be written, the owners are known until the gateway ends.
+//! The gateway records owners. They are stored together with the values, so that a tool, which runs as the gateway's user,
+//! cannot remove them and keep the values. If the gateway may not write `secrets.enc` (a mount or a file of another user, a
+//! link, an older format, no encryption, a command that holds the lock), a separate file contains them; the next command that
+//! writes `secrets.enc` merges them. If neither can be written, the owners are known until the gateway ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +33,7 @@ use zeroize::Zeroizing;
 use super::store::{self, Content, SecretStore, StoreContent};
 use super::{Protection, Secrets, SecretsError, files};
 
-/// Name of the file of owners that are not recorded beside the values.
+/// Name of the file of owners that are not recorded together with the values.
 pub const OWNERS_FILE: &str = "secrets.owners.enc";
 
 const MODE: u32 = 0o600;
@@ -52,7 +53,7 @@ pub struct Owners {
     /// The servers that get personal values, by name.
     #[serde(default)]
     personal: BTreeMap<String, Origin>,
-    /// True when there may be owners that are not in here.
+    /// True when further owners may exist that are not in this record.
     #[serde(skip)]
     incomplete: bool,
 }
@@ -62,7 +63,7 @@ pub struct Owners {
 pub struct RecordedOwners {
     /// All recorded owners.
     pub owners: Owners,
-    /// True if every owner is recorded in `secrets.enc`, beside the values.
+    /// True if every owner is recorded in `secrets.enc`, together with the values.
     pub beside_values: bool,
 }
 
@@ -92,7 +93,7 @@ impl Owners {
         }
     }
 
-    /// Returns true if there may be owners that are not in here.
+    /// Returns true if further owners may exist that are not in this record.
     pub fn is_incomplete(&self) -> bool {
         self.incomplete
     }
@@ -119,7 +120,7 @@ impl Owners {
     }
 
     /// Gives each value to its owner alone, and a value without an owner to the namespace that is served under its scope's
-    /// name. `personal` are the servers that ask for personal values.
+    /// name. `personal` are the servers that need personal values.
     pub fn bind(
         &self,
         secrets: &Secrets,
@@ -220,12 +221,12 @@ fn not_known(key: &str, scope: &str) -> Issue {
 }
 
 impl SecretStore {
-    /// The owners beside the values, completed by those of the file. An owner that is recorded beside a value wins over the
-    /// file, so an older file takes nothing back.
+    /// The owners in the values' file, completed by those of the owners' file. An owner in the values' file takes precedence,
+    /// so an older owners' file reverts nothing.
     ///
     /// # Errors
     ///
-    /// When there are none beside the values, and the file cannot be read.
+    /// When there are none in the values' file, and the owners' file cannot be read.
     pub(super) fn recorded_owners(
         &self,
         loaded: &StoreContent,
@@ -248,8 +249,8 @@ impl SecretStore {
         })
     }
 
-    /// Records the owners beside the values. Returns false if that cannot be done: the file must be the gateway's own, and
-    /// written in the present format.
+    /// Records the owners in the values' file. Returns false if that is not possible: the file must belong to the gateway, and
+    /// have the current format.
     ///
     /// # Errors
     ///
@@ -262,7 +263,7 @@ impl SecretStore {
             return Ok(false);
         };
         let loaded = self.load()?;
-        // A file of an older format stays as it is until a secret is set: an older system may have to read it.
+        // A file of an older format is not changed until a secret is set: an older system may have to read it.
         let Some(salt) = loaded.salt else {
             return Ok(false);
         };
@@ -278,14 +279,14 @@ impl SecretStore {
     }
 
     /// Returns true if this process may replace the values' file: it is not a link, and not a file of another user. Write
-    /// permission is not checked: every tool could take it away.
+    /// permission is not checked, since every tool could remove it.
     fn is_own_file(&self) -> bool {
         fs::symlink_metadata(self.values_file()).is_ok_and(|found| {
             found.is_file() && found.uid() == rustix::process::geteuid().as_raw()
         })
     }
 
-    /// The owners in the file of owners; `None` if there is no file.
+    /// The owners in the owners' file; `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -319,7 +320,7 @@ impl SecretStore {
     /// When the file cannot be written.
     pub(super) fn write_owners_file(&self, owners: &Owners) -> Result<(), SecretsError> {
         let json = Zeroizing::new(serde_json::to_vec(owners).expect("texts are JSON"));
-        // Under the salt of the values, whose key is known: deriving another key would take a while.
+        // Encrypted with the salt of the values, whose key is already derived: deriving another key would take a while.
         let salt = self.load().ok().and_then(|loaded| loaded.salt);
         let sealed = store::sealed(&json, &self.protection(), salt)?;
         let text = sealed.as_ref().map_or(&json[..], |it| it.as_bytes());

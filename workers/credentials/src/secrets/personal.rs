@@ -1,4 +1,4 @@
-//! Personal values of all principals, beside the snapshot: a new value changes no namespace.
+//! Personal values of all principals, outside the snapshot: a new value changes no namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

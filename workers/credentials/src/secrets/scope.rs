@@ -12,18 +12,18 @@ use tooldock_base::template::is_variable_name;
 
 use super::SecretsError;
 
-/// The word for [`Scope::Global`]. A namespace of this name has no secrets of its own.
+/// The text of [`Scope::Global`]. A namespace of this name has no secrets of its own.
 const GLOBAL: &str = "global";
 
 /// Prefix of the name in the text of [`Scope::Principal`]. No namespace has a colon in its name.
 pub(super) const PRINCIPAL: &str = "principal:";
 
-/// Scope of a secret: the namespaces or callers that it is for.
+/// Scope of a secret: the namespaces or callers that get it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The secret is for every namespace.
     Global,
-    /// The secret is for a single namespace. A value of this scope wins over a global one of the same key.
+    /// The secret is for a single namespace. A value of this scope takes precedence over a global one of the same key.
     Namespace(NamespaceName),
     /// The secret is for a single principal: all callers with that principal's token, in every namespace that asks for a personal
     /// value.
@@ -36,22 +36,21 @@ pub enum InvalidScope {
     /// The text is not a valid name of a namespace.
     #[error("{0}; or write global, or principal:NAME")]
     Namespace(#[from] InvalidNamespaceName),
-    /// The text begins like the scope of a principal, and the rest is not a principal's name.
+    /// The text has the prefix of a principal's scope, but the remainder is not a principal's name.
     #[error(transparent)]
     Principal(#[from] InvalidPrincipalName),
 }
 
 impl Scope {
-    /// The scope of a namespace; `None` for a namespace that is named like the scope of all of them: `--scope` could not tell
-    /// the two apart.
+    /// The scope of a namespace; `None` for a namespace named like the scope of all namespaces, since `--scope` could not
+    /// distinguish the two.
     pub fn of(namespace: &NamespaceName) -> Option<Self> {
         (namespace.as_str() != GLOBAL).then(|| Self::Namespace(namespace.clone()))
     }
 }
 
 impl Scope {
-    /// The scope as a single word for a shell, for commands that are shown: principals may have spaces and quotes in their
-    /// names.
+    /// The scope as a single word for a shell, for commands in messages: principals may contain spaces and quotes.
     pub fn shell_word(&self) -> String {
         let text = self.to_string();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_:.@/".contains(&byte);
@@ -100,7 +99,7 @@ impl Serialize for Scope {
 pub fn check_key(key: &str) -> Result<(), SecretsError> {
     match is_variable_name(key) {
         true => Ok(()),
-        // The value may have been given in place of the key.
+        // The value may have been passed in place of the key.
         false => Err(SecretsError::InvalidKey(shortened(key))),
     }
 }

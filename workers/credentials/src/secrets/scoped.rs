@@ -9,8 +9,8 @@ use super::scope::PRINCIPAL;
 /// The entries of one scope, by key.
 pub(super) type Entries<V> = BTreeMap<String, V>;
 
-/// Global entries, those of namespaces, and those of principals. Names are kept as they are in the file, valid or not:
-/// nothing in the file is lost.
+/// Global entries, those of namespaces, and those of principals. Names are kept as they are in the file, valid or not, so that
+/// no entry of the file is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScopedEntries<V> {
     pub(super) global: Entries<V>,
@@ -103,7 +103,7 @@ impl<V> ScopedEntries<V> {
         global.chain(namespaces).chain(principals)
     }
 
-    /// Entries of a namespace: global ones, then its own, which win.
+    /// Entries of a namespace: global ones, then its own, which take precedence.
     pub(super) fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = (&String, &V)> {
         let own = self.namespaces.get(namespace);
         self.global.iter().chain(own.into_iter().flatten())

@@ -1,6 +1,6 @@
-//! A text that is in a file for a moment, so that a person's editor can open it: in memory if the system has such a place,
-//! readable by its owner alone, wiped and removed in every case except `kill -9`. Files left by that are removed by the next
-//! scratch file of the same store.
+//! A temporary file with a text, so that a person's editor can open it: in memory if the system has such a file system,
+//! readable by its owner only, wiped and removed in every case except `kill -9`. Files left by `kill -9` are removed by the
+//! next scratch file of the same store.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tooldock_base::data_dir::short_hash;
 use zeroize::Zeroizing;
 
-/// Folder in memory, and the folder to use if there is none.
+/// Folder in memory, and the fallback.
 const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
 
 const FILE: &str = "secrets.yaml";
@@ -19,17 +19,17 @@ const FILE: &str = "secrets.yaml";
 /// Maximum size of the file, in bytes: more than a document of secrets has.
 const BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// The file, until this is dropped. It is alone in a folder, since editors put copies beside the files that they edit.
+/// The file, which is removed on drop. It is alone in a folder, since editors write copies next to the files that they edit.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Writes the text to a folder where only this user can read it. `store` is the store that the text belongs to: the caller
-    /// holds its lock, so that earlier files of it are left over.
+    /// Writes the text to a folder that only this user can read. `store` is the store of the text: the caller holds its lock,
+    /// so that earlier files of it are left-overs.
     ///
     /// # Errors
     ///
-    /// When neither folder takes a file.
+    /// When the file cannot be created in either folder.
     pub fn new(store: &Path, text: &[u8]) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for place in PLACES {

@@ -49,7 +49,7 @@ pub struct SecretStore {
 #[derive(Debug, Default)]
 pub(super) struct StoreContent {
     pub(super) values: Values,
-    /// Names as the file has them; after a crash they may be behind the values.
+    /// Names as in the file; after a crash they may be older than the values.
     pub(super) meta: Meta,
     /// Salt of the values' file, if the next write may use it.
     pub(super) salt: Option<Salt>,
@@ -67,7 +67,7 @@ impl SecretStore {
         }
     }
 
-    /// Sets the key, or its absence, by which values are read and written from now on.
+    /// Sets the key, or its absence, with which values are subsequently read and written.
     pub fn set_protection(&self, protection: Protection) {
         let mut own = self
             .protection
@@ -76,7 +76,7 @@ impl SecretStore {
         *own = Arc::new(protection);
     }
 
-    /// Returns true if there is a file with values.
+    /// Returns true if a file with values exists.
     pub fn has_values(&self) -> bool {
         self.values_file().symlink_metadata().is_ok()
     }
@@ -157,7 +157,7 @@ impl SecretStore {
         }
         self.write_values(transaction.values(), owners, &protection, None)?;
         self.set_protection(protection);
-        // The owners stand in the file of the values now; their own file is encrypted under the old key.
+        // The owners are in the file of the values now; their own file is encrypted with the old key.
         self.remove_owners_file();
         transaction.commit()
     }
@@ -195,7 +195,7 @@ impl SecretStore {
         Ok(Transaction::new(self, lock, loaded))
     }
 
-    /// Fails early if the store could not be written.
+    /// Fails early if the store cannot be written.
     ///
     /// # Errors
     ///
@@ -395,7 +395,7 @@ fn encode(
     protection: &Protection,
     salt: Option<Salt>,
 ) -> Result<Zeroizing<String>, SecretsError> {
-    // The maximum size is the same without encryption.
+    // The maximum size also applies without encryption.
     if let Some(text) = sealed(&values.to_json_with(owners)?, protection, salt)? {
         return Ok(text);
     }

@@ -1,8 +1,8 @@
 //! A change of the secrets, from the lock to the last rename.
 //!
-//! The two files cannot be replaced in one step. Names that lose their value are taken out first, then values are written,
-//! then the new names: a process that dies in between leaves the secrets as they were before or as they are after, once the
-//! values have decided ([`Meta::healed`]).
+//! The two files cannot be replaced in one step. Names that lose their value are removed first, then the values are written,
+//! then the new names: if the process ends in between, the secrets are as before or as afterwards, as decided by the values
+//! ([`Meta::healed`]).
 
 use std::collections::BTreeMap;
 
@@ -72,11 +72,11 @@ impl<'a> Transaction<'a> {
         self.meta.remove(key, scope) || value
     }
 
-    /// All secrets as YAML for a person to edit: values in plain text.
+    /// All secrets as YAML for a person to edit, with values in plain text.
     ///
     /// # Errors
     ///
-    /// When there is a name that YAML cannot hold.
+    /// When a name cannot be represented in YAML.
     pub fn document(&self) -> Result<Zeroizing<String>, SecretsError> {
         let mut document = EditDocument::default();
         for (key, owner, value) in self.values.entries() {
@@ -109,7 +109,7 @@ impl<'a> Transaction<'a> {
         Ok(is_change)
     }
 
-    /// Secrets that a namespace declares and that have no value, not even in the namespace's own `env`.
+    /// Secrets that a namespace declares and that have no value, including in the namespace's own `env`.
     pub fn lacking<'k>(
         &self,
         namespace: &NamespaceName,

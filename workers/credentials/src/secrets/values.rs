@@ -59,7 +59,7 @@ impl Values {
         let too_large = |_| SecretsError::TooLarge(BYTES_MAX);
         let recorded = owners.map_or(Ok(0), |it| serde_json::to_vec(it).map(|it| it.len()));
         let recorded = recorded.map_err(too_large)?;
-        // Room for the whole text, each byte escaped: a buffer that grows would leave copies behind.
+        // Capacity for the complete text, with each byte escaped: a buffer that grows would leave copies in memory.
         let room = self.bytes().saturating_mul(6) + recorded + 4096;
         let mut json = Zeroizing::new(Vec::with_capacity(room));
         serde_json::to_writer(&mut *json, &ValuesDocument(self, owners)).map_err(too_large)?;
@@ -103,7 +103,7 @@ pub(super) struct Document {
     owners: Option<Owners>,
 }
 
-/// The keys of one scope. YAML reads a key without anything behind it as null.
+/// The keys of one scope. YAML reads a key without a value as null.
 type Section = Option<BTreeMap<String, Option<Value>>>;
 
 /// A key without a value, and its owner.
@@ -334,7 +334,7 @@ struct SecretGroups<'a>(&'a BTreeMap<String, BTreeMap<String, Secret>>);
 
 impl Serialize for ValuesDocument<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Without principals the section is left out: the document is also read by versions that do not know it.
+        // Without principals the section is omitted: the document is also read by versions that do not know it.
         let principals = !self.0.principals.is_empty();
         let sections = 2 + usize::from(principals) + usize::from(self.1.is_some());
         let mut map = serializer.serialize_map(Some(sections))?;

@@ -32,8 +32,8 @@ metric_table! {
             "Lines of an external server's standard error beyond the rate limit, not logged";
     }
     {
-        /// Reasons to keep the series of each namespace. A plain mutex: taken when a process comes and goes, never held across an
-        /// await.
+        /// Reasons to keep the series of each namespace. A plain mutex: locked when a process starts or ends, never held across
+        /// an await.
         namespaces: Mutex<HashMap<NamespaceName, SeriesHolders>> = Mutex::default();
     }
 }
@@ -64,14 +64,14 @@ impl ServerMetrics {
         Ok(Self(Arc::new(Families::new(registry)?)))
     }
 
-    /// Counts a process that replaces another. The reason is one of few words: it is a label.
+    /// Counts a process that replaces another. The reason is a metrics label with few values.
     pub fn restarted(&self, namespace: &NamespaceName, reason: &'static str) {
         self.0.lock().entry(namespace.clone()).or_default();
         let labels = &[namespace.as_str(), reason];
         self.0.restarts.with_label_values(labels).inc();
     }
 
-    /// The counts for one process: in its namespace's series and in those of all processes.
+    /// The counters for one process: in its namespace's series and in those of all processes.
     pub fn processes_of(&self, namespace: &NamespaceName, all: &ProcessMetrics) -> ProcessMetrics {
         let mut namespaces = self.0.lock();
         namespaces.entry(namespace.clone()).or_default().processes += 1;
@@ -90,7 +90,7 @@ impl ServerMetrics {
         self.0.output_suppressed.with_label_values(label)
     }
 
-    /// Sets the external servers that are served from now on; the series of all others are removed.
+    /// Sets the served external servers; the series of all others are removed.
     pub fn serve<'a>(&self, names: impl Iterator<Item = &'a NamespaceName>) {
         let mut namespaces = self.0.lock();
         for known in namespaces.values_mut() {
@@ -110,8 +110,8 @@ impl Families {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a namespace's series are to be kept; otherwise they are removed. Called under the lock, so that a
-    /// process that starts meanwhile does not lose its new series.
+    /// Returns true if a namespace's series must be kept; otherwise they are removed. Called under the lock, so that a process
+    /// that starts meanwhile does not lose its new series.
     fn keep(&self, name: &NamespaceName, known: &SeriesHolders) -> bool {
         if known.served || known.processes > 0 {
             return true;
