@@ -1,11 +1,11 @@
-//! Aggregates: many servers behind one namespace, whose tools the model turns on and off ("Toolman").
+//! Aggregates: several servers published as one namespace, whose tools the model turns on and off ("Toolman").
 //!
 //! ```text
 //! toolman: NAME ─▶ tools.toml ─▶ AggregateSpec ─▶ Aggregate, in the snapshot ─▶ one hidden namespace for each server
 //! ```
 //!
-//! This module knows only the configuration. The service above knows the members' tools, which of them are active for each
-//! client, and how a call finds its member.
+//! This module handles only the configuration. The service knows the members' tools, which of them are active for each client,
+//! and how a call finds its member.
 
 mod file;
 mod nesting;

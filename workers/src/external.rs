@@ -1,9 +1,10 @@
 //! External MCP servers that run as child processes: their configuration, and a process with its pipes.
 //!
-//! [`crate::servers`] makes an [`ExternalServer`] of a configuration; a [`ServerProcess`] runs it, as many as needed.
+//! [`crate::servers`] creates an [`ExternalServer`] from a configuration; a [`ServerProcess`] runs the server, in as many
+//! instances as needed.
 //!
-//! This module deliberately does not read or write a pipe, and does not decide how many processes there are or when a process
-//! is restarted. The module that speaks the servers' protocol does that, with the settings in [`StdioSpec`].
+//! This module deliberately does not read or write a pipe, and does not decide how many processes exist or when a process is
+//! restarted. The module for the servers' protocol does that, with the settings in [`StdioSpec`].
 
 mod config;
 mod file;

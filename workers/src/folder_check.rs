@@ -17,8 +17,7 @@ use crate::servers::Finding;
 
 pub use python::PythonCheck;
 
-/// Checks every folder under `tools/`. A missing directory has no namespaces. `secrets` are those that the gateway would
-/// have.
+/// Checks every folder under `tools/`. A missing directory has no namespaces. `secrets` are those that the gateway would use.
 pub fn check(tools_dir: &Path, namespaces: &NamespacesConfig, secrets: &Secrets) -> Vec<Finding> {
     match scan(tools_dir) {
         Ok(sources) => {

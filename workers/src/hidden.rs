@@ -1,7 +1,7 @@
-//! The secrets that the functions and servers of a namespace know: hidden in answers that go through a chat (SCR-14).
+//! The secrets of the functions and servers of a namespace, which are hidden in responses that are part of a chat (SCR-14).
 //!
-//! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a tool encodes in another way stays
-//! visible.
+//! Exact copies are found, and copies escaped by Python's `repr` or JSON. A secret that a tool encodes in another way is not
+//! hidden.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Registry {
         self.hidden_for(namespace, Owners::All)
     }
 
-    /// The values that a call can know: those of the namespace's secrets, and the personal values of its caller.
+    /// The values that a call may contain: those of the namespace's secrets, and the personal values of its caller.
     pub fn hidden_values_of_call(
         &self,
         namespace: &Namespace,
@@ -91,8 +91,8 @@ fn is_aggregate(namespace: &Namespace) -> bool {
     matches!(namespace.upstream, UpstreamKind::Aggregate(_))
 }
 
-/// Members of MCP messages whose values are words, ids and numbers of the protocol. These values stay unmasked, so that a secret
-/// that equals one of them does not change the meaning of a message.
+/// Members of MCP messages whose values are words, ids and numbers of the protocol. These values are not masked, so that a
+/// secret that equals one of them does not change the meaning of a message.
 const PROTOCOL_VALUES: [&str; 16] = [
     "jsonrpc",
     "id",
@@ -160,8 +160,8 @@ impl HiddenValues {
         error
     }
 
-    /// JSON without the values: in texts, names of members, and numbers that are written like one. `None` if it contains
-    /// none. Ids, types and further members that the protocol defines stay unchanged.
+    /// JSON without the values: in texts, names of members, and numbers that are written like a value. `None` if it contains
+    /// none. Ids, types and further members that the protocol defines are not changed.
     pub fn hide_in_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;
@@ -176,7 +176,7 @@ impl HiddenValues {
     }
 
     /// JSON without the secrets, found plain and in the usual escapes of JSON. The JSON is searched and not parsed, for
-    /// messages that are too large to be parsed on a thread that carries messages.
+    /// messages that are too large to be parsed on an I/O thread.
     pub fn hide_in_large_json(&self, json: &[u8]) -> Option<Vec<u8>> {
         if !self.0.may_be_in_json(json) {
             return None;

@@ -1,8 +1,8 @@
-//! Namespaces: the folders, files and entries that they come from, the registry of those that are served, and changes of them.
+//! Namespaces: the folders, files and entries that define them, the registry of the served ones, and their changes.
 //!
-//! Knows neither HTTP nor MCP: no status codes, no JSON-RPC. The layers above ask it for a [`registry::Snapshot`], whose
-//! namespaces hold a worker of `tooldock-process`, or a server that they reach through [`external`] or [`remote`]. Secrets and
-//! keys are read in `tooldock-credentials`; names, limits and files are those of `tooldock-base`.
+//! This crate does not depend on HTTP or MCP: there are no status codes and no JSON-RPC. The layers above read a
+//! [`registry::Snapshot`], whose namespaces have a worker of `tooldock-process`, or a server described by [`external`] or
+//! [`remote`]. `tooldock-credentials` reads secrets and keys; names, limits and files come from `tooldock-base`.
 //!
 //! ```text
 //! reload ── scan ── manifest   folders on disk → the wanted state of each namespace

@@ -1,10 +1,10 @@
-//! Changes of namespaces by a manager: folders, tool files, requirements. Knows neither HTTP nor MCP.
+//! Changes of namespaces by a manager: folders, tool files, requirements. Does not depend on HTTP or MCP.
 //!
-//! Every name is a type that was checked once (`NamespaceName`, [`ToolFileName`]), every path is below `tools/`, and no
-//! symlink is followed out of there. A change holds the lock of the workspace, so that two managers on one volume do not
+//! Every name is a type that was validated once (`NamespaceName`, [`ToolFileName`]), every path is below `tools/`, and no
+//! symlink to a target outside is followed. A change holds the lock of the workspace, so that two managers on one volume do not
 //! interfere; it is made by a rename, so that a reader, a reload or a crash sees the old file or the new one.
 //!
-//! Changes are not served before a reload, and no code of a tool is run here.
+//! Changes are not served before a reload, and no code of a tool is run by this module.
 
 mod file_name;
 mod folder;
@@ -87,8 +87,8 @@ impl Workspace {
         }
     }
 
-    /// Sets the names of the configuration from now on; there are none before. No namespace and no server of such a name is
-    /// made here, since it would not be served.
+    /// Sets the names that the configuration uses; initially there are none. Namespaces and servers with such names cannot be
+    /// created, since they would not be served.
     pub fn set_configured(&self, servers: &ServersConfig, aggregates: &AggregatesConfig) {
         let names = Names::settle(crate::servers::configured(servers, aggregates));
         *self.configured_names() = Arc::new(names);
@@ -128,7 +128,7 @@ impl Workspace {
 }
 
 impl Workspace {
-    /// Takes the lock for changes. Changes are short, so a longer wait means that something is broken.
+    /// Acquires the lock for changes. Changes are short, so a longer wait indicates a fault.
     async fn lock(&self) -> Result<FileLock, NotDone> {
         const PATIENCE: Duration = Duration::from_secs(30);
         let path = self.data.root().join("manager.lock");
@@ -137,7 +137,7 @@ impl Workspace {
     }
 }
 
-/// Runs blocking file work away from the runtime's threads. The work is finished even if the future is dropped.
+/// Runs blocking file work outside the runtime's threads. The work is finished even if the future is dropped.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NotDone> + Send + 'static,
 ) -> Result<T, NotDone> {

@@ -1,6 +1,6 @@
 //! `tooldock.yaml`: metadata and settings of a namespace, and the limits that follow from it.
 //!
-//! The file is written by the authors of the tools, so nothing here may go beyond the operator's rules: limits are clamped to
+//! The authors of the tools write this file, so it cannot exceed the operator's rules: limits are clamped to
 //! `namespaces.ceilings`, and variables that decide which code the interpreter loads cannot be set.
 
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub struct Manifest {
     pub env: BTreeMap<String, Template>,
     /// Limits that the manifest asks for.
     pub limits: LimitsPatch,
-    /// True when a function that is named like its file is a tool (`style: vault`).
+    /// True when a function with the name of its file is a tool (`style: vault`).
     pub vault_style: bool,
     /// Issues: unknown keys, and variables that may not be set.
     pub issues: Vec<Issue>,
@@ -56,8 +56,8 @@ pub struct Manifest {
 pub struct InvalidManifest(String);
 
 impl Manifest {
-    /// Reads the manifest of a namespace folder; a folder without one has the default. `tree` is the real path of the
-    /// directory that the file must not leave.
+    /// Reads the manifest of a namespace folder; a folder without one has the default. `tree` is the real path of the directory
+    /// that the file must not leave.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Manifest {
     }
 
     fn set_env(&mut self, value: Value) -> Result<(), InvalidManifest> {
-        // The error is made here, since serde's would quote a value that may be a credential.
+        // The error is generated here, since serde's would quote a value that may be a credential.
         if !value.is_mapping() {
             let message = "env: must be a mapping of names to single values";
             return Err(InvalidManifest(message.into()));
@@ -194,8 +194,8 @@ impl Manifest {
 /// As [`Manifest::effective_limits`], for limits from another source: a file of this name, or, without one, the operator, for
 /// whom there are no ceilings.
 ///
-/// If the configuration is not only the operator's, the operator's lists alone must allow tools and principals, too, and
-/// errors are masked if they would be without it.
+/// If the configuration does not come from the operator alone, the operator's own lists must allow tools and principals, too,
+/// and errors are masked if the operator's own configuration masks them.
 pub(crate) fn effective_limits(
     own: &LimitsPatch,
     file: Option<&str>,
@@ -244,7 +244,7 @@ pub(crate) fn effective_limits(
     (limits, tools, issues)
 }
 
-/// End of an error message: the file or key for a setting that people look for in the manifest.
+/// End of an error message: the file or key for a setting that people expect in the manifest.
 fn instead_of(key: &str) -> &'static str {
     match key {
         "python" | "python_version" | "requires-python" => {

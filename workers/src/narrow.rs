@@ -1,4 +1,4 @@
-//! Limits in `$DATA/config.yaml`: tool code can write there, so the file restricts and never adds.
+//! Restricts the configuration by `$DATA/config.yaml`: tool code can write to that file, so it can only take rights away.
 //!
 //! | of the merged configuration | in force |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | `toolman.NAME` | the operator's file if both name one |
 //! | servers and aggregates of the data file alone | marked ([`Source::DataFile`]), under other names ([`tooldock_base::precedence`]) |
 //!
-//! The lists cannot be merged into one list, since patterns have no common part that is a pattern. So the operator's are kept
-//! beside the merged ones ([`NamespacesConfig::operator`]), and [`tooldock_base::policy::ToolPolicy`] asks both.
+//! The lists cannot be merged into one list, since the intersection of two patterns is no pattern. So the operator's lists are
+//! kept in addition to the merged ones ([`NamespacesConfig::operator`]), and [`tooldock_base::policy::ToolPolicy`] checks both.
 
 mod fit;
 
@@ -118,8 +118,8 @@ pub fn narrow(
     vain
 }
 
-/// Keeps the operator's aggregates as they are, and marks those that only the data file names. Returns the refused changes
-/// like [`narrow`].
+/// Keeps the operator's aggregates unchanged, and marks those that only the data file names. Returns the refused changes like
+/// [`narrow`].
 pub fn narrow_aggregates(
     aggregates: &mut AggregatesConfig,
     operator: &AggregatesConfig,
@@ -155,7 +155,7 @@ fn ceilings(merged: &mut Ceilings, operator: &Ceilings, vain: &mut Vec<String>) 
             *merged = operator;
         }
     }
-    // Every field by name: the compiler points here when a ceiling is added.
+    // Every field by name, so that the compiler reports this place when a ceiling is added.
     let Ceilings {
         timeout,
         max_concurrency,
@@ -185,7 +185,7 @@ struct Narrowing<'a> {
 }
 
 impl Narrowing<'_> {
-    /// A server of the operator's file stays as it is there. The other file can only set `enabled: false` and limits.
+    /// Keeps a server of the operator's file unchanged. The other file can only set `enabled: false` and limits.
     fn server(&mut self, key: &str, merged: &mut StdioServerConfig, own: &StdioServerConfig) {
         let enabled = merged.enabled && own.enabled;
         if merged.enabled && !own.enabled {

@@ -24,7 +24,7 @@ pub struct Recipients {
     namespaces: BTreeMap<NamespaceName, (GlobalSecrets, Vec<String>)>,
     /// Servers, each with the variables that its entry names.
     servers: BTreeMap<NamespaceName, Vec<String>>,
-    /// The namespace that has each name; `None` if that is not known.
+    /// The namespace that has each name; `None` if unknown.
     names: Option<Names>,
     /// Values, by scope and key, that the namespace of the scope's name does not get, since they belong to another namespace of
     /// that name.
@@ -52,9 +52,9 @@ impl Recipients {
         }
     }
 
-    /// Leaves out the namespaces whose name another source has, and the values that do not belong to the namespace of their
-    /// scope, as a reload does. `claims` are those of the configuration and of folders. If the store cannot be read, no value is
-    /// left out.
+    /// Excludes the namespaces whose name another source has, and the values that do not belong to the namespace of their
+    /// scope, as a reload does. `claims` are those of the configuration and of folders. If the store cannot be read, no value
+    /// is excluded.
     #[must_use]
     pub fn with_owners(
         mut self,
@@ -83,7 +83,7 @@ impl Recipients {
         self
     }
 
-    /// The recipients of a secret, in words. `scope` is as [`Scope`] shows it.
+    /// The recipients of a secret, as text. `scope` is as [`Scope`] prints it.
     pub fn of(&self, key: &str, scope: &str) -> String {
         match scope.parse() {
             Ok(Scope::Global) => self.of_global(key),
@@ -147,7 +147,7 @@ impl Recipients {
     }
 }
 
-/// Names in one text, those beyond [`NAMED_MAX`] counted.
+/// A list of names as text; names beyond [`NAMED_MAX`] are only counted.
 fn names<'a>(names: impl Iterator<Item = &'a NamespaceName>) -> String {
     let names: Vec<_> = names.map(NamespaceName::as_str).collect();
     let named = names[..names.len().min(NAMED_MAX)].join(", ");

@@ -1,7 +1,7 @@
-//! Registry of the served namespaces: an immutable snapshot of all of them, swapped in one step (RLD-03).
+//! Registry of the served namespaces: an immutable snapshot of all namespaces, swapped in one step (RLD-03).
 //!
-//! A reader takes the snapshot once and answers its whole request from it, so it sees the old state or the new one and never
-//! a mix. A namespace that did not change is the same `Arc` in both.
+//! A reader takes the snapshot once and answers its complete request from it, so it sees either the old state or the new one,
+//! and never a mix. An unchanged namespace is the same `Arc` in both.
 
 mod aggregate;
 pub mod startup;
@@ -81,19 +81,19 @@ pub struct Namespace {
     pub issues: Vec<Issue>,
     /// Upstream that runs the namespace's tools.
     pub upstream: UpstreamKind,
-    /// Limit on the calls that run and wait. Kept across reloads while the limits stay the same.
+    /// Limit on the calls that run and wait. Kept across reloads while the limits are unchanged.
     pub gate: Arc<Gate>,
-    /// Limit on the calls that wait for their clients. Kept across reloads while `max_parked` stays the same.
+    /// Limit on the calls that wait for their clients. Kept across reloads while `max_parked` is unchanged.
     pub parked: Arc<Parking>,
     /// Hash over everything that makes up the namespace: a reload does nothing for a namespace with an equal hash.
     pub content_hash: [u8; 32],
     /// Value that a layer above keeps with the namespace.
     pub attached: Attachment,
-    /// The worker that keeps trying to come up while `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
+    /// The worker that continues to retry while `upstream` is [`UpstreamKind::Failed`]. It belongs to the reloader.
     pub recovering: Weak<Worker>,
 }
 
-/// A value that a layer above keeps with a namespace, so that it is found without a table and dropped with the namespace. A
+/// A value that a layer above attaches to a namespace, so that it is found without a table and dropped with the namespace. A
 /// copy of the namespace, which may be changed before it is served, begins without a value.
 #[derive(Default)]
 pub struct Attachment(OnceLock<Arc<dyn Any + Send + Sync>>);
@@ -105,17 +105,17 @@ pub enum UpstreamKind {
     Empty,
     /// A supervised worker process.
     Worker(Arc<Worker>),
-    /// An external MCP server. Its tools are not known here: the namespace's `tools` and the like are empty, and its
-    /// processes belong to the module that speaks with them.
+    /// An external MCP server. Its tools are not known to this crate: the namespace's `tools` and similar fields are empty, and
+    /// its processes belong to the module for the servers' protocol.
     External(Arc<ExternalServer>),
-    /// An external MCP server that is reached over HTTP. Its tools are not known here either, and its connections belong to
-    /// the module that speaks with it.
+    /// An external MCP server over HTTP. Its tools are not known to this crate either, and its connections belong to the module
+    /// for the servers' protocol.
     Remote(Arc<RemoteServer>),
-    /// Several namespaces behind one. Its tools are known only by asking its members.
+    /// Several namespaces published as one. Its tools are known only from its members.
     Aggregate(Arc<Aggregate>),
-    /// This program itself: the namespace of the management tools.
+    /// This program: the namespace of the management tools.
     System,
-    /// The namespace could not be brought up; every list and call fails with this error.
+    /// The namespace could not be started; every list and call fails with this error.
     Failed(CallError),
 }
 
@@ -214,8 +214,8 @@ impl Namespace {
         matches!(&self.upstream, UpstreamKind::Worker(serving) if Arc::ptr_eq(serving, worker))
     }
 
-    /// Returns true if external MCP servers serve the namespace, also through an aggregate: no folder, no worker, no tools of
-    /// its own.
+    /// Returns true if external MCP servers serve the namespace, also through an aggregate: it has no folder, no worker, and no
+    /// tools of its own.
     pub fn is_server(&self) -> bool {
         matches!(
             self.upstream,
@@ -223,7 +223,7 @@ impl Namespace {
         )
     }
 
-    /// State of the namespace's worker, whether it serves or still tries to come up.
+    /// State of the namespace's worker, which serves or still retries.
     pub fn worker_state(&self) -> Option<WorkerState> {
         match &self.upstream {
             UpstreamKind::Worker(worker) => Some(worker.state()),
@@ -279,7 +279,7 @@ pub struct LastReload {
     pub result: &'static str,
     /// Time of its end.
     pub at: SystemTime,
-    /// Its duration.
+    /// Duration of the update.
     pub took: Duration,
     /// Reason why nothing was reloaded.
     pub problem: Option<String>,
@@ -291,8 +291,8 @@ pub struct Registry {
     current: ArcSwap<Snapshot>,
     /// The current snapshot for tasks that wait for the next one. Requests read `current`, which needs no lock.
     published: watch::Sender<Arc<Snapshot>>,
-    /// Headers of clients that are passed to some remote server of the snapshot, in lower case. Collected once per snapshot:
-    /// preflights ask for them without a credential.
+    /// Headers of clients that are forwarded to some remote server of the snapshot, in lower case. Collected once per snapshot:
+    /// preflights need them without a credential.
     passed_headers: ArcSwap<BTreeSet<String>>,
     /// Reason why the secrets cannot be read.
     secrets_problem: ArcSwapOption<Issue>,
@@ -306,12 +306,12 @@ pub struct Registry {
     unserved: ArcSwap<Vec<(NamespaceName, Issue)>>,
     /// Issues of entries of the tools directory that are not namespaces, by their names.
     ignored: ArcSwap<Vec<(String, Issue)>>,
-    /// The namespace of the management tools, if this process serves them. It stands in no snapshot: no list shows it, and no
-    /// name that a client sends leads to it.
+    /// The namespace of the management tools, if this process serves them. It is in no snapshot: no list contains it, and no
+    /// name from a client refers to it.
     system: OnceLock<Arc<Namespace>>,
-    /// The namespace that stands for all namespaces at once. It is in no snapshot either.
+    /// The namespace for requests to all namespaces. It is in no snapshot either.
     global: OnceLock<Arc<Namespace>>,
-    /// Personal values of principals. They stand in no snapshot, since a new value changes no namespace.
+    /// Personal values of principals. They are in no snapshot, since a new value changes no namespace.
     personal: Arc<PersonalSecrets>,
     /// The sandboxes of processes, as operators are shown them.
     sandbox: OnceLock<Arc<SandboxHost>>,
@@ -377,8 +377,8 @@ impl Registry {
         self.current.load().find(name).cloned()
     }
 
-    /// The namespace by the name under which a request was admitted: of the current snapshot, of the management tools, or of
-    /// all namespaces at once.
+    /// The namespace for the name under which a request was admitted: of the current snapshot, of the management tools, or for
+    /// all namespaces.
     pub fn admitted(&self, name: &NamespaceName) -> Option<Arc<Namespace>> {
         let served = self.namespace(name.as_str());
         served.or_else(|| {
@@ -397,17 +397,17 @@ impl Registry {
         let _ = self.system.set(system);
     }
 
-    /// Sets the namespace that stands for all namespaces at once. Later calls change nothing.
+    /// Sets the namespace for requests to all namespaces. Later calls have no effect.
     pub fn set_global(&self, global: Arc<Namespace>) {
         let _ = self.global.set(global);
     }
 
-    /// Makes the next snapshot the current one, tells the subscribers, and returns the previous one.
+    /// Publishes the next snapshot, notifies the subscribers, and returns the previous one.
     pub fn swap(&self, next: Snapshot) -> Arc<Snapshot> {
         let next = Arc::new(next);
         let passed_headers = Arc::new(next.passed_headers());
         let mut before = None;
-        // Under the channel's lock, so that of two swaps at once subscribers keep the one that stays.
+        // Done under the channel's lock, so that after two concurrent swaps subscribers have the current snapshot.
         self.published.send_modify(|published| {
             before = Some(self.current.swap(Arc::clone(&next)));
             self.passed_headers.store(passed_headers);
@@ -416,8 +416,8 @@ impl Registry {
         before.expect("the closure runs exactly once")
     }
 
-    /// The problem of all namespaces at once: secrets that cannot be read, a part of the configuration that is not in force.
-    /// Several problems are merged, under the code of the first.
+    /// The problem that concerns all namespaces: secrets that cannot be read, a part of the configuration that is not in force.
+    /// Several problems are merged, with the code of the first.
     pub fn problem(&self) -> Option<Arc<Issue>> {
         let one = |problem: &ArcSwapOption<Issue>| problem.load().as_deref().cloned();
         let configuration = self.configuration_problems.load();
@@ -465,7 +465,7 @@ impl Registry {
         self.ignored.store(Arc::new(issues));
     }
 
-    /// Subscribes to reloads of all namespaces from now on, including those that change nothing.
+    /// Subscribes to later reloads of all namespaces, including those that change nothing.
     pub fn reloads(&self) -> watch::Receiver<u64> {
         self.reloads.subscribe()
     }
@@ -480,13 +480,13 @@ impl Registry {
         self.last_reload.store(Some(Arc::new(reload)));
     }
 
-    /// Tells the subscribers that all namespaces were reloaded.
+    /// Notifies the subscribers that all namespaces were reloaded.
     pub fn reloaded(&self) {
         self.reloads.send_modify(|reloads| *reloads += 1);
     }
 
-    /// Subscribes to swaps from now on: always the newest snapshot; some in between may be skipped. Readers find the changes
-    /// by comparing a snapshot with the one they saw last.
+    /// Subscribes to later swaps: the receiver always has the newest snapshot, and may skip some. Readers find the changes by
+    /// comparing a snapshot with the last one that they saw.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.subscribe()
     }

@@ -1,4 +1,4 @@
-//! Reload: makes the served namespaces equal to the files on disk, and touches only namespaces that changed (RLD-01…08).
+//! Reload: makes the served namespaces match the files on disk, and changes only namespaces whose files changed (RLD-01…08).
 //!
 //! ```text
 //! reload() ─▶ queue ─▶ run: scan ─▶ compare ─▶ environment ─▶ worker ready ─▶ swap ─▶ drain the replaced workers
@@ -6,14 +6,15 @@
 //!                            └─ unchanged: the same `Arc<Namespace>`, the same process
 //! ```
 //!
-//! External servers are namespaces beside the folders, settled without starting anything.
+//! External servers are namespaces in addition to those of folders, and are compared without starting anything.
 //!
-//! Runs do not overlap. Requests for a reload that come during a run share the next run: their changes were made before it
-//! began, so it sees them (Q-30). A run belongs to the control runtime, not to its caller, and ends even if the caller goes
-//! away.
+//! Runs do not overlap. Requests for a reload that arrive during a run share the next run: their changes were made before it
+//! began, so it sees them (Q-30). A run belongs to the control runtime, not to its caller, and is completed even if the caller
+//! disconnects.
 //!
 //! A run publishes ready namespaces when all are ready, or one second after the first: a usual reload is one swap, and a
-//! hanging installer delays no other namespace. Each swap is complete in itself: a reader sees each namespace old or new.
+//! hanging installer delays no other namespace. Each swap is complete in itself: a reader sees each namespace either old or
+//! new.
 
 mod aggregate;
 mod external;
@@ -61,16 +62,16 @@ use itself::{Itself, ReloadScope};
 pub use metrics::{ReloadMetrics, ReloadOutcome};
 use wanted::{Identity, build_of, content_hash, gate, nobody, parking};
 
-/// Maximum number of workers that boot at once. Booting needs the processor: more at a time would make each of them late.
+/// Maximum number of workers that boot concurrently. Booting needs processor time: more workers would delay each other.
 const BOOTS_MAX: usize = 16;
 
-/// Brings the registry up to date and owns every worker.
+/// Updates the registry and owns every worker.
 #[derive(Debug)]
 pub struct Reloader {
     data: Arc<DataDir>,
     ready_timeout: Duration,
-    /// Limits of all namespaces, replaced by a configuration reload. This lock and those below guard plain data and are never
-    /// held across an await.
+    /// Limits of all namespaces, replaced by a configuration reload. This lock and the following ones are never held across an
+    /// await.
     namespaces: Mutex<Arc<NamespacesConfig>>,
     servers: Mutex<Arc<ServersConfig>>,
     aggregates: Mutex<Arc<AggregatesConfig>>,
@@ -88,7 +89,7 @@ pub struct Reloader {
     registry: Arc<Registry>,
     environments: Environments,
     metrics: ReloadMetrics,
-    /// Outcome of the next reload's parts outside of the reloader, such as the configuration.
+    /// Outcome of the parts of the next reload that other modules carried out, such as the configuration.
     noted: Mutex<ReloadOutcome>,
     control: OnceLock<Handle>,
     queue: Mutex<RunQueue>,
@@ -97,7 +98,7 @@ pub struct Reloader {
     installs: Installs,
     itself: Mutex<Itself>,
     fleet: Mutex<Fleet>,
-    /// Lock held while a snapshot is read and the next one swapped in, so that no publisher loses another's change.
+    /// Lock held while a snapshot is read and the next one swapped in, so that no publisher loses the change of another.
     publishing: Mutex<()>,
     next_generation: AtomicU64,
     boots: Semaphore,
@@ -125,21 +126,21 @@ impl std::fmt::Debug for SecretsOf {
 /// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// All namespaces there are now, including those that cannot be served.
+    /// All existing namespaces, including those that cannot be served.
     pub namespaces: Vec<NamespaceName>,
     /// Namespaces with a new worker process, and external servers that are new or changed.
     pub workers_restarted: Vec<NamespaceName>,
     /// Namespaces whose requirements were installed.
     pub deps_synced: Vec<NamespaceName>,
-    /// Namespaces that are gone.
+    /// Namespaces that no longer exist.
     pub removed: Vec<NamespaceName>,
-    /// Namespaces that could not be brought up to date; an older version of them may go on serving.
+    /// Namespaces that could not be updated; an older version of them may continue to serve.
     pub failed: Vec<ReloadFailure>,
     /// True when another reload was running: this report covers that one, too.
     pub coalesced: bool,
 }
 
-/// A namespace that could not be brought up to date.
+/// A namespace that could not be updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReloadFailure {
     /// The namespace, or a file that concerns several: that of external servers, that of secrets.
@@ -151,7 +152,7 @@ pub struct ReloadFailure {
     pub message: String,
 }
 
-/// Reason why a reload did not happen at all. The namespaces served before stay in service.
+/// Reason why a reload was not carried out. The previous namespaces continue to serve.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReloadError {
     /// The reloader has no runtime yet.
@@ -195,7 +196,7 @@ struct RunQueue {
     next: Option<(ReloadScope, Ticket)>,
 }
 
-/// Workers that were started and are not gone yet.
+/// Workers that were started and have not ended.
 #[derive(Debug, Default)]
 struct Fleet {
     members: Vec<FleetMember>,
@@ -260,8 +261,8 @@ impl Reloader {
         })
     }
 
-    /// Tells the registry which namespaces the first scan will find, so that requests for them wait. Must be called before
-    /// the first request, when all parts of the configuration are set.
+    /// Announces to the registry the namespaces that the first scan will find, so that requests for them wait. Must be called
+    /// before the first request, when all parts of the configuration are set.
     pub fn expect_namespaces(&self) {
         let (servers, aggregates) = (lock(&self.servers).clone(), lock(&self.aggregates).clone());
         // A file that cannot be used now is reported by the first scan.
@@ -286,12 +287,12 @@ impl Reloader {
         *lock(&self.namespaces) = Arc::new(namespaces);
     }
 
-    /// Sets the servers of the configuration from the next reload on; there are none before.
+    /// Sets the servers of the configuration for the next reload; initially there are none.
     pub fn set_servers(&self, servers: ServersConfig) {
         *lock(&self.servers) = Arc::new(servers);
     }
 
-    /// Sets the aggregates of the configuration from the next reload on; there are none before.
+    /// Sets the aggregates of the configuration for the next reload; initially there are none.
     pub fn set_aggregates(&self, aggregates: AggregatesConfig) {
         *lock(&self.aggregates) = Arc::new(aggregates);
     }
@@ -315,7 +316,7 @@ impl Reloader {
         &self.registry
     }
 
-    /// Sets the namespace of Tool Vault from the next reload on; there is none before.
+    /// Sets the namespace of Tool Vault for the next reload; initially there is none.
     pub fn set_vault(&self, vault: VaultFolder) {
         *lock(&self.vault) = Some(vault);
     }
@@ -420,13 +421,12 @@ impl Reloader {
         }
     }
 
-    /// Refuses reloads from now on and stops the current one, installers included. Workers go on serving. May be called
-    /// again.
+    /// Refuses later reloads and stops the current one, including installers. Workers continue to serve. May be called again.
     pub fn close(&self) {
         self.closing.cancel();
     }
 
-    /// Closes the reloader and ends all workers at once: each may finish its calls for up to `grace`.
+    /// Closes the reloader and ends all workers concurrently: each may finish its calls for up to `grace`.
     pub async fn shutdown(&self, grace: Duration) {
         self.close();
         let members = {
@@ -457,7 +457,7 @@ impl Reloader {
         Some(worker)
     }
 
-    /// Lets a worker finish its calls in the background and forgets it when it is gone.
+    /// Lets a worker finish its calls in the background and removes it when it has ended.
     fn retire(self: &Arc<Self>, worker: Arc<Worker>, drain: Duration) {
         let reloader = Arc::clone(self);
         tokio::spawn(async move {
@@ -516,7 +516,7 @@ impl Reloader {
     }
 }
 
-/// Report for callers that waited while another run was active: both runs together.
+/// Report for callers that waited while another run was active: both runs combined.
 fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport {
     let none = ReloadReport::default();
     let before = before.unwrap_or(&none);
@@ -533,7 +533,7 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
         namespaces: own.namespaces.clone(),
         workers_restarted: union(&before.workers_restarted, &own.workers_restarted),
         deps_synced: union(&before.deps_synced, &own.deps_synced),
-        // A namespace that came back in between was not removed.
+        // A namespace that was added again in between was not removed.
         removed: union(&before.removed, &own.removed)
             .into_iter()
             .filter(|name| !is_there(name))
@@ -544,7 +544,7 @@ fn coalesced(before: Option<&ReloadReport>, own: &ReloadReport) -> ReloadReport 
     }
 }
 
-/// Locks even a poisoned mutex: every critical section here is a few assignments, so the data is whole.
+/// Locks even a poisoned mutex: every critical section consists of a few assignments, so the data are consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

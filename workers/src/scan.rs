@@ -1,7 +1,7 @@
 //! Scans the folders under `tools/` for the wanted state of each namespace (DRP-01…08, DRP-17, DRP-24).
 //!
-//! Only reads files: no tool code is parsed or run here. An unchanged tree gives an equal result in the same order. Files
-//! that cannot be used are skipped and reported, and never affect others.
+//! The scan only reads files: no tool code is parsed or run. An unchanged tree gives an equal result in the same order.
+//! Unusable files are skipped and reported, and never affect others.
 
 pub(crate) mod ignored;
 mod walk;
@@ -36,7 +36,7 @@ pub struct NamespaceSource {
     pub name: NamespaceName,
     /// Path of the folder, absolute.
     pub dir: PathBuf,
-    /// True if there is a file that may hold tools.
+    /// True if there is a file that may contain tools.
     pub has_python: bool,
     /// Content of the folder's `tooldock.yaml`.
     pub manifest: Manifest,
@@ -46,15 +46,15 @@ pub struct NamespaceSource {
     pub issues: Vec<Issue>,
     /// Reason why the namespace cannot be served in its present state.
     pub failure: Option<SourceFailure>,
-    /// Hash over names and contents of the namespace's sources: Python files, requirements, manifest, and the local packages and
-    /// wheels that requirements name. Data that a tool writes beside them is not part of the hash.
+    /// Hash over names and contents of the namespace's sources: Python files, requirements, manifest, and the local packages
+    /// and wheels that requirements name. Data that a tool writes to the folder is not part of the hash.
     pub files_hash: [u8; 32],
-    /// Hash over the files that an installer reads on this machine beside `requirements.txt`: the lists that it names, and the
+    /// Hash over the local files that an installer reads in addition to `requirements.txt`: the lists that it names, and the
     /// content of local packages and wheels. Packages that are used in place (`-e`) count by their build files, the names of
     /// their modules and the sources that need a compiler.
     pub packages_hash: [u8; 32],
-    /// Hash over `files_hash` and the inode number and change time of each source (without those of local packages). It
-    /// changes when a source is written to, even if its content is the same again.
+    /// Hash over `files_hash` and the inode number and change time of each source (without those of local packages). It changes
+    /// when a source is written, even if its content is the same again.
     pub files_version: [u8; 32],
 }
 
@@ -74,7 +74,7 @@ impl NamespaceSource {
         }
     }
 
-    /// The failed source of a folder that is gone, or has no Python file any more, while its namespace is served.
+    /// The failed source of a folder that was removed, or has no Python file left, while its namespace is served.
     pub(crate) fn unreadable(name: NamespaceName, dir: PathBuf) -> Self {
         let message = format!(
             "{}: no Python file is there any more; a reload (POST /reload or SIGHUP) takes the namespace as it is then",
@@ -161,7 +161,7 @@ fn folders(tree: &Path) -> io::Result<Vec<ScannedFolder>> {
     Ok(folders)
 }
 
-/// Scans one folder under `tools_dir`; `None` if no namespace is there.
+/// Scans one folder under `tools_dir`; `None` if it is not a namespace.
 ///
 /// # Errors
 ///
@@ -188,7 +188,7 @@ pub fn has_folder(tools_dir: &Path, name: &NamespaceName) -> bool {
     matches!(folder, Ok(Some(folder)) if folder.is_dir())
 }
 
-/// Scans a folder that is the namespace of this name, at any path; `None` if there is no folder.
+/// Scans the folder of the namespace of this name, at any path; `None` if the folder does not exist.
 ///
 /// # Errors
 ///
@@ -207,12 +207,12 @@ pub(crate) fn scan_folder(name: &NamespaceName, dir: &Path) -> io::Result<Option
     }
 }
 
-/// The current [`NamespaceSource::files_hash`] of a namespace folder; `None` if no namespace is there. Blocking.
+/// The current [`NamespaceSource::files_hash`] of a namespace folder; `None` if it is not a namespace. Blocking.
 pub fn files_hash(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_hash)
 }
 
-/// The current [`NamespaceSource::files_version`] of a namespace folder; `None` if no namespace is there. Blocking.
+/// The current [`NamespaceSource::files_version`] of a namespace folder; `None` if it is not a namespace. Blocking.
 pub(crate) fn files_version(dir: &Path) -> Option<[u8; 32]> {
     source_of(dir).map(|source| source.files_version)
 }
@@ -293,7 +293,7 @@ pub(crate) fn look_at(
         walk.field(message.as_bytes());
         [0; 32]
     });
-    // Both files are hashed again by content: beyond the limits of the walk a change of these two is still a change.
+    // Both files are hashed again by content, so that a change of them is detected even beyond the limits of the walk.
     walk.field(format!("{manifest:?}").as_bytes());
     let text = requirements.as_ref().map(|found| found.text.as_bytes());
     walk.field(text.unwrap_or_default());

@@ -9,11 +9,11 @@ use tooldock_base::server_failure::InvalidServer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// All clients share a process, except those that the server may ask something: each of these has a process of its own.
+    /// All clients share a process, except clients that the server may ask: each of these has a separate process.
     Auto,
     /// All clients share a process.
     Shared,
-    /// Each session has a process of its own.
+    /// Each session has a separate process.
     Session,
     /// All sessions of one principal share a process.
     Principal,
@@ -38,7 +38,7 @@ pub enum ListMode {
     /// Lists are mended if that keeps their meaning, so that strict clients accept them.
     #[default]
     Mend,
-    /// Lists stay as the server wrote them.
+    /// Lists are not changed.
     Raw,
 }
 

@@ -1,4 +1,4 @@
-//! Resolves configured servers into servers that can be used: all places put together, variables filled in.
+//! Resolves configured servers into usable servers: merges all places, and fills in variables.
 //!
 //! ```text
 //! upstreams.stdio ───────┐
@@ -6,9 +6,9 @@
 //! external/config.yaml ──┘
 //! ```
 //!
-//! `check` takes the same steps up to the servers, for operators who want to find problems before a start.
+//! `check` takes the same steps up to this point, for operators who want to find problems before a start.
 //!
-//! No I/O: variables are passed in. An error of one server is in its own outcome.
+//! No I/O: variables are passed in. An error of one server affects only its own outcome.
 
 mod check;
 mod claims;
@@ -90,8 +90,7 @@ pub struct ServersConfig {
     pub stdio: StdioServersConfig,
     /// Servers that are reached over HTTP.
     pub remote: RemoteServersConfig,
-    /// Changes of the operator's servers that `$DATA/config.yaml` asked for and that were refused, a sentence each. See
-    /// [`crate::narrow`].
+    /// Changes of the operator's servers in `$DATA/config.yaml` that were refused, a sentence each. See [`crate::narrow`].
     #[serde(skip)]
     pub refused: BTreeMap<NamespaceName, Vec<String>>,
 }
@@ -285,7 +284,7 @@ fn variables(config: &StdioServerConfig) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Issues of arguments that look like references, which are not replaced.
+/// Issues about arguments that look like references, which are not replaced.
 fn odd_arguments(config: &StdioServerConfig) -> Vec<Issue> {
     let odd = config
         .args
@@ -374,7 +373,7 @@ fn failure(name: &NamespaceName, code: &'static str, reason: InvalidServer) -> E
     ExternalFailure::new(name, "cannot be started", code, reason)
 }
 
-/// Returns true for arguments such as `--token=${TOKEN}`. An argument with spaces is a script for a shell.
+/// Returns true for arguments such as `--token=${TOKEN}`. An argument with spaces is a shell script.
 fn looks_like_a_reference(argument: &str) -> bool {
     argument.contains("${") && argument.contains('}') && !argument.contains(char::is_whitespace)
 }

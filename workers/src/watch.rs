@@ -47,8 +47,8 @@ enum Means {
 }
 
 impl Watch {
-    /// Watches a data directory from now on. A change is reported when nothing changed for `debounce`. With `poll` files are
-    /// polled at that interval: for volumes whose changes the system does not report, such as network volumes.
+    /// Starts watching a data directory. A change is reported when nothing changed for `debounce`. With `poll` files are polled
+    /// at that interval: for volumes whose changes the system does not report, such as network volumes.
     pub async fn start(root: &Path, debounce: Duration, poll: Option<Duration>) -> Self {
         let mark = Arc::new(Notify::new());
         let means = match poll {
@@ -63,7 +63,7 @@ impl Watch {
         }
     }
 
-    /// Waits for a change, and until the burst that it belongs to is over. Dropping the future may lose a change.
+    /// Waits for a change, and until no further changes follow for a while. Dropping the future may lose a change.
     pub async fn changed(&mut self) {
         let every = match self.means {
             Means::Told(_) => LOOK_EVERY,
@@ -103,8 +103,8 @@ impl Watch {
         }
     }
 
-    /// Watches replaced folders again. Returns true if there were such folders. Runs on another thread, since a large tree takes
-    /// its time.
+    /// Watches replaced folders again. Returns true if any folder was replaced. Runs on another thread, since a large tree
+    /// takes its time.
     async fn renew(&mut self) -> bool {
         let Means::Told(source) = &self.means else {
             return false;

@@ -1,7 +1,7 @@
-//! Changes of a single entry in a YAML text that people write: the rest of the text stays, with its comments.
+//! Changes a single entry in a hand-written YAML text; the remaining text is unchanged, with its comments.
 //!
-//! The text is changed by its lines. The result is read again and compared with the change of the tree, so that a text in a
-//! style that lines cannot tell, such as braces over several lines, is refused and never broken.
+//! The text is changed by lines. The result is parsed and compared with the change of the tree, so that a text in a style that
+//! cannot be edited by lines, such as braces over several lines, is refused and never broken.
 
 use tooldock_base::yaml::{self, Mapping, Value};
 
@@ -41,8 +41,8 @@ pub fn put(
     put_all(text, path, [entry])
 }
 
-/// Adds entries to the map at `path`, or replaces them. Maps that are missing are made. The text is read and checked once,
-/// however many entries there are.
+/// Adds entries to the map at `path`, or replaces them. Missing maps are created. The text is parsed and checked once, for any
+/// number of entries.
 ///
 /// # Errors
 ///
@@ -77,7 +77,7 @@ pub fn put_all<'a>(
     lines.checked(&expected)
 }
 
-/// Removes the entry `name` from the map at `path`. Returns the text unchanged if there is no such entry.
+/// Removes the entry `name` from the map at `path`. Returns the text unchanged if the entry does not exist.
 ///
 /// # Errors
 ///
@@ -174,7 +174,7 @@ fn written(value: &Value) -> Result<String, CannotEdit> {
 /// The lines of a text, without their ends.
 struct Lines(Vec<String>);
 
-/// The lines of a map: `start` is the first line, `end` the line behind its last one.
+/// The lines of a map: `start` is the first line, `end` the line after its last one.
 struct MapLines {
     start: usize,
     end: usize,
@@ -201,7 +201,7 @@ impl Lines {
         }
     }
 
-    /// The lines of the map at a path as far as it is there, and the keys that are missing.
+    /// The lines of the deepest existing map on a path, and the remaining keys.
     fn map_at<'a, 'b>(
         &mut self,
         path: &'a [&'b str],
@@ -216,7 +216,7 @@ impl Lines {
         Ok((map, &[]))
     }
 
-    /// Adds entries at the end of the map at a path, which has none of them.
+    /// Adds entries at the end of the map at a path; the map has none of them.
     fn add(&mut self, path: &[&str], entries: &[NewEntry<'_>]) -> Result<(), CannotEdit> {
         let (map, missing) = self.map_at(path)?;
         let mut block = Vec::new();
@@ -245,7 +245,7 @@ impl Lines {
         lines.find(|at| is_here(&self.0[*at]))
     }
 
-    /// The line behind the last one of a key's value.
+    /// The line after the last one of a key's value.
     fn block_end(&self, at: usize) -> usize {
         let own = indent(&self.0[at]);
         let mut end = at + 1;
@@ -316,7 +316,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
-/// The byte behind the colon of a key.
+/// The byte offset after the colon of a key.
 fn value_of(line: &str) -> Option<usize> {
     line.find(':').map(|at| at + 1)
 }

@@ -1,12 +1,12 @@
-//! The worker of a namespace: supervised Python processes of the same code, one or several, seen as one.
+//! The worker of a namespace: one or several supervised Python processes with the same code.
 //!
 //! # Theory of operation
 //!
-//! A [`Worker`] is a handle over its *members*, one for each of its processes. Behind a member a *supervisor* task asks the
-//! pure state machine in `state` for actions and takes them; it starts *instances*, each of which owns one process from spawn
-//! to the last of its descendants. A ready instance publishes its connection, and [`Worker::call`] uses that of the member
-//! with the fewest calls: no call passes through a supervisor. A process that asks to be recycled is replaced without a gap,
-//! so for a while its member has two instances.
+//! A [`Worker`] is a handle for its *members*, one for each of its processes. Each member has a *supervisor* task, which passes
+//! events to the pure state machine in `state` and carries out the resulting actions; it starts *instances*, each of which owns
+//! one process from its spawn to the end of its last descendant. A ready instance publishes its connection, and
+//! [`Worker::call`] uses that of the member with the fewest calls: no call passes through a supervisor. A process that asks to
+//! be recycled is replaced without a gap, so for a while its member has two instances.
 //!
 //! ```text
 //! Worker ── member ──watch──▶ supervisor ──▶ state::step           (control runtime)
@@ -15,9 +15,9 @@
 //!   └── call ──▶ rpc::Link ──▶ flusher, reader                      (the proxy's runtimes)
 //! ```
 //!
-//! A call is one request and one answer. Functions that take a context also send events and questions in between: a
-//! [`CallSink`] receives them, and a [`Replier`] takes the answers back to the process that asked, and to no other. The
-//! questions of a process fail with it; the other members go on.
+//! A call is one request and one response. Functions that take a context also send events and questions before the response: a
+//! [`CallSink`] receives them, and a [`Replier`] sends the answers to the process that asked. The questions of a process fail
+//! when it ends; the other members continue.
 //!
 //! Dropping the last `Arc` of a worker ends its supervisor, its processes and their descendants.
 
@@ -79,7 +79,7 @@ const READY_WAIT: Duration = Duration::from_secs(5);
 pub struct WorkerSpec {
     /// The namespace that the worker serves.
     pub namespace: NamespaceName,
-    /// Number of the generation, which tells two generations of one namespace apart.
+    /// Number of the generation, which distinguishes two generations of one namespace.
     pub generation: u64,
     /// The interpreter of the namespace's environment.
     pub python: PathBuf,
@@ -87,7 +87,7 @@ pub struct WorkerSpec {
     pub venv: PathBuf,
     /// The folder of the tool files, and the process's working directory.
     pub tools_dir: PathBuf,
-    /// True if a function that is named like its file is a tool.
+    /// True if a function with the name of its file is a tool.
     pub vault_style: bool,
     /// The files that the worker was started from. A later process is only started from equal files. `None`: not compared.
     pub files_hash: Option<FilesHash>,
@@ -96,7 +96,7 @@ pub struct WorkerSpec {
     pub socket: PathBuf,
     /// Number of processes that share the calls; 1 to [`PROCESSES_MAX`].
     pub processes: usize,
-    /// The whole environment of a process, built from nothing (WRK-18). Values print as `[redacted]`.
+    /// The complete environment of a process, which inherits no variables (WRK-18). Values print as `[redacted]`.
     pub environment: Vec<(OsString, Secret)>,
     /// The values that must not show in the output of the worker's processes, nor in the tracebacks of its functions.
     pub hidden: Vec<Secret>,
@@ -104,7 +104,7 @@ pub struct WorkerSpec {
     pub sync_concurrency: usize,
     /// Maximum size of a frame that the worker may send, in bytes. Calls larger than this are refused as well.
     pub max_frame: u64,
-    /// Maximum time for a process that asked to be replaced to go on with its calls.
+    /// Maximum time for a process that asked to be replaced to continue with its calls.
     pub drain: Duration,
     /// Maximum silence of a process, heartbeats included, before it counts as hung and is replaced.
     pub silence: Duration,
@@ -117,14 +117,14 @@ pub struct WorkerSpec {
 pub struct FilesHash {
     /// The hash when the worker was started.
     pub value: [u8; 32],
-    /// The present hash of a namespace folder; `None` if no namespace is there. Blocking.
+    /// The current hash of a namespace folder; `None` if there is no namespace. Blocking.
     pub now: fn(&Path) -> Option<[u8; 32]>,
 }
 
 /// The common dependencies of a gateway's workers.
 #[derive(Debug)]
 pub struct WorkerHost {
-    /// The executable that understands `__guard`; in production the gateway's own.
+    /// The executable that implements `__guard`; in production the gateway's own.
     pub guard: PathBuf,
     /// Time limits, delays and thresholds.
     pub config: WorkersConfig,
@@ -158,9 +158,9 @@ pub struct Declarations {
 }
 
 impl Declarations {
-    /// Returns true if clients are shown equal lists for both, issues apart.
+    /// Returns true if clients get equal lists for both declarations. Issues are not compared.
     fn lists_what(&self, other: &Self) -> bool {
-        // `Debug` shows every field, so a field added later is included without being named here.
+        // `Debug` prints every field, so fields added later are compared automatically.
         let lists = |it: &Self| {
             format!(
                 "{:?}",
@@ -176,7 +176,7 @@ impl Declarations {
         lists(self) == lists(other)
     }
 
-    /// Returns true if both declare equal names of tools, resources, templates and prompts.
+    /// Returns true if both declare the same names of tools, resources, templates and prompts.
     fn has_the_names_of(&self, other: &Self) -> bool {
         let names = |it: &Self| -> BTreeSet<(u8, Arc<str>)> {
             let tools = it.tools.iter().map(|tool| (0, Arc::clone(&tool.name)));
@@ -197,11 +197,11 @@ pub struct Worker {
     members: Box<[WorkerMember]>,
     /// Notified when some member entered another state.
     changed: Arc<Notify>,
-    /// Declarations of the first process to come up.
+    /// Declarations of the first ready process.
     declared: Arc<OnceLock<Arc<Declarations>>>,
     /// Changes whenever the start of a process is refused.
     refused: watch::Receiver<()>,
-    /// Begin of the next search for the least busy member, so that equally busy ones take turns.
+    /// Start index of the next search for the least busy member, so that equally busy members take turns.
     turn: AtomicUsize,
     retired: AtomicBool,
     /// The rate and the redactor of logged tracebacks.
@@ -231,8 +231,8 @@ impl WorkerSpec {
     }
 }
 
-/// Maximum number of processes of one worker that boot at once. Booting needs the processor: more at a time would make each of
-/// them late.
+/// Maximum number of processes of one worker that boot concurrently. Booting needs processor time: more processes would delay
+/// each other.
 fn boots_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
@@ -288,8 +288,8 @@ impl Worker {
     /// # Errors
     ///
     /// The error of a process that failed: `dependency_error` if it reported that (the worker then stays
-    /// [`WorkerState::Failed`]), otherwise `worker_unavailable`, and the worker goes on trying; [`Worker::declared`] has the
-    /// outcome of later boots.
+    /// [`WorkerState::Failed`]), otherwise `worker_unavailable`, and the worker continues to retry; [`Worker::declared`] has
+    /// the outcome of later boots.
     pub async fn ready(&self) -> Result<Arc<Declarations>, CallError> {
         for member in &self.members {
             member.ready().await?;
@@ -297,32 +297,33 @@ impl Worker {
         Ok(self.declared().expect("a process that is ready declared"))
     }
 
-    /// Declarations of the first process to come up. A process with other declarations takes no calls.
+    /// Declarations of the first ready process. A process with other declarations gets no calls.
     pub fn declared(&self) -> Option<Arc<Declarations>> {
         self.declared.get().cloned()
     }
 
-    /// Returns true if a process is not started again, since its files or functions are not those it was started with.
+    /// Returns true if a process is not restarted, because its files or functions differ from those with which the worker was
+    /// started.
     pub fn is_outdated(&self) -> bool {
         self.members.iter().any(WorkerMember::is_outdated)
     }
 
-    /// Returns true if the worker is outdated and has no process left that takes calls: none of its declared functions is loaded.
+    /// Returns true if the worker is outdated and has no process left for calls: none of its declared functions is loaded.
     pub fn is_lost(&self) -> bool {
         self.is_outdated() && !self.members.iter().any(WorkerMember::takes_calls)
     }
 
-    /// Changes whenever the start of a process is refused, since the worker is outdated. Closed when the worker is gone.
+    /// Changes whenever the start of a process is refused because the worker is outdated. Closed when the worker has ended.
     pub fn refusals(&self) -> watch::Receiver<()> {
         self.refused.clone()
     }
 
-    /// Runs one call, in the process with the fewest calls. Has no time limit of its own, except for the wait for a process (5 s)
-    /// if none takes calls; dropping the future cancels the call in the process.
+    /// Runs one call in the process with the fewest calls. Has no time limit of its own, except for the wait for a process (5
+    /// s) if none is ready; dropping the future cancels the call in the process.
     ///
     /// # Errors
     ///
-    /// The function's own error, or `worker_unavailable`, `overloaded`, `result_too_large`, `internal_error` from here.
+    /// The function's own error, or `worker_unavailable`, `overloaded`, `result_too_large` or `internal_error` of this module.
     pub async fn call(
         &self,
         call: WorkerCall,
@@ -390,7 +391,7 @@ impl Worker {
         self.members.iter().filter_map(WorkerMember::pid)
     }
 
-    /// Number of processes that were started after the first ones.
+    /// Number of process starts after the first ones.
     pub fn restarts(&self) -> u64 {
         self.members.iter().map(WorkerMember::restarts).sum()
     }
@@ -400,14 +401,14 @@ impl Worker {
         self.members.iter().map(WorkerMember::in_flight).sum()
     }
 
-    /// Returns true if the worker was asked to end: later calls are for its successor.
+    /// Returns true if the worker was told to end: later calls must be sent to its successor.
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Ends the worker: starts no new process, serves calls until none has been in flight for a moment or `drain` is over,
-    /// then asks the processes to end, and finally kills them. Returns when all their trees are gone. May be called again;
-    /// the shortest drain wins.
+    /// Ends the worker: starts no new process, serves calls until none has been in flight for a moment or `drain` is over, then
+    /// asks the processes to end, and finally kills them. Returns when all process trees have ended. May be called again; the
+    /// shortest drain applies.
     pub async fn retire(&self, drain: Duration) {
         self.retired.store(true, Ordering::Relaxed);
         let until = Instant::now() + drain;
@@ -419,7 +420,7 @@ impl Worker {
         }
     }
 
-    /// The member with the fewest calls among those that take calls.
+    /// The member with the fewest calls among those that accept calls.
     fn least_busy(&self) -> Option<(&WorkerMember, Arc<Link>)> {
         if let [only] = &*self.members {
             return Some((only, only.link()?));
@@ -428,7 +429,7 @@ impl Worker {
         let calls = |member: &WorkerMember| member.takes_calls().then(|| member.in_flight());
         let chosen = least_busy::find(self.members.iter().map(calls), turn)?;
         let member = &self.members[chosen];
-        // A connection that ended this moment is looked for again, after a short wait.
+        // If the connection has just ended, the search is repeated after a short wait.
         Some((member, member.link()?))
     }
 

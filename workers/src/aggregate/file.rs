@@ -1,7 +1,7 @@
 //! `tools.toml`: the file of an aggregate, with its servers and the tools that are active at the start.
 //!
-//! Each error is one line with the file, the line, the column and the remedy. Nothing is looked up or started here: a command
-//! that is not found, or a variable that is not set, is an error of one server and not of the file.
+//! Each error is one line with the file, the line, the column and the remedy. Nothing is looked up or started: a command that
+//! is not found, or a variable that is not set, is an error of one server and not of the file.
 
 mod keys;
 
@@ -40,15 +40,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Transport of an aggregate, as far as it decides which keys its file may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServedOver {
-    /// As a namespace of a gateway, which may have others.
+    /// A namespace of a gateway, which may have others.
     Http,
-    /// Alone, on the pipes of a process: there is no other namespace.
+    /// The only namespace of a process, served on its standard input and output.
     Stdio,
 }
 
 impl ServedOver {
-    /// The `restart` of servers if the file does not set it: a gateway is meant to stay up, and its clients cannot start it
-    /// anew.
+    /// The `restart` of servers if the file does not set it: a gateway must keep its servers running, since its clients cannot
+    /// restart them.
     fn restart(self) -> Restart {
         match self {
             Self::Http => Restart::OnFailure,
@@ -360,7 +360,7 @@ fn member(
     })
 }
 
-/// Keys of a server that say how it is run: `cwd`, `env`, `isolation`, `restart`. Each has the byte at which its value stands in
+/// Keys of a server that define how it is run: `cwd`, `env`, `isolation`, `restart`. Each has the byte offset of its value in
 /// the file.
 struct Run {
     cwd: Option<(String, usize)>,
@@ -387,7 +387,7 @@ impl Run {
             command: "sh".into(),
             args: vec!["-c".into(), command],
             env: templates(&self.env),
-            // A joined path that is absolute stays as it is.
+            // Joining an absolute path returns that path unchanged.
             cwd: cwd.map_or_else(|| here.to_owned(), |cwd| here.join(cwd)),
             isolation: self.isolation.unwrap_or(defaults.isolation),
             restart: self.restart.unwrap_or(over.restart()),
@@ -427,7 +427,8 @@ fn of_url(
             ..HeadersConfig::default()
         },
         isolation: isolation.unwrap_or(defaults.isolation),
-        // A user who may write this file can already run any command by it; an address of a private network gives no more.
+        // A user who may write this file can already run any command through it; an address of a private network gives no
+        // further rights.
         allow_private: true,
         ..defaults
     }
@@ -489,7 +490,7 @@ fn of_server(
     }
 }
 
-/// Reads a key whose value has to be one of `words`.
+/// Reads a key whose value must be one of `words`.
 fn choice<T: Copy>(
     source: AggregateText<'_>,
     keys: &mut Keys<'_>,

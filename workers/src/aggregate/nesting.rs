@@ -31,7 +31,7 @@ fn followed<'a>(
     path: &mut Vec<&'a NamespaceName>,
     aggregates: &BTreeMap<&'a NamespaceName, &'a AggregateSpec>,
 ) -> Option<String> {
-    // Each namespace once, however often the file names it.
+    // Each namespace once, even if the file names it several times.
     let served: BTreeSet<_> = spec.members.iter().filter_map(served).collect();
     for served in served {
         let Some((name, inner)) = aggregates.get_key_value(served) else {

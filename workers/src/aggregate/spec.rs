@@ -1,4 +1,4 @@
-//! Specification of an aggregate, as its file defines it. Nothing is looked up or started here.
+//! Specification of an aggregate, as its file defines it. Nothing is looked up or started.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,8 +12,8 @@ use tooldock_base::names::NamespaceName;
 use crate::external::StdioServerConfig;
 use crate::remote::RemoteServerConfig;
 
-/// Maximum length of a pattern, in bytes, and maximum number of alternatives `{…}` in one. A glob is compiled by recursion into
-/// nested ones.
+/// Maximum length of a pattern, in bytes, and maximum number of alternatives `{…}` in a pattern. A glob is compiled recursively
+/// into nested globs.
 const PATTERN_MAX: usize = 256;
 const ALTERNATIVES_MAX: usize = 16;
 /// Characters of a pattern that an error shows.
@@ -33,8 +33,8 @@ pub struct AggregateSpec {
 }
 
 impl AggregateSpec {
-    /// A unique label for each member, in their order: the prefix, followed by `~2`, `~3` if earlier members have the
-    /// same prefix. No prefix contains a `~`.
+    /// A unique label for each member, in their order: the prefix, followed by `~2`, `~3` if earlier members have the same
+    /// prefix. No prefix contains a `~`.
     pub fn labels(&self) -> Vec<String> {
         let mut seen: HashMap<&str, usize> = HashMap::new();
         let labels = self.members.iter().map(|member| {
@@ -53,7 +53,7 @@ impl AggregateSpec {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     /// The prefix of the server's names, joined by a `_`; the key `namespace`. With an empty prefix names are published
-    /// unchanged. Members may share a prefix (AGG-09); [`AggregateSpec::labels`] tells them apart.
+    /// unchanged. Members may share a prefix (AGG-09); [`AggregateSpec::labels`] distinguishes them.
     pub prefix: String,
     /// Kind of the server.
     pub kind: MemberKind,
@@ -66,8 +66,9 @@ pub struct Member {
 /// Kind of a member.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MemberKind {
-    /// A program, run by a shell: `command` is `sh`, `args` are `-c` and the command from the file. `restart` is as the file
-    /// sets it for this member; otherwise `on-failure` if a gateway serves the aggregate, `never` if it is served on stdio.
+    /// A program, run by a shell: `command` is `sh`, `args` are `-c` and the command from the file. `restart` is the value in
+    /// the file for this member; the default is `on-failure` if a gateway serves the aggregate, `never` if it is served on
+    /// stdio.
     Stdio(Box<StdioServerConfig>),
     /// A server that is reached over HTTP.
     Remote(Box<RemoteServerConfig>),
@@ -75,8 +76,8 @@ pub enum MemberKind {
     Namespace(NamespaceName),
 }
 
-/// The SHA-256 over all names and definitions of a server, as `sha256:HEX`. A server with any other definitions is left out:
-/// its descriptions of tools have changed since they were reviewed.
+/// The SHA-256 over all names and definitions of a server, as `sha256:HEX`. A server with any other definitions is omitted: its
+/// descriptions of tools have changed since they were reviewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin(pub [u8; 32]);
 
@@ -104,16 +105,16 @@ pub struct AggregateOptions {
     pub activation_scope: Option<ActivationScope>,
     /// True when changes are announced by `list_changed` notifications.
     pub notify_on_activation: bool,
-    /// True when the response to an activation carries the definitions of the activated tools, for clients that never list
-    /// again. On over HTTP by default, off on stdio.
+    /// True when the response to an activation contains the definitions of the activated tools, for clients that never list
+    /// again. The default is on over HTTP, and off on stdio.
     pub activation_schemas: Option<bool>,
-    /// True when the four lists of `toolman_activate` may hold patterns such as `github_*`.
+    /// True when the four lists of `toolman_activate` may contain patterns such as `github_*`.
     pub activation_patterns: bool,
     /// True when each entry of the catalogue has the approximate number of tokens that its definition takes.
     pub token_estimates: bool,
-    /// True when there is the tool `toolman_search`.
+    /// True when the tool `toolman_search` is offered.
     pub toolman_search: bool,
-    /// True when there is the tool `toolman_call`.
+    /// True when the tool `toolman_call` is offered.
     pub toolman_call: bool,
     /// The characters that names of tools and prompts may have.
     pub tool_names: ToolNames,
@@ -126,7 +127,7 @@ pub enum ToolNames {
     /// character becomes `_`.
     #[default]
     Safe,
-    /// The characters of the servers' own names.
+    /// The servers' own names are published unchanged.
     AsIs,
 }
 
@@ -134,7 +135,7 @@ pub enum ToolNames {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationScope {
-    /// Each session has an active set. Clients without a session carry theirs in a handle.
+    /// Each session has an active set. Clients without a session send theirs in a handle.
     Session,
     /// All clients with the same token share an active set. A handle takes precedence.
     Principal,

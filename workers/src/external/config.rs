@@ -22,18 +22,18 @@ pub type StdioServersConfig = BTreeMap<NamespaceName, StdioServerConfig>;
 
 /// Maximum number of arguments or variables of one server; more would be a mistake.
 const ENTRIES_MAX: usize = 1_000;
-/// Maximum length of a command, argument or value, in bytes: the kernel accepts no longer ones.
+/// Maximum length of a command, argument or value, in bytes, that the kernel accepts.
 const TEXT_MAX: usize = 128 * 1024 - 1;
-/// Bounds of a number of processes: more would not fit on a machine.
+/// Bounds of a number of processes: a machine cannot run more.
 const PROCESSES: RangeInclusive<usize> = 1..=100_000;
 /// Bounds of the number of spare processes, which cost as much as processes at work.
 const SPARES: RangeInclusive<usize> = 0..=100;
 
-/// The keys of a server. Those in `settings` define the sharing and lifetime of its processes; each stands here once, with
-/// its default.
+/// The keys of a server. Those in `settings` define the sharing and lifetime of its processes; each is listed once, with its
+/// default.
 macro_rules! server_keys {
     (settings {$( $(#[$doc:meta])* $key:ident: $type:ty = $default:expr; )*}) => {
-        /// A stdio server. `Default` is the reference for the defaults of all keys but `command`, which has none.
+        /// A stdio server. `Default` defines the defaults of all keys except `command`, which has none.
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct StdioServerConfig {
@@ -42,10 +42,10 @@ macro_rules! server_keys {
             /// Arguments of the program, passed as they are.
             #[serde(deserialize_with = "texts")]
             pub args: Vec<String>,
-            /// Environment variables of the program; `${NAME}` stands for a secret or a variable of the gateway.
+            /// Environment variables of the program; `${NAME}` refers to a secret or a variable of the gateway.
             #[serde(deserialize_with = "variables")]
             pub env: BTreeMap<String, Template>,
-            /// The names in `env` for which each principal has its own value, in place of one value for all.
+            /// The names in `env` for which each principal has its own value, instead of a common value.
             pub personal: Vec<String>,
             /// Working directory of the program, relative to the gateway's.
             pub cwd: PathBuf,
@@ -111,7 +111,7 @@ macro_rules! server_keys {
 
 server_keys! {
     settings {
-        /// Sharing of processes.
+        /// Sharing of processes among clients.
         isolation: Isolation = Isolation::Auto;
         /// Reaction to an unexpected end of a process.
         restart: Restart = Restart::OnFailure;
@@ -121,7 +121,7 @@ server_keys! {
         /// Time limit for installing the package of a server that `npx` or `uvx` runs, before it is started.
         #[serde(with = "humantime_serde")]
         install_timeout: Duration = Duration::from_secs(600);
-        /// Time limit for the server to tell which protocol version it speaks.
+        /// Time limit for the server to report its protocol version.
         #[serde(with = "humantime_serde")]
         probe_timeout: Duration = Duration::from_secs(5);
         /// Time without use after which a process is stopped.
@@ -133,9 +133,9 @@ server_keys! {
         /// Time after which a process that several clients share is replaced if it has withheld log messages for so long.
         #[serde(with = "humantime_serde")]
         isolation_mute: Duration = Duration::from_secs(30);
-        /// Maximum number of processes at once.
+        /// Maximum number of concurrent processes.
         max_processes: usize = 100;
-        /// Maximum number of processes at once for one principal.
+        /// Maximum number of concurrent processes for one principal.
         max_per_principal: usize = 16;
         /// Number of spare processes, started before a client needs one.
         warm: usize = 1;
@@ -148,7 +148,7 @@ server_keys! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restart {
-    /// No process is started until the next reload.
+    /// No process is restarted until the next reload.
     Never,
     /// A new process is started, unless the old one ended with exit code 0.
     OnFailure,
@@ -230,7 +230,7 @@ fn few(key: &str, count: usize) -> Result<(), InvalidServer> {
     Ok(())
 }
 
-/// Reads variables by name. The error for an invalid variable is made here: serde's would quote a value.
+/// Reads variables by name. The error for an invalid variable is generated here, since serde's error would quote a value.
 fn variables<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Template>, D::Error> {
@@ -247,7 +247,7 @@ fn variables<'de, D: Deserializer<'de>>(
 
 /// Reads a list of single values as texts: people write `[--port, 8080]` without quotes.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    // The error is made here, since serde's would quote a value that may be a credential.
+    // The error is generated here, since serde's would quote a value that may be a credential.
     let Value::Sequence(values) = Value::deserialize(deserializer)? else {
         return Err(de::Error::custom("must be a list of single values"));
     };

@@ -1,7 +1,7 @@
-//! `$DATA/external/config.yaml`: servers that are added beside the gateway's configuration (EX-120).
+//! `$DATA/external/config.yaml`: servers that are defined outside the gateway's configuration (EX-120).
 //!
-//! Tool code may be able to write there, so the file is read as `tools/` is: bounded, without following a link out of its
-//! directory and without waiting. An invalid entry fails its server alone.
+//! Tool code may be able to write to the file, so it is read like files of `tools/`: with a size limit, without following a
+//! link out of its directory and without blocking. An invalid entry fails only its server.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,7 +45,7 @@ enum CommandSource {
     Custom,
 }
 
-/// Checks that `external/config.yaml` of a data directory can be used, if there is one.
+/// Checks that `external/config.yaml` of a data directory can be used, if it exists.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn check_servers_file(data: &Path) -> Result<(), String> {
 }
 
 impl ServersFile {
-    /// Reads the file below a data directory; without a file there are no servers.
+    /// Reads the file below a data directory; without the file there are no servers.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl ServersFile {
         Ok(file.unwrap_or_default())
     }
 
-    /// Reads a file of the same format, with the cache beside it; `None` if there is none.
+    /// Reads a file of the same format, with the cache in the same folder; `None` if the file does not exist.
     ///
     /// # Errors
     ///
@@ -138,12 +138,12 @@ impl ServersFile {
     }
 }
 
-/// Returns true if `external/registry-cache.yaml` of a data directory knows the name.
+/// Returns true if `external/registry-cache.yaml` of a data directory contains the name.
 pub(crate) fn is_cached(data: &Path, name: &str) -> bool {
     cache(&data.join(CACHE_FILE)).contains_key(name)
 }
 
-/// Reads an entry as it would stand in the file.
+/// Reads an entry in the format of the file.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! The package of a server that `npx` or `uvx` runs, installed before the server is started: a separate step, since it may
-//! take minutes while the start of the server takes seconds.
+//! Installs the package of a server that `npx` or `uvx` runs before the server is started: a separate step, since it may take
+//! minutes while the start of the server takes seconds.
 //!
-//! The step runs the same tool with the same package and no program, so that the start behind it finds everything in the
-//! tool's cache. It never runs the server. If this file does not understand the command line there is no step, and the start
-//! installs the package.
+//! The step runs the same tool with the same package and no program, so that the following start finds everything in the tool's
+//! cache. It never runs the server. If the command line is not understood, there is no step, and the start installs the
+//! package.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -33,7 +33,7 @@ const NPX_FLAGS: &[&str] = &[
     "--prefer-offline",
     "--offline",
 ];
-/// Options of `npx` that take a value of their own.
+/// Options of `npx` with a separate value.
 const NPX_VALUES: &[&str] = &["-p", "--package", "--registry", "--cache", "--userconfig"];
 /// Options of `uvx` without a value that do not change the package.
 const UVX_FLAGS: &[&str] = &[
@@ -184,7 +184,7 @@ impl InstallStep {
             };
             tokio::join!(stdout, stderr);
         };
-        // The guard ends processes that the installer leaves behind, so its output ends with it.
+        // The guard ends the installer's remaining processes, so its output ends with it.
         let ended = timeout(limit, async { tokio::join!(child.wait(), log).0 }).await;
         match ended {
             Ok(Exit::Code(0)) => Ok(()),
@@ -211,7 +211,7 @@ fn npx(args: &[&str], may_be_there: impl Fn(&str) -> bool) -> Option<Vec<String>
     };
     let mut step: Vec<String> = options.iter().map(|it| (*it).to_owned()).collect();
     if !options.iter().any(|it| named(&it)) {
-        // A program of that name that is there already would run: its name is not that of a package to install.
+        // An existing program of that name would run instead: its name is not that of a package to install.
         if package.starts_with(['.', '/', '~']) || may_be_there(package) {
             return None;
         }
@@ -236,7 +236,7 @@ fn uvx(args: &[&str]) -> Option<Vec<String>> {
     Some(step)
 }
 
-/// The options before the first other word, and that word. `None`: there is no such word, or there is an unknown option,
+/// The options before the first other word, and that word. `None` if there is no such word, or there is an unknown option,
 /// which may take the next word as its value.
 fn split<'a>(
     args: &'a [&'a str],

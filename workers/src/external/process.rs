@@ -4,9 +4,8 @@
 //! stdin closed ──2 s──▶ SIGTERM ──2 s──▶ SIGKILL of the whole tree      stop, and drop in the background
 //! ```
 //!
-//! The child belongs to a task in the control runtime; the holder of the [`ServerProcess`] may be in another runtime, and
-//! takes the pipes to the runtime where messages are read. This module deliberately does not read the pipes or restart
-//! processes.
+//! The child belongs to a task in the control runtime; the owner of the [`ServerProcess`] may be in another runtime, and moves
+//! the pipes to the runtime that reads messages. This module deliberately does not read the pipes or restart processes.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -42,7 +41,7 @@ const OUTPUT_WAIT: Duration = Duration::from_secs(1);
 /// The common dependencies of all servers' processes in a gateway.
 #[derive(Debug, Clone)]
 pub struct ProcessHost {
-    /// The executable that understands `__guard`; in production the gateway's own.
+    /// The executable that implements `__guard`; in production the gateway's own.
     pub guard: PathBuf,
     /// The runtime that processes belong to.
     pub control: Handle,
@@ -113,7 +112,7 @@ pub struct Pipes {
 #[derive(Debug)]
 pub struct ServerProcess {
     pid: u32,
-    /// The pipes until they are taken. A plain mutex: held for a move.
+    /// The pipes until they are taken. A plain mutex, held only while they are moved.
     pipes: Mutex<Option<Pipes>>,
     exit: watch::Receiver<Option<Exit>>,
     said: StderrTail,
@@ -131,7 +130,7 @@ struct StderrTail {
 }
 
 impl ServerProcess {
-    /// Starts a process in the control runtime and waits until it runs. Its standard error goes to the log, at a bounded
+    /// Starts a process in the control runtime and waits until it runs. Its standard error is written to the log, at a bounded
     /// rate, and to the server's last lines. Dropping the future ends the process.
     ///
     /// # Errors
@@ -167,7 +166,7 @@ impl ServerProcess {
                 _stop_on_drop: stop_on_drop,
             }),
             Ok(Err(reason)) => Err(unavailable(reason)),
-            // The runtime is gone, or shutting down.
+            // The runtime has ended, or is shutting down.
             Err(_) => Err(unavailable("the gateway is shutting down".into())),
         }
     }
@@ -193,7 +192,7 @@ impl ServerProcess {
     /// Waits for the end of the process.
     pub async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
-        // The task behind it is gone only with its runtime, and the guard ends the process then.
+        // The task ends early only with its runtime, and then the guard ends the process.
         exit.wait_for(Option::is_some)
             .await
             .ok()
@@ -201,8 +200,8 @@ impl ServerProcess {
             .unwrap_or(Exit::Lost)
     }
 
-    /// The last line of standard error that is not empty, as it was logged. For a process that ended, waits a moment until
-    /// its whole output is read.
+    /// The last line of standard error that is not empty, as it was logged. For a process that has ended, waits a moment until
+    /// all of its output is read.
     pub async fn last_words(&self) -> Option<String> {
         if self.exit().is_some() {
             let mut all = self.said.all.clone();
@@ -211,19 +210,19 @@ impl ServerProcess {
         self.said.last.line()
     }
 
-    /// Keeps the process's standard error out of the log until [`ServerProcess::release_output`], once in its life: the
-    /// server is asked a question that it may not know.
+    /// Buffers the process's standard error until [`ServerProcess::release_output`], once per process: the next request may be
+    /// unknown to the server.
     pub fn hold_output(&self) {
         self.hold.begin();
     }
 
-    /// Logs the lines that were held. If the server refused the question, four or more lines are logged as a single line.
+    /// Logs the buffered lines. If the server refused the request, four or more lines are logged as a single line.
     pub fn release_output(&self, refused: bool) {
         self.hold.end(refused);
     }
 
-    /// Runs all steps of stopping. The holder of the pipes drops their `stdin` first: a server that waits for the end of its
-    /// input otherwise only ends by the signal that follows. Dropping the future does not interrupt the steps.
+    /// Runs all steps of stopping. The owner of the pipes drops their `stdin` first: a server that waits for the end of its
+    /// input otherwise ends only by the following signal. Dropping the future does not interrupt the steps.
     pub async fn stop(&self) -> Exit {
         drop(self.take_pipes());
         self.stop.cancel();
@@ -261,7 +260,7 @@ impl ChildTask {
             .servers()
             .processes_of(&self.server.name, self.host.metrics.processes());
         if self.stop.is_cancelled() {
-            // The caller is gone.
+            // The caller was dropped.
             return;
         }
         // The start is not cancelled half-way; it takes no longer than a guard may take. A started process is ended and counted
@@ -310,7 +309,7 @@ impl ChildTask {
                 said,
             })
             .ok_or_else(|| "its pipes cannot be used".to_owned());
-        // If the receiver is gone, `stop` is cancelled or the pipes are dropped: the process ends soon.
+        // If the receiver was dropped, `stop` is cancelled or the pipes are dropped: the process ends soon.
         let _ = started.send(outcome);
         let exit = self.live(&mut child).await;
         tracing::debug!(namespace = %self.server.name, pid, %exit, "a server process ended");

@@ -30,7 +30,7 @@ pub(super) struct Package {
 /// Content of `external/registry-cache.yaml`, by name.
 pub(super) type RegistryCache = BTreeMap<String, Package>;
 
-/// The command and its first arguments for a name. A given `package_type` wins over the cache.
+/// The command and its first arguments for a name. An explicit `package_type` takes precedence over the cache.
 pub(super) fn launch(
     name: &str,
     package_type: Option<PackageType>,
@@ -43,7 +43,7 @@ pub(super) fn launch(
         Some(cached) => (cached.package_type, cached.package.clone()),
         None => match package_type.unwrap_or_default() {
             PackageType::Pypi => (PackageType::Pypi, name.to_owned()),
-            // Only a name with a scope begins with `@` at npm.
+            // At npm, only a name with a scope begins with `@`.
             PackageType::Npm if name.contains('/') && !name.starts_with('@') => {
                 (PackageType::Npm, format!("@{name}"))
             }

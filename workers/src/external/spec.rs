@@ -1,4 +1,4 @@
-//! A server with everything that is needed to run it: all values looked up, nothing started.
+//! A resolved server: all values are looked up, nothing is started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use tooldock_credentials::personal::{Personal, PersonalValues};
 
 use super::config::StdioSettings;
 
-/// An external server. While nothing about it changes, every snapshot holds the same `Arc` of it; processes of a server that
-/// is in no snapshot any more are to be ended.
+/// An external server. Every snapshot contains the same `Arc` of an unchanged server; the processes of a server that is in no
+/// snapshot must be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalServer {
     /// The server's namespace.
     pub name: NamespaceName,
     /// Program, environment and settings of the server's processes.
     pub spec: StdioSpec,
-    /// Hash over the name and everything in the spec except the values of variables: those are compared, never hashed.
+    /// Hash over the name and everything in the spec except the values of variables, which are compared and never hashed.
     pub content_hash: [u8; 32],
 }
 
@@ -29,7 +29,7 @@ pub struct ExternalServer {
 pub struct StdioSpec {
     /// The command: a path, or a name that is looked up on the `PATH` in `env`.
     pub program: PathBuf,
-    /// Arguments of the program. They are visible to every user of the machine: no secrets here.
+    /// Arguments of the program. They are visible to every user of the machine, and must not contain secrets.
     pub args: Vec<OsString>,
     /// Environment of the program, built from nothing, sorted by name. Values print as `[redacted]`.
     pub env: Vec<(OsString, Secret)>,
@@ -51,7 +51,7 @@ impl ExternalServer {
         let mut hash = Sha256::new();
         let names: Vec<_> = spec.env.iter().map(|(name, _)| name).collect();
         let settings = format!("{:?}{:?}", spec.settings, spec.personal);
-        // `Debug` of paths and texts quotes them, so that no two lists look alike.
+        // `Debug` of paths and texts quotes them, so that different lists never have equal text.
         for part in [
             name.as_str(),
             &format!("{:?}", spec.program),

@@ -8,7 +8,7 @@ use rustix::fs::{Access, access};
 
 use super::spec::StdioSpec;
 
-/// Reason why a start would fail on this machine at present, with the key at fault; `None` if none is known.
+/// Reason why a start would currently fail on this machine, with the key at fault; `None` if none is known.
 pub(crate) fn not_startable(spec: &StdioSpec) -> Option<(&'static str, String)> {
     if !spec.cwd.is_dir() {
         return Some(("cwd", format!("{}: no such directory", spec.cwd.display())));

@@ -28,13 +28,13 @@ pub struct PythonCheck<'a> {
     pub workers: &'a WorkersConfig,
     /// The data directory whose gateway may have made an environment for the namespace.
     pub data_dir: &'a Path,
-    /// The file to check; `None`: the whole folder.
+    /// The file to check; `None` for the whole folder.
     pub only: Option<&'a str>,
 }
 
 impl PythonCheck<'_> {
     /// Errors in the Python files of a folder, found by importing them if the namespace has an environment, as a reload does,
-    /// and otherwise by their syntax.
+    /// and otherwise by a syntax check.
     pub(super) fn findings(
         &self,
         source: &NamespaceSource,
@@ -63,7 +63,7 @@ impl PythonCheck<'_> {
         findings
     }
 
-    /// The environment that a gateway made for the namespace, if the folder is the one that it serves.
+    /// The environment that a gateway created for the namespace, if the folder is the served one.
     fn environment(&self, source: &NamespaceSource) -> Option<PathBuf> {
         let name = source.name.as_str();
         let served = self.data_dir.join("tools").join(name).canonicalize().ok()?;
@@ -207,7 +207,7 @@ fn place_in(message: &str) -> (Option<&str>, Option<u32>) {
     }
 }
 
-/// Splits a message such as `line 3: …` into the line and the text behind it.
+/// Splits a message such as `line 3: …` into the line and the remaining text.
 fn leading_line(message: &str) -> (Option<u32>, &str) {
     let rest = message.strip_prefix("line ");
     let parts = rest.and_then(|rest| rest.split_once(": "));

@@ -1,6 +1,7 @@
-//! The Python of a folder, read once by a process that serves nothing: imported as a worker imports it, or parsed alone.
+//! Reads the Python of a folder once, in a process that serves nothing: imports it as a worker does, or only parses it.
 //!
-//! For commands beside a gateway, which have no runtime of tasks. The process has a bounded time, and ends with its group.
+//! For commands that run outside a gateway, without an asynchronous runtime. The process has a time limit, and ends with its
+//! process group.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -42,7 +43,7 @@ pub(super) struct ImportReport {
     issues: Vec<ImportIssue>,
 }
 
-/// A file or tool that a worker left out.
+/// A file or tool that a worker skipped.
 #[derive(Debug, Deserialize)]
 pub(super) struct ImportIssue {
     /// Name of the file.
@@ -52,7 +53,7 @@ pub(super) struct ImportIssue {
 }
 
 impl ImportReport {
-    /// The files and tools that the worker left out.
+    /// The files and tools that the worker skipped.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl Drop for Process {
     }
 }
 
-/// The first line of a program's output with a given prefix.
+/// The first line of a program's output with the given prefix.
 fn first_line(
     mut command: Command,
     input: Vec<u8>,
@@ -164,7 +165,7 @@ fn first_line(
         Err(RecvTimeoutError::Timeout) => Err(format!("no answer after {} s", limit.as_secs())),
         Ok(None) | Err(RecvTimeoutError::Disconnected) => {
             drop(process);
-            // A process that left the group may hold the stream open.
+            // A process that left the group may keep the stream open.
             let last = last_words.recv_timeout(LAST_WORDS).ok();
             let last = last.filter(|last| !last.is_empty());
             Err(last.unwrap_or_else(|| "it ended without an answer".to_owned()))

@@ -28,7 +28,7 @@ pub struct NamespaceFolder {
     pub has_requirements: bool,
     /// The secrets that the folder's `tooldock.yaml` declares.
     pub secrets: Vec<DeclaredSecret>,
-    /// Reason why the folder's `tooldock.yaml` cannot be read, with the file's path: its declarations are not known then.
+    /// Reason why the folder's `tooldock.yaml` cannot be read, with the file's path. Its declarations are then unknown.
     pub unreadable: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is none, or its folder cannot be opened.
+    /// When the folder does not exist or cannot be opened.
     pub async fn exists(&self, name: &NamespaceName) -> Result<(), NotDone> {
         let (tools, name) = (self.tools(), name.clone());
         blocking(move || Folder::open(&tools, &name).map(drop)).await
@@ -106,12 +106,12 @@ impl Workspace {
         .await
     }
 
-    /// Removes a namespace's folder with everything in it, and its environment. Processes of the namespace run on until the
-    /// next reload.
+    /// Removes a namespace's folder with its content, and its environment. Processes of the namespace continue until the next
+    /// reload.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the operating system returns an error.
+    /// When the namespace does not exist, or the operating system returns an error.
     pub async fn delete_namespace(&self, name: &NamespaceName) -> Result<(), NotDone> {
         let lock = self.lock().await?;
         let tools = self.tools();
@@ -138,7 +138,7 @@ impl Workspace {
     }
 }
 
-/// The error of a reload about a manifest that it cannot use.
+/// The error of a reload about an unusable manifest.
 fn unreadable(source: &scan::NamespaceSource) -> Option<String> {
     let failure = source.failure.as_ref()?;
     let (folder, message) = (source.dir.display(), &failure.message);
@@ -218,7 +218,7 @@ impl Deref for Tools {
     }
 }
 
-/// An open folder of a namespace. It stays this folder even if its path changes meanwhile.
+/// An open folder of a namespace. It refers to the same folder even if its path changes meanwhile.
 pub(super) struct Folder {
     descriptor: OwnedFd,
     /// Path of the folder as shown to people.
@@ -241,7 +241,7 @@ impl Folder {
         }
     }
 
-    /// Opens a folder in this folder; `None` if there is nothing of that name. A symlink in its place is not followed.
+    /// Opens a folder in this folder; `None` if the name does not exist. A symlink in its place is not followed.
     pub(super) fn subfolder(&self, name: &str) -> Result<Option<Self>, NotDone> {
         let path = self.shown(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -48,7 +48,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or its folder cannot be read.
+    /// When the namespace does not exist, or its folder cannot be read.
     pub async fn files(&self, namespace: &NamespaceName) -> Result<ToolFiles, NotDone> {
         self.in_folder(namespace, |folder| {
             let mut kept: BTreeMap<ToolFileName, usize> = BTreeMap::new();
@@ -81,11 +81,11 @@ impl Workspace {
         .await
     }
 
-    /// The versions that are kept of a tool file, the newest first.
+    /// The stored versions of a tool file, newest first.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or its folder cannot be read.
+    /// When the namespace does not exist, or its folder cannot be read.
     pub async fn versions(
         &self,
         namespace: &NamespaceName,
@@ -96,11 +96,11 @@ impl Workspace {
             .await
     }
 
-    /// The text of a tool file or of an earlier version; `None` if there is no such file or version.
+    /// The text of a tool file or of an earlier version; `None` if the file or version does not exist.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file is not text.
+    /// When the namespace does not exist, or the file is not text.
     pub async fn source_of(
         &self,
         namespace: &NamespaceName,
@@ -115,7 +115,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, file or version (the message names those that exist), or the file is not text.
+    /// When the namespace, file or version does not exist (the message lists existing ones), or the file is not text.
     pub async fn tool_source(
         &self,
         namespace: &NamespaceName,
@@ -218,7 +218,7 @@ pub(super) fn entries(folder: &Folder) -> Result<Vec<FolderEntry>, NotDone> {
     Ok(read.flatten().take(ENTRIES_MAX).filter_map(entry).collect())
 }
 
-/// The file name of a version in the history, such as `math_tools.py.7`. It is not the name of a tool file.
+/// The file name of a version in the history, such as `math_tools.py.7`, which is not a valid name of a tool file.
 pub(super) fn version_name(file: &ToolFileName, number: u64) -> String {
     format!("{file}.{number}")
 }

@@ -33,7 +33,7 @@ pub struct FoundTool {
     pub untyped: Vec<String>,
     /// True if the function has a docstring.
     pub documented: bool,
-    /// The reason why the core will not serve the tool, as far as its file tells.
+    /// The reason why the core will not serve the tool, if its file shows one.
     pub problem: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct FoundTool {
 /// corrected code: people upload it, models call a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The reason, in words that stay the same.
+    /// The reason, as a constant text.
     pub error: &'static str,
     /// The position of the problem and the remedy.
     pub details: String,

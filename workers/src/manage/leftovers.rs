@@ -17,8 +17,8 @@ use super::tool_file::HISTORY;
 use super::{NotDone, Workspace, blocking};
 
 impl Workspace {
-    /// Removes leftovers of killed managers below `tools/`, and returns the number of files and folders that were removed.
-    /// Work of other managers in progress stays.
+    /// Removes leftovers of killed managers below `tools/`, and returns the number of removed files and folders. Files of other
+    /// managers' current changes are not removed.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ pub(super) fn remove_lock(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return false;
     }
-    // Held until the file is gone: a process that takes the lock after that uses a new file.
+    // Held until the file is removed: a process that acquires the lock afterwards uses a new file.
     match FileLock::try_take(path) {
         Ok(Some(_lock)) => fs::remove_file(path).is_ok(),
         _ => false,

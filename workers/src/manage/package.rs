@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// A requirement as PEP 508 writes it, by name: no option, no URL, no path. The package comes from the index alone, and no
+/// A requirement in the syntax of PEP 508, by name: no option, no URL, no path. The package comes from the index only, and no
 /// part of the text can become an argument of the installer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackageSpec(String);

@@ -1,8 +1,8 @@
-//! The packages of a namespace: the lines of `requirements.txt`, adding one, and their installation.
+//! The packages of a namespace: reading `requirements.txt`, adding a line, and installing the packages.
 //!
-//! An environment is built beside the one that serves and switched to when it is complete. A package is first installed by a
-//! list beside `requirements.txt`, which replaces that file only after success: a line that fails would keep the namespace
-//! from its next reload.
+//! A new environment is built while the current one serves, and replaces it when it is complete. A new package is first
+//! installed from a temporary list, which replaces `requirements.txt` only after success: a line that fails would make the
+//! namespace's next reload fail.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -38,11 +38,11 @@ pub struct NotInstalled {
 }
 
 impl Workspace {
-    /// The lines of a namespace's `requirements.txt`, without comments; empty if there is no such file.
+    /// The lines of a namespace's `requirements.txt`, without comments; empty if the file does not exist.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file cannot be read.
+    /// When the namespace does not exist, or the file cannot be read.
     pub async fn requirements(&self, namespace: &NamespaceName) -> Result<Vec<String>, NotDone> {
         let (tools, namespace) = (self.tools(), namespace.clone());
         blocking(move || {
@@ -56,8 +56,8 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the file cannot be changed. Packages that cannot be installed are reported in the
-    /// inner result. In either case the file is as it was.
+    /// When the namespace does not exist, or the file cannot be changed. Packages that cannot be installed are reported in the
+    /// inner result. In both cases the file is unchanged.
     pub async fn add_requirement(
         &self,
         namespace: &NamespaceName,
@@ -71,13 +71,13 @@ impl Workspace {
         Ok(Ok(()))
     }
 
-    /// Writes the list with one more requirement beside `requirements.txt`.
+    /// Writes the list with one more requirement to a temporary file next to `requirements.txt`.
     pub(super) async fn begin_adding(
         &self,
         namespace: &NamespaceName,
         package: &PackageSpec,
     ) -> Result<Adding, NotDone> {
-        // Checked before there is a file for the lock: the name may be anything.
+        // Checked before a file for the lock is created: the name may be any text.
         self.exists(namespace).await?;
         let (tools, name) = (self.tools(), namespace.clone());
         let turn = LockOf::take(
@@ -130,18 +130,18 @@ impl Workspace {
         .await
     }
 
-    /// Lock held while a requirement is added to a namespace: over reading, installing and replacing.
+    /// Lock held while a requirement is added to a namespace, during reading, installing and replacing.
     pub(super) fn adding_lock(&self, namespace: &NamespaceName) -> PathBuf {
         let name = format!(".{namespace}{ADDING_LOCK_END}");
         self.data.venvs_dir().join(name)
     }
 
-    /// Installs the packages of a namespace's `requirements.txt` into a new environment beside the one in use, then switches
-    /// the namespace to the new environment. Dropping the future ends the installer.
+    /// Installs the packages of a namespace's `requirements.txt` into a new environment, then switches the namespace to it.
+    /// Dropping the future ends the installer.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace.
+    /// When the namespace does not exist.
     pub async fn install(
         &self,
         namespace: &NamespaceName,
@@ -155,7 +155,8 @@ impl Workspace {
         self.install_source(&source).await
     }
 
-    /// Output of a namespace's installers while the result is held: every install of its packages, also that of a reload.
+    /// Output of a namespace's installers while the result is held: of every installation of its packages, including that of a
+    /// reload.
     pub fn installer_output(&self, namespace: &NamespaceName) -> Arc<RecentLines> {
         self.environments.output(namespace)
     }
@@ -169,7 +170,7 @@ impl Workspace {
         }
         let installed = async {
             let toolchain = {
-                // Only one task at a time makes the toolchain.
+                // Only one task at a time creates the toolchain.
                 let turn = self.toolchain_turn.acquire().await;
                 let toolchain = self.environments.toolchain().await;
                 drop(turn);
@@ -186,7 +187,7 @@ impl Workspace {
         })
     }
 
-    /// Installs packages into the manager's own environment, beside the installed ones.
+    /// Installs packages into the manager's own environment, in addition to the installed ones.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ pub(super) const CANDIDATE: &str = ".requirements-";
 /// Suffix of the name of a list that is tried out.
 pub(super) const CANDIDATE_END: &str = ".txt";
 
-/// A requirement that is being added to `requirements.txt`. Dropping this leaves that file as it was.
+/// A requirement that is being added to `requirements.txt`. Dropping this leaves that file unchanged.
 pub(super) struct Adding {
     /// The namespace with the new list.
     source: NamespaceSource,
@@ -244,7 +245,7 @@ impl Candidate {
     /// Writes the file in the folder of the namespace, since relative lines are relative to it.
     fn write(folder: &Folder, text: &str) -> Result<Self, NotDone> {
         let failed = |error: io::Error| NotDone::io("write", &folder.shown(CANDIDATE), &error);
-        // Removes files left by a crash; no other process is adding now.
+        // Removes files left by a crash, since no other process is adding a requirement.
         leftovers::remove_files(&folder.entry("."), |name| {
             is_temporary(name, CANDIDATE, CANDIDATE_END)
         });
@@ -279,7 +280,7 @@ fn lines(text: &str) -> Vec<String> {
     // A line that ends with a backslash continues in the next one.
     let text = text.replace("\\\r\n", " ").replace("\\\n", " ");
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
-    // Leaves out lines that are options, and redacts URLs in the others: both may hold the credentials of a package index.
+    // Omits lines that are options, and redacts URLs in the others: both may contain the credentials of a package index.
     let asks = |line: &&str| line.starts_with(|c: char| c.is_ascii_alphanumeric());
     let bare = |line: &str| {
         let words = line.split(" #").next().unwrap_or(line).split_whitespace();

@@ -1,7 +1,7 @@
 //! The servers of `$DATA/external/config.yaml`, as a manager changes them. Their keys are defined in `external`.
 //!
-//! The file is read and written as YAML, so comments in it are lost with the first change; the previous content is beside it
-//! as `config.yaml.previous`.
+//! The file is read and written as YAML, so comments in it are lost with the first change; the previous content is kept as
+//! `config.yaml.previous`.
 
 use std::fs;
 use std::io;
@@ -41,10 +41,10 @@ pub struct ManagedServer {
 /// Reason why the file was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerRefused {
-    /// There is a server of that name.
+    /// A server with that name exists.
     #[error("there is a server {0} in external/config.yaml already; remove that one first")]
     Exists(NamespaceName),
-    /// There is no server of that name.
+    /// No server has that name.
     #[error(
         "there is no server {0} in external/config.yaml; list_servers shows those there are, and servers of the gateway's own configuration are changed there"
     )]
@@ -69,7 +69,7 @@ pub enum ServerRefused {
 }
 
 impl Workspace {
-    /// The servers of the file, by name. Entries whose name cannot be a namespace's are left out.
+    /// The servers of the file, by name. Entries whose name is not valid for a namespace are skipped.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Workspace {
         .await
     }
 
-    /// Returns true if `external/registry-cache.yaml` knows the package of a registry's name.
+    /// Returns true if `external/registry-cache.yaml` contains the package for a registry's name.
     pub async fn registry_is_cached(&self, name: &str) -> bool {
         let (data, name) = (self.data.root().to_owned(), name.to_owned());
         let cached = blocking(move || Ok(is_cached(&data, &name)));
@@ -162,7 +162,7 @@ impl Workspace {
         .await
     }
 
-    /// Switches a server on or off.
+    /// Enables or disables a server.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ fn long_text_in(
         })
 }
 
-/// Returns true if the file has a server of that name. A file that cannot be read has none: nothing of it is served.
+/// Returns true if the file has a server with that name. A file that cannot be read has none, since nothing of it is served.
 pub(super) fn has(path: &Path, name: &NamespaceName) -> bool {
     let tree = read(path).unwrap_or_default();
     servers_of(&tree).contains_key(Value::from(name.as_str()))
@@ -271,7 +271,7 @@ fn unreadable(reason: String) -> NotDone {
     ))
 }
 
-/// The text of the file; `None` if there is none.
+/// The text of the file; `None` if it does not exist.
 pub(super) fn read_text(path: &Path) -> Result<Option<String>, NotDone> {
     let folder = path.parent().unwrap_or(path);
     let tree = match folder.canonicalize() {
@@ -287,7 +287,7 @@ pub(super) fn read_text(path: &Path) -> Result<Option<String>, NotDone> {
     text.map_err(|_| unreadable("no UTF-8 text".to_owned()))
 }
 
-/// The content of the file; empty if there is none.
+/// The content of the file; empty if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Mapping, NotDone> {
     let Some(text) = read_text(path)? else {
         return Ok(Mapping::new());
@@ -315,7 +315,7 @@ pub(super) fn write(path: &Path, tree: Mapping) -> Result<(), NotDone> {
     write_text(path, &text)
 }
 
-/// Writes the file in one step, and its previous content beside it.
+/// Writes the file atomically, and its previous content to a second file.
 pub(super) fn write_text(path: &Path, text: &str) -> Result<(), NotDone> {
     let folder = path.parent().unwrap_or(path);
     if text.len() as u64 > BYTES_MAX {

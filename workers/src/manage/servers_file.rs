@@ -1,5 +1,5 @@
-//! `external/config.yaml`, as commands beside the gateway change it: several servers in one step, with the comments of the
-//! file kept where its style allows it.
+//! Changes of `external/config.yaml` by commands that run next to the gateway: several servers in one step. The file's comments
+//! are kept if its style allows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct LockedServers {
     tools: PathBuf,
     _lock: FileLock,
     text: String,
-    /// The content of the file; `text` is behind it if the text's style cannot be changed.
+    /// The parsed content of the file. `text` is not updated if its style does not allow changes.
     tree: Mapping,
     is_rewritten: bool,
 }
@@ -88,7 +88,7 @@ impl LockedServers {
     ///
     /// # Errors
     ///
-    /// The first server whose entry is not valid, or whose name a folder of tools has.
+    /// The first server whose entry is not valid, or whose name is used by a folder of tools.
     pub fn put_all(&mut self, servers: &[NewEntry<'_>]) -> Result<(), (String, ServerRefused)> {
         let mut all = servers_of(&self.tree);
         for server in servers {
@@ -118,7 +118,7 @@ impl LockedServers {
         Ok(())
     }
 
-    /// Removes a server. Returns false if there is none of that name.
+    /// Removes a server. Returns false if no server has that name.
     pub fn remove(&mut self, name: &NamespaceName) -> bool {
         let mut servers = servers_of(&self.tree);
         if servers.shift_remove(Value::from(name.as_str())).is_none() {
@@ -132,8 +132,8 @@ impl LockedServers {
         true
     }
 
-    /// Writes the file in one step, readable for its owner alone. The previous content stays beside it. Returns true if the
-    /// file's comments are lost, since its style could not be changed otherwise.
+    /// Writes the file atomically, readable for its owner only. The previous content is kept in a second file. Returns true if
+    /// the file's comments are lost, since its style did not allow the change.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Tool files: read, replaced, removed. The version before a change is kept in `.history/` beside the file.
+//! Tool files: read, replaced, removed. The version before a change is kept in `.history/` in the same folder.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -32,22 +32,22 @@ const LISTED_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct FileChange {
     /// Path of the kept previous version, relative to the namespace's folder; `None` if there was none.
     pub previous: Option<String>,
-    /// True when the file had the same content already. Nothing was written then, and no version kept.
+    /// True when the file had the same content already. Then nothing was written, and no version stored.
     pub unchanged: bool,
 }
 
 impl Workspace {
     /// Declarations of a namespace's tool files, in the order of their names. Files that are not tool files, are not text, or
-    /// have more than [`TOOL_FILE_BYTES_MAX`] are left out.
+    /// have more than [`TOOL_FILE_BYTES_MAX`] are skipped.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or its files have more bytes than may be read.
+    /// When the namespace does not exist, or its files have more bytes than may be read.
     pub async fn declared(
         &self,
         namespace: &NamespaceName,
     ) -> Result<Vec<FileInspection>, NotDone> {
-        // Few listings run at once, since they hold the sources in memory.
+        // Few listings run concurrently, since they hold the sources in memory.
         let _turn = self.listings.acquire().await;
         let files = self.tool_files(namespace).await?;
         match self.inspect(&files).await {
@@ -102,12 +102,12 @@ impl Workspace {
         .await
     }
 
-    /// Replaces a tool file by `source`, or makes the file. The caller must check the content. A file with the same content
-    /// is left as it is, and so are its earlier versions.
+    /// Replaces a tool file by `source`, or creates the file. The caller must check the content. A file with the same content
+    /// is not changed, nor are its earlier versions.
     ///
     /// # Errors
     ///
-    /// When there is no such namespace, or the operating system returns an error. The file is as it was then.
+    /// When the namespace does not exist, or the operating system returns an error. The file is then unchanged.
     pub async fn write_tool_file(
         &self,
         namespace: &NamespaceName,
@@ -149,7 +149,7 @@ impl Workspace {
     ///
     /// # Errors
     ///
-    /// When there is no such file, or the operating system returns an error.
+    /// When the file does not exist, or the operating system returns an error.
     pub async fn delete_tool_file(
         &self,
         namespace: &NamespaceName,
@@ -179,8 +179,7 @@ impl Workspace {
     }
 }
 
-/// The error for a missing file. It names the existing files, helper modules included, since no list of tools shows
-/// those.
+/// The error for a missing file. It names the existing files, including helper modules, since no list of tools shows those.
 pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFileName) -> NotDone {
     const NAMED_MAX: usize = 20;
     let mut names: Vec<_> = entries(folder)
@@ -202,8 +201,8 @@ pub(super) fn no_file(folder: &Folder, namespace: &NamespaceName, file: &ToolFil
     NotDone(format!("namespace {namespace} has no file {file}; {held}"))
 }
 
-/// The bytes of a regular file of the folder; `None` if there is nothing of that name. No symlink is followed, and the call
-/// does not block.
+/// The bytes of a regular file of the folder; `None` if the name does not exist. No symlink is followed, and the call does not
+/// block.
 pub(super) fn bytes(folder: &Folder, name: &str, bound: usize) -> Result<Option<Vec<u8>>, NotDone> {
     let shown = folder.shown(name);
     let flags =
@@ -273,7 +272,7 @@ fn versions(history: &Path, file: &ToolFileName) -> Vec<u64> {
     let number = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let number = name.strip_prefix(file.as_str())?.strip_prefix('.')?;
-        // Only numbers in the form that is written here count; the highest number is never reached.
+        // Only numbers in the canonical form are used; the highest number is never reached.
         let parsed: u64 = number.parse().ok()?;
         (parsed < u64::MAX / 2 && parsed.to_string() == number).then_some(parsed)
     };

@@ -1,4 +1,4 @@
-//! The values of a manifest's `env`, with every `${NAME}` looked up.
+//! Resolves the values of a manifest's `env`, with every `${NAME}` replaced.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) const INVALID_VARIABLE: &str = "invalid_variable";
 /// The code of an [`Issue`] about a declared secret without a value.
 pub(crate) const MISSING_SECRET: &str = "missing_secret";
 
-/// The variables of a manifest's `env`, with every `${NAME}` looked up.
+/// The variables of a manifest's `env`, with every `${NAME}` replaced.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     /// The variables that have a value.

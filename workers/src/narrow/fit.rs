@@ -7,9 +7,9 @@ use tooldock_base::precedence::Source;
 use crate::remote::Mode;
 use crate::servers::ServersConfig;
 
-/// Cuts a narrowed configuration back to the entries that can be used, so that no other restriction of the file is lost with
-/// them. A server that only the file has is left out; a server of the operator that the file restricts in a way that cannot
-/// be applied is switched off. Returns a sentence for each that begins with the key.
+/// Reduces a narrowed configuration to the usable entries, so that the file's other restrictions remain in force. A server that
+/// only the file has is omitted; a server of the operator whose restriction by the file cannot be applied is disabled. Returns
+/// a sentence for each that begins with the key.
 pub fn fit(
     namespaces: &NamespacesConfig,
     servers: &mut ServersConfig,
@@ -58,7 +58,7 @@ pub fn fit(
     unfit
 }
 
-/// Returns true if tools of a namespace may be left out of its list.
+/// Returns true if tools of a namespace may be omitted from its list.
 pub fn selects_tools(
     namespaces: &NamespacesConfig,
     name: &NamespaceName,

@@ -7,7 +7,7 @@ use tooldock_base::names::NamespaceName;
 use super::Namespace;
 use crate::aggregate::AggregateSpec;
 
-/// A served aggregate: many servers behind one namespace.
+/// A served aggregate: several servers published as one namespace.
 #[derive(Debug)]
 pub struct Aggregate {
     /// Content of the aggregate's file.
@@ -19,7 +19,7 @@ pub struct Aggregate {
 /// The namespace of a member.
 #[derive(Debug, Clone)]
 pub enum AggregateMember {
-    /// A server that only this aggregate uses. Its namespace stands in no list of namespaces.
+    /// A server that only this aggregate uses. Its namespace is in no list of namespaces.
     Own(Arc<Namespace>),
     /// A namespace of the gateway, found in the current snapshot.
     Served(NamespaceName),

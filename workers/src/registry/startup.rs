@@ -1,8 +1,8 @@
-//! The start of the gateway from the view of requests: namespaces on disk or in the configuration are starting, and not unknown,
-//! until the first scan is over.
+//! The start of the gateway as seen by requests: until the first scan has ended, namespaces on disk or in the configuration
+//! count as starting, and not as unknown.
 //!
-//! A request for a starting namespace waits, bounded in time and in number, and is told to come back if that is not enough. A
-//! namespace that comes up beside the start is waited for until its first outcome is known.
+//! A request for a starting namespace waits, bounded in time and in number, and then gets an error with a retry delay. A
+//! namespace that starts in the background is waited for until its first outcome is known.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Time after which a client may try again if its namespace is still starting.
 pub const TRY_AGAIN: Duration = Duration::from_secs(2);
 
-/// Maximum number of requests that wait at once. Further ones are told to come back.
+/// Maximum number of waiting requests. Further ones get an error with a retry delay.
 const WAITING_MAX: usize = 4096;
 
 /// Namespaces that are starting.
@@ -56,12 +56,12 @@ struct Stage {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum StartupPhase {
-    /// The first scan is over, or there is none.
+    /// The first scan has ended, or there is none.
     #[default]
     Over,
     /// The first scan is running.
     FirstScan,
-    /// The first scan failed as a whole: no namespace is known until a reload succeeds.
+    /// The first scan failed: no namespace is known until a reload succeeds.
     Failed,
 }
 
@@ -84,7 +84,7 @@ impl Startup {
         self.enter(StartupPhase::FirstScan, expected);
     }
 
-    /// Ends a scan of all namespaces: they are published except for `late`, which come up beside it.
+    /// Ends a scan of all namespaces: they are published except for `late`, which start in the background.
     pub(crate) fn scanned(&self, late: BTreeSet<NamespaceName>) {
         let expected = ExpectedNamespaces {
             names: late,
@@ -118,7 +118,7 @@ impl Startup {
         });
     }
 
-    /// Notes that a namespace that came up beside the start is published.
+    /// Records that a namespace that started in the background is published.
     pub(crate) fn came_up(&self, name: &NamespaceName) {
         self.stage.send_if_modified(|stage| {
             let late = stage.phase == StartupPhase::Over && stage.expected.names.remove(name);
@@ -141,7 +141,7 @@ impl Startup {
             .send_if_modified(|stage| stage.retried.remove(name));
     }
 
-    /// Ends the retries of all namespaces: from now on reloads bring them up.
+    /// Ends the retries of all namespaces: later reloads start them.
     pub(crate) fn made_all(&self) {
         self.stage.send_if_modified(|stage| {
             let any = !stage.retried.is_empty();
@@ -180,7 +180,7 @@ impl Startup {
         !self.is_running() || self.stage.borrow().phase == StartupPhase::Over
     }
 
-    /// The namespaces that come up beside the start.
+    /// The namespaces that start in the background.
     pub fn late(&self) -> Vec<NamespaceName> {
         if !self.is_running() {
             return Vec::new();
@@ -190,8 +190,8 @@ impl Startup {
         late.into_iter().flatten().cloned().collect()
     }
 
-    /// The namespaces that the first scan is to find, or that come up beside the start, in order of their names; some may be
-    /// served by now. Reads the tools directory until all were scanned once.
+    /// The namespaces that the first scan will find, or that start in the background, in order of their names; some may be
+    /// served already. Reads the tools directory until all were scanned once.
     fn coming(&self) -> BTreeSet<NamespaceName> {
         if !self.is_running() {
             return BTreeSet::new();
@@ -241,13 +241,13 @@ pub fn starting(name: &NamespaceName) -> CallError {
 impl Registry {
     /// Returns true if a namespace is not served yet and is starting. Reads the tools directory during the first scan.
     pub fn awaits(&self, name: &NamespaceName) -> bool {
-        // Asked in this order: a namespace is published before it leaves the list of starting ones.
+        // In this order, since a namespace is published before it is removed from the list of starting ones.
         self.startup().expects(name) && !self.load().namespaces.contains_key(name)
     }
 
     /// The namespaces that are not served yet and are starting, in order of their names.
     pub fn awaited(&self) -> Vec<NamespaceName> {
-        // Asked in this order: a namespace is published before it leaves the list of starting ones.
+        // In this order, since a namespace is published before it is removed from the list of starting ones.
         let coming = self.startup().coming();
         let served = self.load();
         let awaited = coming.into_iter();
@@ -263,12 +263,12 @@ impl Registry {
         names.any(|name| !name.is_system())
     }
 
-    /// Subscribes to the steps of the start from now on.
+    /// Subscribes to later steps of the start.
     pub fn startup_steps(&self) -> StartupSteps {
         StartupSteps(self.startup().stage.subscribe())
     }
 
-    /// Waits for a starting namespace: until it is served, is known not to come, or has taken too long.
+    /// Waits for a starting namespace: until it is served, is known not to start, or has taken too long.
     pub async fn wait_for(&self, name: &NamespaceName) {
         let startup = self.startup();
         let Ok(_place) = startup.waiting.try_acquire() else {
@@ -284,7 +284,7 @@ impl Registry {
                 }
             }
         };
-        // The result does not matter: the caller looks at the snapshot after this time.
+        // The result is ignored: the caller reads the snapshot after this time.
         let _ = timeout(PATIENCE, arrived).await;
     }
 
@@ -328,7 +328,7 @@ impl Registry {
 pub struct StartupSteps(watch::Receiver<Stage>);
 
 impl StartupSteps {
-    /// Waits for the next step. Waits for ever once the registry is gone.
+    /// Waits for the next step; for ever once the registry was dropped.
     pub async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await

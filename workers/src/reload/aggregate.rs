@@ -65,8 +65,8 @@ pub(super) fn settle(
     }
 }
 
-/// Refuses aggregates that are members of each other in a circle or too deep. For a file that cannot be used, its previous
-/// content counts, since that goes on being served.
+/// Refuses aggregates that are members of each other in a cycle or nested too deep. For an unusable file, its previous content
+/// is used, since that continues to be served.
 fn nested(mut aggregates: Read, before: &Snapshot) -> Read {
     let served = |name: &NamespaceName| match &before.namespaces.get(name)?.upstream {
         UpstreamKind::Aggregate(serving) => Some(&serving.spec),

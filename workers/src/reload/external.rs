@@ -1,7 +1,7 @@
-//! External servers in a reload: each configured server becomes a namespace beside the folders.
+//! External servers in a reload: each configured server becomes a namespace in addition to those of folders.
 //!
-//! Nothing is started here. A server that did not change is the same `Arc` in the next snapshot; the owner of the processes
-//! ends those of an `Arc` that is in no snapshot any more.
+//! Nothing is started here. An unchanged server is the same `Arc` in the next snapshot; the owner of the processes ends those
+//! of an `Arc` that is in no snapshot.
 
 use std::sync::{Arc, Weak};
 
@@ -20,11 +20,11 @@ use crate::manifest::effective_limits;
 use crate::registry::{Attachment, Namespace, Snapshot, UpstreamKind};
 use crate::servers::{External, Server, resolve};
 
-/// Code of a failure that concerns the whole file or one entry of it.
+/// Code of a failure that concerns the complete file or one entry of it.
 const INVALID: &str = "invalid_config";
 
 impl Reloader {
-    /// Reads `external/config.yaml`. If the file cannot be used, the content of its last usable version stays in force.
+    /// Reads `external/config.yaml`. If the file is unusable, the content of its last usable version remains in force.
     pub(super) async fn read_servers_file(&self, report: &mut ReloadReport) {
         let root = self.data.root().to_owned();
         let read = tokio::task::spawn_blocking(move || ServersFile::read(&root)).await;
@@ -80,7 +80,7 @@ impl Reloader {
     }
 }
 
-/// Compares the wanted servers with the served ones. All are settled at once: nothing needs a process to be up.
+/// Compares the wanted servers with the served ones. All changes are applied directly, since no process has to be ready.
 pub(super) fn settle(
     externals: Vec<External>,
     before: &Snapshot,
@@ -175,8 +175,8 @@ pub(crate) fn namespace(
         secrets: external.variables,
         secrets_status: external.secrets_status,
         has_requirements: false,
-        // The operator's patterns were checked when the configuration was read. A pattern that cannot be read might have been
-        // meant to exclude callers.
+        // The operator's patterns were checked when the configuration was read. An invalid pattern might have been meant to
+        // exclude callers.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         tools: Vec::new(),
         resources: Vec::new(),

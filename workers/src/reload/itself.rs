@@ -1,9 +1,9 @@
-//! Namespaces that reload themselves.
+//! Namespaces that are reloaded automatically.
 //!
-//! A process that ended, or is to be replaced, is not started again from files that no reload has seen: its worker refuses
-//! and reports that. Then this namespace alone is reloaded, so that the listed tools are the loaded ones. Folders of other
-//! namespaces that changed meanwhile still wait for an explicit reload. While nothing serves the namespace the reload is
-//! tried again, at growing intervals.
+//! A process that ended, or must be replaced, is not restarted from files that no reload has seen: its worker refuses the start
+//! and reports that. Then this namespace alone is reloaded, so that the listed tools are the loaded ones. Changed folders of
+//! other namespaces still wait for an explicit reload. While the namespace is not served, the reload is retried at growing
+//! intervals.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::registry::UpstreamKind;
 
 /// The issue of a namespace whose files changed without a reload.
 pub(super) const FILES_CHANGED: &str = "files_changed";
-/// The issue of a namespace that declared other functions when a process of it was started again.
+/// The issue of a namespace that declared other functions when one of its processes was restarted.
 pub(super) const FUNCTIONS_CHANGED: &str = "functions_changed";
 
 /// Namespaces that a run of a reload covers.
@@ -28,7 +28,7 @@ pub(super) const FUNCTIONS_CHANGED: &str = "functions_changed";
 pub(super) enum ReloadScope {
     /// All namespaces: a reload was requested.
     All,
-    /// Only these namespaces: they reload themselves.
+    /// Only these namespaces, which are reloaded automatically.
     Only(BTreeSet<NamespaceName>),
 }
 
@@ -91,9 +91,9 @@ impl Pace {
 }
 
 impl Reloader {
-    /// Reloads the namespace whenever its worker refuses to start a process, until the worker is gone.
+    /// Reloads the namespace whenever its worker refuses to start a process, until the worker has ended.
     pub(super) fn watch(self: &Arc<Self>, name: NamespaceName, mut refusals: watch::Receiver<()>) {
-        // The worker belongs to the reloader: the task must not keep both alive.
+        // The worker belongs to the reloader: the task must keep neither in memory.
         let reloader = Arc::downgrade(self);
         tokio::spawn(async move {
             while refusals.changed().await.is_ok() {
@@ -113,7 +113,7 @@ impl Reloader {
                 last: None,
                 delay: Duration::ZERO,
             });
-            // The task that is busy looks at the namespace again before it ends.
+            // The active task checks the namespace again before it ends.
             if std::mem::replace(&mut pace.busy, true) {
                 return;
             }
@@ -138,7 +138,7 @@ impl Reloader {
             if failed && self.closing.is_cancelled() {
                 return;
             }
-            // Counted from the end of the reload: a reload that takes long must not count as one that came long ago.
+            // Measured from the end of the reload: a long reload must not count as one that was long ago.
             if let Some(pace) = lock(&self.itself).paces.get_mut(name) {
                 pace.last = Some(Instant::now());
             }
@@ -171,8 +171,8 @@ impl Reloader {
         }
     }
 
-    /// Notes if the files of a namespace changed while its worker started; returns true if the namespace is to be reloaded
-    /// once more for that. Files that change at every start would be reloaded for ever.
+    /// Records whether the files of a namespace changed while its worker started; returns true if the namespace must be
+    /// reloaded once more because of that. Files that change at every start would otherwise be reloaded for ever.
     pub(super) fn settle(&self, name: &NamespaceName, changed: bool) -> bool {
         let mut itself = lock(&self.itself);
         match changed {

@@ -26,9 +26,9 @@ pub enum ReloadOutcome {
     /// All namespaces are up to date.
     #[default]
     Complete,
-    /// A namespace or a certificate stays as it was.
+    /// A namespace or a certificate was not updated.
     Partial,
-    /// The configuration, or everything that was to be reloaded, stays as it was.
+    /// The configuration, or everything that should be reloaded, was not updated.
     Rejected,
 }
 

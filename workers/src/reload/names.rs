@@ -13,8 +13,8 @@ use crate::scan::NamespaceSource;
 use crate::servers::configured;
 
 impl Reloader {
-    /// Gives every name to one of its claims: of the configuration, of `external/config.yaml` as it was read last, and of
-    /// these folders. Folders that lose are taken out of the list.
+    /// Gives every name to one of its claims: of the configuration, of `external/config.yaml` as it was last read, and of these
+    /// folders. Folders without their name are removed from the list.
     pub(super) fn settle_names(&self, sources: &mut Vec<NamespaceSource>) -> Names {
         let servers = Arc::clone(&lock(&self.servers));
         let aggregates = Arc::clone(&lock(&self.aggregates));
@@ -33,7 +33,7 @@ impl Reloader {
         names
     }
 
-    /// Secrets that the namespaces of these names may have. New owners are recorded when `all` namespaces are looked at.
+    /// Secrets that the namespaces of these names may have. New owners are recorded if `all` namespaces are included.
     pub(super) async fn bind_secrets(
         &self,
         secrets: &Secrets,
@@ -85,7 +85,7 @@ impl Reloader {
         })
     }
 
-    /// Records the owners. Returns true if they are stored beside the values; otherwise logs that if `tell` is set.
+    /// Records the owners. Returns true if they are stored together with the values; otherwise logs that if `tell` is set.
     async fn record_owners(&self, owners: Owners, tell: bool) -> bool {
         let source = self.secrets.clone();
         let recorded = tokio::task::spawn_blocking(move || source.0.record_owners(&owners)).await;

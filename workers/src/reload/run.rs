@@ -123,7 +123,7 @@ struct Run {
     /// The snapshot served when the run began. Only this run changes it, except for workers that recover.
     before: Arc<Snapshot>,
     changes: Changes,
-    /// Workers to wait for once their namespaces are published as failed.
+    /// Workers that retry once their namespaces are published as failed.
     recovering: Vec<(DesiredNamespace, Arc<Worker>)>,
     report: ReloadReport,
     secrets: Secrets,
@@ -133,7 +133,7 @@ impl Run {
     fn new(reloader: Arc<Reloader>, mut scope: ReloadScope) -> Self {
         let before = reloader.registry.snapshot();
         if let ReloadScope::Only(names) = &mut scope {
-            // Names that are gone or became external servers meanwhile have no folder to look at.
+            // Names that were removed or became external servers meanwhile have no folder.
             names.retain(|name| reloader.has_folder_of(name));
         }
         Self {
@@ -173,7 +173,8 @@ impl Run {
                 let externals = reloader.externals(&names, &self.secrets);
                 (externals, reloader.aggregates(&names).await)
             }
-            // A folder whose name the configuration meanwhile gives to another namespace is not in the list, and removed.
+            // A folder whose name the configuration has meanwhile given to another namespace is not in the list, and counts as
+            // removed.
             ReloadScope::Only(_) => (Vec::new(), Vec::new()),
         };
         let folders = sources.iter().map(|source| &source.name);
@@ -268,8 +269,8 @@ impl Run {
         Ok(Finished { report, is_whole })
     }
 
-    /// Tells that a run over all namespaces has published its findings. The namespace `starter`, which was taken out of the run,
-    /// is started now.
+    /// Announces that a run over all namespaces has published its findings. The namespace `starter`, which was excluded from
+    /// the run, is started now.
     fn over(&mut self, starter: Option<NamespaceSource>) {
         let reloader = Arc::clone(&self.reloader);
         let startup = reloader.registry.startup();
@@ -512,7 +513,7 @@ impl Run {
         }
     }
 
-    /// Issues of a worker's files once the worker is up. Files that changed while it started are loaded by one more reload.
+    /// Issues of a worker's files once the worker is ready. Files that changed while it started are loaded by one more reload.
     fn about_files(
         &self,
         wanted: &DesiredNamespace,
@@ -596,8 +597,8 @@ impl Run {
             }
         }
         self.before = reloader.registry.snapshot();
-        // Started only now: the result of a worker that recovers at once must not be overwritten by the failure it recovered
-        // from.
+        // Started only now: the success of a worker that recovers immediately must not be overwritten by the failure from which
+        // it recovered.
         for (wanted, worker) in self.recovering.drain(..) {
             recover(&reloader, wanted, worker);
         }
@@ -605,7 +606,7 @@ impl Run {
 
     async fn clean_up(&self) {
         let reloader = Arc::clone(&self.reloader);
-        // An external server has no environment; an environment that is left there belonged to a folder of that name.
+        // An external server has no environment; a remaining environment belonged to a folder of that name.
         let is_folder = |name: &&NamespaceName| {
             let served = self.before.namespaces.get(*name);
             !served.is_some_and(|it| it.is_server())

@@ -1,4 +1,4 @@
-//! The secrets of a run: the current ones, or those that could be read last.
+//! The secrets of a run: the current ones, or the last ones that could be read.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::{ReloadError, ReloadFailure, ReloadReport, Reloader, lock};
 const UNAVAILABLE: &str = "secrets_unavailable";
 
 impl Reloader {
-    /// All secrets. A store that cannot be read is in the report and in `/ready`, and no namespace loses a secret: the last
-    /// good values stay in force.
+    /// Reads all secrets. If the store cannot be read, the report and `/ready` show that, and no namespace loses a secret: the
+    /// last good values remain in force.
     pub(super) async fn secrets(
         self: &Arc<Self>,
         report: &mut ReloadReport,

@@ -1,7 +1,7 @@
-//! The namespace that a first start placed: its environment is made beside everything else, and tried again if no packages
-//! can be had.
+//! The namespace that a first start creates: its environment is built in the background, and retried if packages cannot be
+//! downloaded.
 //!
-//! While its folder is as it was placed, neither the first scan nor a reload of other namespaces waits for the namespace.
+//! While its folder is unchanged, neither the first scan nor a reload of other namespaces waits for the namespace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(super) fn taken_out(
 }
 
 impl Reloader {
-    /// Brings the namespace of a first start up in the background, as soon as its environment can be made.
+    /// Starts the namespace of a first start in the background, as soon as its environment can be built.
     pub(super) fn bring_up_starter(self: &Arc<Self>, wanted: DesiredNamespace) {
         let reloader = Arc::clone(self);
         tokio::spawn(async move {
@@ -102,7 +102,7 @@ impl Reloader {
         true
     }
 
-    /// Returns true if the namespace of that name is served or comes up beside the start.
+    /// Returns true if the namespace of that name is served or starts in the background.
     pub(super) fn has_folder_of(&self, name: &NamespaceName) -> bool {
         match self.registry.namespace(name.as_str()) {
             Some(served) => !served.is_server(),

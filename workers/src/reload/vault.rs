@@ -34,7 +34,7 @@ pub(super) fn scan_for(
             }
             Ok(sources)
         }
-        // Folders that are gone or incomplete are left to a requested reload.
+        // Folders that are missing or incomplete are left to a requested reload.
         ReloadScope::Only(names) => names
             .iter()
             .map(|name| {

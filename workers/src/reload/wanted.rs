@@ -34,7 +34,7 @@ const FRAME_OVERHEAD: u64 = 64 * 1024;
 /// Maximum number of calls that one namespace may run, queue or park, whatever the configuration sets: a semaphore has a limit.
 const GATE_MAX: usize = 1 << 20;
 
-/// Maximum time for which a replaced worker goes on with its last calls.
+/// Maximum time for which a replaced worker continues with its last calls.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
 
 /// Wanted state of a namespace.
@@ -53,8 +53,8 @@ pub(super) struct DesiredNamespace {
     content_hash: [u8; 32],
 }
 
-/// Identity of a running worker: all that it was started with, except its environment variables. Another identity needs
-/// another process.
+/// Identity of a running worker: all that it was started with, except its environment variables. A different identity needs a
+/// different process.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
     pub(super) files_hash: [u8; 32],
@@ -141,9 +141,9 @@ impl DesiredNamespace {
 
     /// Returns true if `current` is in the wanted state already, with the right worker.
     pub(super) fn is_same_as(&self, current: &Namespace) -> bool {
-        // After a failed update, the running namespace has the wanted content again once its files are changed back, but must be
-        // published anew so that the issue of the failed update disappears. Issues about name collisions, missing secrets and
-        // files that are not read as tools are compared too: the content hash does not cover their causes.
+        // After a failed update, the running namespace has the wanted content again once its files are changed back, but must
+        // be published again so that the issue of the failed update disappears. Issues about name collisions, missing secrets
+        // and files that are not read as tools are compared too, since the content hash does not cover their causes.
         let told = [
             COLLISION,
             MISSING_SECRET,
@@ -167,7 +167,7 @@ impl DesiredNamespace {
             && without_value(&current.issues) == without_value(&self.issues)
     }
 
-    /// The namespace to publish. Calls in the gate of `current` go on counting if the limits are the same.
+    /// The namespace to publish. Calls in the gate of `current` remain counted if the limits are the same.
     pub(super) fn namespace(
         &self,
         current: Option<&Namespace>,
@@ -210,8 +210,8 @@ impl DesiredNamespace {
         })
     }
 
-    /// The issues of the scan and of the worker. A file that both refused is reported once. Dependencies that are not read
-    /// and server files are no refusals.
+    /// The issues of the scan and of the worker. A file that both refused is reported once. Issues about dependencies that are
+    /// not read and about server files are no refusals.
     fn with(&self, issues: &[Issue]) -> Vec<Issue> {
         let refusals = |known: &&Issue| ![ignored::NOT_READ, ignored::SERVER].contains(&known.code);
         let new = issues.iter().filter(|issue| {
@@ -221,10 +221,10 @@ impl DesiredNamespace {
         self.issues.iter().chain(new).cloned().collect()
     }
 
-    /// The namespace to publish when it cannot be brought up to date. A namespace that serves goes on serving and reports why
-    /// it is old; if nothing serves, every call fails with the reason.
+    /// The namespace to publish when it cannot be updated. A served namespace continues to serve and reports why it is
+    /// outdated; if it is not served, every call fails with the reason.
     ///
-    /// An old namespace keeps its old hash, so the next reload tries again.
+    /// An outdated namespace keeps its old hash, so the next reload tries again.
     pub(super) fn failed(
         &self,
         current: Option<&Namespace>,
@@ -232,7 +232,7 @@ impl DesiredNamespace {
         error: &CallError,
     ) -> Arc<Namespace> {
         match current {
-            // A lost worker has nothing loaded any more, so nothing of it may be listed.
+            // A lost worker has loaded nothing, so nothing of it may be listed.
             Some(current) if matches!(&current.upstream, UpstreamKind::Worker(worker) if !worker.is_lost()) =>
             {
                 let message = format!("the last change is not served: {}", error.message);
@@ -245,7 +245,7 @@ impl DesiredNamespace {
         }
     }
 
-    /// Variables of the manifest; a secret of the same name wins.
+    /// Variables of the manifest; a secret of the same name takes precedence.
     pub(super) fn defaults(&self) -> &BTreeMap<String, Secret> {
         &self.variables.values
     }
@@ -257,7 +257,7 @@ impl DesiredNamespace {
     }
 
     /// Time for the running calls of a namespace that was replaced or removed, by its own limits. The time for a client's
-    /// answer to a question is added: such a call can only go on in the process that began it.
+    /// answer to a question is added: such a call can continue only in the process that began it.
     pub(super) fn drain_of(namespace: &Namespace) -> Duration {
         let asking = match namespace.has_context() {
             true => namespace.limits.ask_timeout,
@@ -266,8 +266,8 @@ impl DesiredNamespace {
         drain(&namespace.limits, &namespace.tool_limits, asking)
     }
 
-    /// Time for the last calls of a process of this namespace that is replaced by another. The declarations of the new
-    /// process are not known yet; time that no call needs is not taken.
+    /// Time for the last calls of a process of this namespace that is replaced by another. The declarations of the new process
+    /// are not known yet; the drain ends early when no calls remain.
     pub(super) fn drain(&self) -> Duration {
         drain(&self.limits, &self.tool_limits, self.limits.ask_timeout)
     }
@@ -344,8 +344,8 @@ pub(super) fn relimited(
     issues.retain(|issue| issue.code != CLAMPED);
     issues.extend(clamped);
     Some(Arc::new(Namespace {
-        // The namespace's own patterns were valid when it was started. A pattern of the operator that cannot be read might
-        // have been meant to exclude callers.
+        // The namespace's own patterns were valid when it was started. An invalid pattern of the operator might have been meant
+        // to exclude callers.
         policy: ToolPolicy::new(&limits).unwrap_or_else(|_| nobody()),
         issues,
         gate: gate(Some(current), limits.max_concurrency.local(), limits.queue),
@@ -395,7 +395,7 @@ pub(super) fn declared_by(current: &Namespace) -> Declarations {
     }
 }
 
-/// The gate for these limits. The current gate stays, with the calls in it, if its limits are the same.
+/// The gate for these limits. The current gate is kept, with its calls, if its limits are the same.
 pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: usize) -> Arc<Gate> {
     let max_concurrency = max_concurrency.clamp(1, GATE_MAX);
     let queue = queue.min(GATE_MAX);
@@ -407,7 +407,7 @@ pub(crate) fn gate(current: Option<&Namespace>, max_concurrency: usize, queue: u
     }
 }
 
-/// The limit on calls that wait for their clients. The current one stays, with the calls that it counts, if the limit is the
+/// The limit on calls that wait for their clients. The current one is kept, with the calls that it counts, if the limit is the
 /// same.
 pub(crate) fn parking(current: Option<&Namespace>, limits: &Limits) -> Arc<Parking> {
     let max = limits.max_parked.min(GATE_MAX);
@@ -458,7 +458,7 @@ pub(crate) fn nobody() -> ToolPolicy {
     ToolPolicy::new(&none).expect("empty lists hold no invalid pattern")
 }
 
-/// Hash over everything that makes up the namespace, except secrets: those are compared, never hashed.
+/// Hash over everything that defines the namespace, except secrets, which are compared and never hashed.
 pub(crate) fn content_hash(
     files_hash: &[u8; 32],
     limits: &Limits,
@@ -467,7 +467,7 @@ pub(crate) fn content_hash(
 ) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(files_hash);
-    // `Debug` shows every field, so a limit added later is included without being named here.
+    // `Debug` prints every field, so limits added later are included automatically.
     for part in [
         format!("{limits:?}"),
         format!("{tool_limits:?}"),

@@ -104,7 +104,7 @@ pub struct Backend {
 /// Host of a backend's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// A host name. Its addresses are looked up again from time to time.
+    /// A host name, which is resolved again from time to time.
     Name(String, u16),
     /// A literal address.
     Address(IpAddr, u16),
@@ -263,8 +263,8 @@ fn authority_of(authority: &str, default_port: u16) -> Result<Host, String> {
     }
 }
 
-/// Returns true if a host can be looked up. A name whose last label is a number would be read as an address in some odd
-/// notation (`127.1`, `2130706433`, `0x7f000001`), past the rules for addresses.
+/// Returns true if a host can be resolved. A name whose last label is a number would be read as an address in an unusual
+/// notation (`127.1`, `2130706433`, `0x7f000001`), which evades the rules for addresses.
 fn is_name(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let label = |label: &str| {

@@ -32,7 +32,7 @@ const RETRIES: RangeInclusive<u32> = 0..=10;
 /// Bounds of `health.passive.failures`, the failures in a row.
 const FAILURES: RangeInclusive<u32> = 1..=1_000;
 
-/// A remote server. `Default` is the reference for the defaults of all keys but `backends`, which has none.
+/// A remote server. `Default` defines the defaults of all keys except `backends`, which has none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteServerConfig {
@@ -57,8 +57,7 @@ pub struct RemoteServerConfig {
     /// The value of `Authorization` in every request. With `pass` that of the client's own request is forwarded, if it is an
     /// access token of `admission.oauth`.
     pub credentials: Option<Template>,
-    /// The names in `credentials` and `headers.set` for which each principal has its own value, in place of one value for
-    /// all.
+    /// The names in `credentials` and `headers.set` for which each principal has its own value, instead of a common value.
     pub personal: Vec<String>,
     /// Settings by which the gateway gets tokens for the server, in place of `credentials`.
     pub oauth: Option<OAuthConfig>,
@@ -72,7 +71,7 @@ pub struct RemoteServerConfig {
     pub retry: RemoteRetry,
     /// Rules for leaving a backend out.
     pub health: RemoteHealth,
-    /// Limits of the server's namespace: allowed tools, the time limit of a call, and the like.
+    /// Limits of the server's namespace, such as the allowed tools and the time limit of a call.
     pub limits: LimitsPatch,
     /// True when the server has a namespace; false when it is switched off.
     pub enabled: bool,
@@ -108,13 +107,13 @@ impl Default for RemoteServerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Balance {
-    /// In turn, as often as the weight of each backend says.
+    /// In turn, weighted.
     RoundRobin,
     /// The backend with the fewest requests in flight for its weight.
     LeastBusy,
-    /// At random, by weight.
+    /// At random, weighted.
     Random,
-    /// By a hash of the client, so that each client always has one backend.
+    /// By a hash of the client, so that each client always uses the same backend.
     Hash,
 }
 
@@ -122,11 +121,11 @@ pub enum Balance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Requests are forwarded unchanged if nothing in them needs to change; otherwise by the gateway's own client.
+    /// Pass-through if nothing in a request needs to change; otherwise the gateway's own client.
     Auto,
     /// Requests are forwarded unchanged.
     PassThrough,
-    /// Requests are forwarded by the gateway's own client.
+    /// The gateway's own client sends all requests.
     Client,
 }
 
@@ -189,7 +188,7 @@ pub struct RemoteTimeouts {
     /// Time without data after which a stream is cut.
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
-    /// Time limit for a whole response that is not a stream.
+    /// Time limit for a complete response that is not a stream.
     #[serde(with = "humantime_serde")]
     pub call: Duration,
 }
@@ -224,7 +223,7 @@ impl Default for RemoteRetry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteHealth {
-    /// Checks by the gateway's own requests.
+    /// Active checks by requests of the gateway.
     pub active: ActiveHealth,
     /// Conclusions from clients' requests.
     pub passive: PassiveHealth,
@@ -292,9 +291,9 @@ impl<'de> Deserialize<'de> for HealthPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PassiveHealth {
-    /// Failures in a row after which a backend is left out.
+    /// Number of consecutive failures after which a backend is not used.
     pub failures: u32,
-    /// Time for which a backend is left out.
+    /// Time for which a failed backend is not used.
     #[serde(with = "humantime_serde")]
     pub eject: Duration,
 }
@@ -431,7 +430,7 @@ impl RemoteServerConfig {
         self.credentials.as_ref().is_some_and(|it| it.is("pass"))
     }
 
-    /// Checks `isolation`: a server sends messages of its own accord, such as log messages, to all clients of a session.
+    /// Checks `isolation`: a server sends unsolicited messages, such as log messages, to all clients of a session.
     fn validate_isolation(&self) -> Result<(), InvalidServer> {
         if self.isolation == Isolation::Shared && self.passes_credentials() {
             let message = "is shared, and credentials is pass: clients would hear what the server says about each other; \

@@ -38,7 +38,7 @@ const DECIDED: [&str; 12] = [
     "tracestate",
 ];
 
-/// Headers with credentials for the gateway itself. They are sent to no server: a server could use them to get in here.
+/// Headers with credentials for the gateway itself. They are sent to no server, since a server could use them at the gateway.
 /// `credentials: pass` forwards clients' access tokens of OAuth.
 const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
 
@@ -46,13 +46,13 @@ const OF_THE_GATEWAY: [&str; 2] = ["authorization", "x-manager-token"];
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HeadersConfig {
-    /// Headers that every request has, with their values. `${NAME}` stands for a secret or a variable of the gateway.
+    /// Headers of every request, with their values. `${NAME}` refers to a secret or a variable of the gateway.
     pub set: BTreeMap<String, Template>,
     /// Headers that no request has.
     pub remove: Vec<String>,
-    /// Headers of the client's own request that are forwarded.
+    /// Headers of the client's request that are forwarded.
     pub pass: Vec<String>,
-    /// True when a request carries the id of the client's request as `X-Request-Id`.
+    /// True when a request gets the id of the client's request as `X-Request-Id`.
     pub forward_id: bool,
 }
 
@@ -143,7 +143,7 @@ impl HeadersConfig {
         self.agree(credentials)
     }
 
-    /// Returns true if the list names a header of the client's own request.
+    /// Returns true if the list names a header of the client's request.
     fn passes(&self, name: &str) -> bool {
         self.pass.iter().any(|it| it.eq_ignore_ascii_case(name))
     }

@@ -21,8 +21,8 @@ pub struct OAuthConfig {
     pub grant: Grant,
     /// True when each principal authorizes the gateway for itself, with the grant `authorization_code`.
     pub personal: bool,
-    /// The gateway's client id at the authorization server. With the grant `authorization_code` it may be left out: the
-    /// gateway then registers by itself.
+    /// The gateway's client id at the authorization server. With the grant `authorization_code` it may be omitted: the gateway
+    /// then registers itself.
     pub client_id: Option<String>,
     /// The gateway's client secret at the authorization server.
     pub client_secret: Option<Template>,

@@ -49,7 +49,7 @@ pub(crate) fn spec(
     };
     let mut hidden = Vec::new();
     let mut personal = Personal::new(&config.personal);
-    // Settings that depend on the caller are not filled in here.
+    // Settings that depend on the caller are resolved later.
     let mut fill = |key: String, header: &str, template: &Template| {
         let told = |error: NoValue| {
             let code = match error {

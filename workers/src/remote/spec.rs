@@ -1,4 +1,4 @@
-//! A resolved remote server: all values looked up, no connection opened.
+//! A resolved remote server: all values are looked up, no connection is opened.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::oauth::OAuthSpec;
 use super::resolve::spec;
 use crate::server_settings::{Isolation, ListMode};
 
-/// A remote server. While nothing about it changes, every snapshot holds the same `Arc` of it.
+/// A remote server. Every snapshot contains the same `Arc` of an unchanged server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteServer {
     /// The server's namespace.
     pub name: NamespaceName,
     /// The server's backends and settings.
     pub spec: RemoteSpec,
-    /// Hash over the name and everything in the spec except secrets: those are compared, never hashed.
+    /// Hash over the name and everything in the spec except secrets, which are compared and never hashed.
     pub content_hash: [u8; 32],
 }
 
@@ -90,7 +90,7 @@ pub struct HeaderRules {
     pub set: Vec<(String, Secret)>,
     /// Headers that no request has.
     pub remove: Vec<String>,
-    /// Headers of the client's own request that are forwarded; includes `authorization` if that is forwarded unchanged.
+    /// Headers of the client's request that are forwarded; includes `authorization` if that is forwarded unchanged.
     pub pass: Vec<String>,
     /// True when requests have the gateway's request id as `x-request-id`.
     pub forward_id: bool,
@@ -144,9 +144,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl RemoteSpec {
-    /// Sharing of a session of the gateway's own client. With `auto` sessions are not shared if each client sends its own
-    /// credentials: messages that a server sends of its own accord, such as log messages, then concern the user who is logged
-    /// in. Sessions with personal credentials are those of one principal.
+    /// Sharing of sessions of the gateway's own client. With `auto`, sessions are not shared if each client sends its own
+    /// credentials: unsolicited messages of a server, such as log messages, then concern the user who is logged in. Sessions
+    /// with personal credentials are those of one principal.
     pub fn sharing(&self) -> Isolation {
         let logged_in = self.headers.pass.iter().any(|name| name == "authorization");
         match self.isolation {
@@ -161,8 +161,8 @@ impl RemoteServer {
     /// Makes a server, with its content hash.
     pub fn new(name: NamespaceName, spec: RemoteSpec) -> Self {
         let mut hash = Sha256::new();
-        // `Debug` quotes texts, so that no two specs look alike, and prints secrets as `[redacted]`. For a backend it leaves
-        // out the query.
+        // `Debug` quotes texts, so that different specs never have equal text, and prints secrets as `[redacted]`. For a
+        // backend it omits the query.
         let targets: Vec<_> = spec.backends.iter().map(|it| &it.backend.target).collect();
         for part in [name.as_str(), &format!("{spec:?}"), &format!("{targets:?}")] {
             hash.update((part.len() as u64).to_le_bytes());
@@ -190,7 +190,7 @@ impl RemoteServer {
         Ok(Self::new(name.clone(), spec))
     }
 
-    /// Returns true if sessions opened under one version may go on under the other: the server is reached with the same
+    /// Returns true if sessions opened under one version may continue under the other: the server is reached with the same
     /// protocol and credentials. The backends, and their choice, time limits and checks, may differ.
     pub fn keeps_sessions(&self, other: &Self) -> bool {
         let RemoteSpec {
@@ -233,8 +233,8 @@ impl RemoteServer {
         String::from_utf8_lossy(&hidden).into_owned()
     }
 
-    /// A text that may quote the server, cut to `max` characters, without the server's secrets and without `more`. They are
-    /// hidden before the text is cut, and so are their beginnings where the given text was already cut.
+    /// A text that may quote the server, cut to `max` characters, without the server's secrets and without `more`. Secrets are
+    /// hidden before the text is cut, and so are their beginnings if the given text was already cut.
     pub fn excerpt(&self, text: &str, more: &[Secret], max: usize) -> String {
         let redactor = Redactor::new(self.spec.secrets.iter().chain(more));
         let hide = |text: &str| {

@@ -21,7 +21,7 @@ pub(crate) const NOT_READ: &str = "dependencies_not_read";
 pub(crate) const SERVER: &str = "server_file";
 /// The code of an [`Issue`] about a folder whose name is not valid for a namespace.
 pub(super) const INVALID_NAME: &str = "invalid_name";
-/// The code of an [`Issue`] about a file beside the folders.
+/// The code of an [`Issue`] about a file outside the namespaces' folders.
 const LOOSE_FILE: &str = "loose_file";
 
 /// Maximum number of files in one folder that are read.
@@ -36,7 +36,7 @@ const ENTRIES_MAX: usize = 100;
 /// Classes whose objects are servers.
 const SERVERS: [&str; 4] = ["FastMCP", "MCPServer", "Server", "FastAPI"];
 
-/// Entries of the tools directory that look like a namespace and are not, by their names. Blocking.
+/// Entries of the tools directory that look like a namespace but are not, with their names. Blocking.
 pub(crate) fn entries(tools: &Path) -> Vec<(String, Issue)> {
     let Ok(tree) = tools.canonicalize() else {
         return Vec::new();
@@ -229,8 +229,8 @@ fn server_object(line: &str) -> Option<&'static str> {
     servers.find(|server| is_name && *server == class)
 }
 
-/// Returns true if a line declares a tool, a resource or a prompt, or registers one in a way for which the runtime has its
-/// own message.
+/// Returns true if a line declares a tool, a resource or a prompt, or registers one in a way for which the runtime has a
+/// separate message.
 fn declares(line: &str) -> bool {
     let trimmed = line.trim_start();
     let decorator = trimmed.strip_prefix('@').map(|name| {

@@ -1,8 +1,8 @@
 //! A pass over a namespace folder: hashes its sources, looks for tool files, and reports skipped files.
 //!
-//! Sources are the files that determine the behaviour of a worker once it is started: Python files, the manifest, lists of
+//! Sources are the files that determine the behaviour of a worker after its start: Python files, the manifest, lists of
 //! requirements, and every file of the local packages and wheels that those lists name. All other files are data. A tool may
-//! write data beside its files at any time, so data is neither read nor counted.
+//! write data to its folder at any time, so data are neither read nor counted.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -77,13 +77,13 @@ impl<'a> Walk<'a> {
         self.directory(folder, Path::new(""), 0, FileSelection::Sources)
     }
 
-    /// Reads the lists and packages on this machine that requirements name, and returns
-    /// [`packages_hash`](super::NamespaceSource::packages_hash). A folder outside of the tools directory counts whole if it
-    /// is a package, and otherwise by its wheels and archives.
+    /// Reads the local lists and packages that requirements name, and returns
+    /// [`packages_hash`](super::NamespaceSource::packages_hash). A folder outside of the tools directory is hashed completely
+    /// if it is a package, and otherwise by its wheels and archives.
     ///
     /// # Errors
     ///
-    /// Names the pipe or device that an installer would wait for.
+    /// Names the pipe or device that would block an installer.
     pub(super) fn packages(
         &mut self,
         folder: &Path,
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         field(&mut self.hash, bytes);
     }
 
-    /// Reads a folder. Files come first, so that a namespace's own tools count before subfolders exhaust the limits.
+    /// Reads a folder. Files come first, so that a namespace's own tools are read before subfolders reach the limits.
     fn directory(
         &mut self,
         directory: &Path,
@@ -231,7 +231,7 @@ impl<'a> Walk<'a> {
             }
             self.folders += 1;
             let (path, relative) = (directory.join(&name), relative.join(&name));
-            // An unreadable folder below is reported; the rest of the namespace stays usable.
+            // An unreadable subfolder is reported; the rest of the namespace remains usable.
             if let Err(error) = self.directory(&path, &relative, depth + 1, counted) {
                 self.skipped("unreadable", &relative, format!("cannot be read: {error}"));
             }
@@ -369,7 +369,7 @@ impl io::Write for HashWriter<'_> {
     }
 }
 
-/// Returns true if the file may hold tools (DRP-05, DRP-07). `tooldock.yaml` and the like do not end in `.py`.
+/// Returns true if the file may contain tools (DRP-05, DRP-07). `tooldock.yaml` and similar files do not end in `.py`.
 fn is_tool_file(relative: &Path) -> bool {
     let name = relative.as_os_str().as_bytes();
     name.ends_with(b".py") && !name.starts_with(b"_")
@@ -387,8 +387,8 @@ fn is_source(name: &OsStr, depth: usize) -> bool {
             .any(|file| name == *file)
 }
 
-/// Returns true for folders that interpreters and installers write into the sources: building a local package must not look
-/// like a change of it.
+/// Returns true for folders that interpreters and installers write into the sources: building a local package must not count as
+/// a change of it.
 fn is_left_by_installers(name: &OsStr, in_package: bool) -> bool {
     name == "__pycache__"
         || name.as_bytes().ends_with(b".egg-info")

@@ -1,4 +1,4 @@
-//! External servers for `tooldock check`: the servers that a reload would make, and problems that it could not know before a
+//! External servers for `tooldock check`: the servers that a reload would create, and problems that a reload finds only at a
 //! start. Nothing is started and nothing is written.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub struct ServerCheck {
     pub servers: Vec<CheckedServer>,
     /// Problems that the check found.
     pub findings: Vec<Finding>,
-    /// The namespaces of all places, including those that are switched off or cannot start.
+    /// The namespaces of all places, including disabled ones and those that cannot start.
     pub names: BTreeSet<NamespaceName>,
 }
 
@@ -42,7 +42,7 @@ pub struct CheckedServer {
     pub backends: Vec<Backend>,
     /// True if host names of the backends may resolve to addresses that are not public.
     pub allow_private: bool,
-    /// The reason why this machine cannot start a stdio server at present; `None` if none is known.
+    /// The reason why this machine currently cannot start a stdio server; `None` if none is known.
     pub lacks: Option<String>,
 }
 
@@ -53,8 +53,8 @@ pub struct Finding {
     pub place: String,
     /// The problem and the remedy.
     pub message: String,
-    /// True if only an edit helps. Otherwise the result may differ on the machine where the gateway runs: another environment,
-    /// another `PATH`.
+    /// True if only an edit resolves the problem. Otherwise the result may differ on the machine of the gateway, with another
+    /// environment or `PATH`.
     pub is_error: bool,
 }
 
@@ -137,7 +137,7 @@ impl ServerCheck {
             self.warning(at("limits"), issue.message.clone());
         }
         let own = external.issues.iter();
-        // Collisions are reported for all names at once.
+        // Collisions are reported for all names together.
         for issue in own.filter(|it| it.code != COLLISION) {
             self.warning(at(&issue.subject), issue.message.clone());
         }

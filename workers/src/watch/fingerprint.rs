@@ -62,7 +62,7 @@ fn add(path: &Path, hash: &mut DefaultHasher) -> bool {
     let facts = (metadata.dev(), metadata.ino(), metadata.mode());
     facts.hash(hash);
     if metadata.is_dir() {
-        // A folder's time is left out, since it changes with ignored names, too.
+        // A folder's time is not included, since it changes with ignored names, too.
         return true;
     }
     (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hash);

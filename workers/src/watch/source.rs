@@ -1,4 +1,4 @@
-//! Changes that the system reports, and the choice of those that count.
+//! Receives the changes that the system reports, and selects the relevant ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const TOOLS: &str = "tools";
 #[derive(Debug)]
 pub(super) struct ChangeWatcher {
     watcher: RecommendedWatcher,
-    /// The watched folders, each with the device and inode that it had when the watch began.
+    /// The watched folders, each with its device and inode at the begin of the watch.
     watched: BTreeMap<PathBuf, (u64, u64)>,
 }
 
@@ -31,7 +31,7 @@ impl ChangeWatcher {
                 mark.notify_one();
             }
         };
-        // Links are not followed: a tool could make a link to the whole file system.
+        // Links are not followed: a tool could create a link to the whole file system.
         let config = notify::Config::default().with_follow_symlinks(false);
         let watcher = RecommendedWatcher::new(told, config)?;
         let mut source = Self {
@@ -42,7 +42,7 @@ impl ChangeWatcher {
         Ok(source)
     }
 
-    /// Watches folders that are not watched yet or were replaced. Returns true if there were such folders.
+    /// Watches folders that are not watched yet or were replaced. Returns true if there were any.
     pub(super) fn renew(&mut self, root: &Path) -> notify::Result<bool> {
         let external = root.join(EXTERNAL_FILE);
         let folders = [
@@ -68,7 +68,7 @@ impl ChangeWatcher {
             if let Some(identity) = now {
                 match self.watcher.watch(&folder, mode) {
                     Ok(()) => drop(self.watched.insert(folder, identity)),
-                    // Gone again: the next check finds the folder if it is made again.
+                    // Removed again: the next check finds the folder if it is created again.
                     Err(error) if matches!(error.kind, notify::ErrorKind::PathNotFound) => {}
                     Err(error) => return Err(error),
                 }
@@ -110,8 +110,8 @@ fn name(part: Component<'_>) -> Option<&str> {
     part.as_os_str().to_str()
 }
 
-/// Returns false for names below `tools/` of files that are temporary or not for the gateway: earlier versions, files that
-/// editors put beside a file, compiled code.
+/// Returns false for names below `tools/` of files that are temporary or irrelevant for the gateway: earlier versions, files
+/// that editors write next to a file, compiled code.
 pub(super) fn name_counts(name: &str) -> bool {
     let ends = ["~", ".swp", ".swx", ".tmp", ".pyc", ".part"];
     !name.starts_with('.')

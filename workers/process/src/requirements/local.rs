@@ -1,7 +1,7 @@
-//! Lists, packages and archives on this machine that the `requirements.txt` of a namespace names.
+//! Local lists, packages and archives that the `requirements.txt` of a namespace names.
 //!
-//! An installer opens each list and reads it to its end: a named pipe keeps it waiting until its time limit, and a device
-//! never ends. Every list is therefore read here first, and only regular files of bounded size go to an installer.
+//! An installer reads each list to its end: a named pipe would block it until its time limit, and a device never ends. So every
+//! list is read here first, and only regular files of bounded size are passed to an installer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub enum Use {
     Editable,
     /// A package or an archive is built or unpacked into the environment.
     Installed,
-    /// Packages are looked for in the folder.
+    /// The folder is searched for packages.
     Links,
 }
 
@@ -91,20 +91,20 @@ impl LocalFiles {
         *known = how.max(*known);
     }
 
-    /// Returns true if a package comes from this machine: a cache of the installer may hold an earlier version of it.
+    /// Returns true if a package is local: a cache of the installer may contain an earlier version of it.
     pub(crate) fn has_packages(&self) -> bool {
         !self.places.is_empty()
     }
 
-    /// Paths of the local packages that requirements name, installed or editable: an installer builds them in their own
-    /// folders and may leave files there. Folders given by `--find-links` are not among them.
+    /// Paths of the local packages that requirements name, installed or editable: an installer builds them in their own folders
+    /// and may leave files there. Folders of `--find-links` are not included.
     pub(crate) fn built_in(&self) -> impl Iterator<Item = &Path> {
         let built = self.places.iter().filter(|(_, how)| **how != Use::Links);
         built.map(|(path, _)| path.as_path())
     }
 }
 
-/// The text with each `${NAME}` replaced by the installer's variable, as installers read it. A name without a value stays.
+/// The text with each `${NAME}` replaced by the installer's variable, as installers do. A name without a value is not replaced.
 fn expanded(text: &str) -> String {
     if !text.contains("${") {
         return text.to_owned();

@@ -1,5 +1,5 @@
 //! Detection of a blocked event loop: a function computes on it without awaiting, and every other call of the process waits.
-//! The process's own watch reports the function; this module decides when the process is replaced for that.
+//! The process reports the function itself; this module decides when the process is replaced because of it.
 
 use std::future::pending;
 use std::time::Duration;
@@ -34,9 +34,9 @@ pub(super) struct BlockingCall {
 }
 
 impl BlockedLoop {
-    /// Waits until the call that blocks the loop is past its time limit: its caller has given it up, and it has run for as
-    /// long as it may. A call that its client cancelled keeps the rest of its time. Does not return if no call with a limit
-    /// blocks the loop: the heartbeat finds a silent process.
+    /// Waits until the call that blocks the loop has exceeded its time limit: its caller no longer waits, and it has run for as
+    /// long as allowed. A call that its client cancelled keeps its remaining time. Does not return if no call with a limit
+    /// blocks the loop: the heartbeat detects a silent process.
     pub(super) async fn past_limit(blocked: Option<&Self>, links: &Links) {
         let call = blocked.and_then(|it| Some((it.call?, &*it.request)));
         let Some((call, request)) = call else {
@@ -51,7 +51,7 @@ impl BlockedLoop {
         }
     }
 
-    /// The subject in words for a log line.
+    /// The subject as text for a log line.
     pub(super) fn named(&self) -> String {
         match &*self.subject {
             "" => "work that a call left behind".to_owned(),

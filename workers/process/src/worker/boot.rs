@@ -16,7 +16,7 @@ use super::blocked::{BlockedLoop, BlockingCall};
 use super::{Declarations, SourceFile, WorkerSpec};
 use crate::child::output::printable_text;
 
-/// Prefix of every line that is meant for the gateway.
+/// Prefix of every line that is addressed to the gateway.
 pub(super) const OP_PREFIX: &[u8] = b"{\"op\"";
 
 /// Messages of a worker besides answers: on its standard output, and first on each connection.
@@ -94,7 +94,8 @@ struct IssueLine {
 
 /// Reads an announcement. `None` for other lines, for instance output of a tool.
 ///
-/// An announcement that is not valid counts as a failed start: it comes from our own runtime, or from code that imitates it.
+/// An announcement that is not valid counts as a failed start: it comes from the worker's runtime, or from code that imitates
+/// it.
 pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     #[derive(Deserialize)]
     struct Op<'a> {
@@ -189,8 +190,8 @@ pub(super) fn read(line: &[u8], spec: &WorkerSpec) -> Option<Announcement> {
     })
 }
 
-/// The error of a worker that reports a failed start. Only a missing dependency is permanent for the namespace; all other errors
-/// may be gone the next time.
+/// The error of a worker that reports a failed start. Only a missing dependency is permanent for the namespace; all other
+/// errors may not occur again.
 fn failure(code: &str, message: String, spec: &WorkerSpec) -> CallError {
     let code = match CallErrorCode::from_worker(code) {
         CallErrorCode::DependencyError => CallErrorCode::DependencyError,

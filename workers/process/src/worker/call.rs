@@ -11,11 +11,11 @@ use tooldock_base::trace::PassedTrace;
 /// Operation of a call. JSON is sent to the worker verbatim.
 #[derive(Debug, Clone)]
 pub enum Operation {
-    /// Run a tool.
+    /// Runs a tool.
     CallTool {
         /// The tool's name.
         tool: Arc<str>,
-        /// The tool's arguments, a JSON object; empty bytes stand for `{}`.
+        /// The tool's arguments, a JSON object; empty bytes mean `{}`.
         arguments: Bytes,
     },
     /// Read a resource, listed or matched by a template.
@@ -23,11 +23,11 @@ pub enum Operation {
         /// The resource's URI.
         uri: Arc<str>,
     },
-    /// Render a prompt.
+    /// Renders a prompt.
     GetPrompt {
         /// The prompt's name.
         prompt: Arc<str>,
-        /// The prompt's arguments, a JSON object; empty bytes stand for `{}`.
+        /// The prompt's arguments, a JSON object; empty bytes mean `{}`.
         arguments: Bytes,
     },
     /// Complete an argument of a prompt or a resource template.
@@ -40,9 +40,9 @@ pub enum Operation {
 /// A call to a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerCall {
-    /// Operation to run.
+    /// The operation to run.
     pub operation: Operation,
-    /// The caller and the questions that can be asked, as a JSON object; only functions that take a context need it.
+    /// The caller and the questions that it supports, as a JSON object; needed only by functions that take a context.
     pub caller: Option<Bytes>,
     /// The maker of API keys that the caller asks for. Not sent to workers.
     pub maker: KeyMaker,
@@ -59,7 +59,7 @@ pub struct WorkerCall {
     pub trace: Option<Arc<PassedTrace>>,
 }
 
-/// A successful answer. The JSON stays in the frame it came in.
+/// A successful response. The JSON is a view of the received frame.
 #[derive(Debug, Clone)]
 pub struct ToolReply {
     /// The tool's value as JSON text; for other operations the result object.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tooldock_base::error::CallError;
 
-/// Maximum number of questions that one call may have open at once. Further ones are refused before a sink receives them.
+/// Maximum number of open questions of one call. Further ones are refused before a sink receives them.
 pub const OPEN_QUESTIONS_MAX: usize = 64;
 
 /// Receives the messages of a worker before its answer. Called on the worker's reader: it must not block.
 pub trait CallSink: Send + Sync {
-    /// Receives an event of the call. Not called once the call has its answer; a call that is being dropped may still receive
+    /// Receives an event of the call. Not called once the call has its response; a call that is being dropped may still receive
     /// one event.
     fn event(&self, event: CallEvent);
 }
@@ -33,7 +33,7 @@ pub enum CallEvent {
     Ask(Ask),
     /// The function reports a change.
     Notice(Notice),
-    /// Number of reports and log messages that the worker left out, since they were not read in time.
+    /// Number of reports and log messages that the worker dropped, since they were not read in time.
     Dropped(u64),
 }
 
@@ -51,7 +51,7 @@ pub enum LogLevel {
     Notice,
     /// Something may be wrong.
     Warning,
-    /// Something failed.
+    /// An operation failed.
     Error,
     /// A component is broken.
     Critical,
@@ -82,7 +82,7 @@ pub enum Notice {
     },
 }
 
-/// Questions that a function waits for at the same time. Each must be answered once.
+/// Questions for which a function waits at the same time. Each must be answered once.
 #[derive(Debug)]
 pub struct Ask {
     /// The questions; at least one.
@@ -206,7 +206,7 @@ impl Replier {
         Self(answers)
     }
 
-    /// Answers the question of that key: with the client's result, one JSON object, or with the reason why there is none.
+    /// Answers the question with that key: with the client's result, one JSON object, or with the reason why there is none.
     pub fn answer(&self, key: &str, outcome: Result<&[u8], &CallError>) {
         self.0.answer(key, outcome);
     }

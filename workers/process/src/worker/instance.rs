@@ -30,7 +30,7 @@ use crate::environment::PTH_FILE;
 use crate::metrics::NamespaceMetrics;
 use crate::sandbox::{ProcessFacts, SandboxHost};
 
-/// Maximum time for a process to end after it was asked to.
+/// Maximum time for a process to end after it was asked to end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 /// Maximum time for a process to end after SIGTERM.
 const TERMINATE_GRACE: Duration = Duration::from_secs(2);
@@ -51,9 +51,10 @@ pub(super) enum Report {
         declared: Arc<Declarations>,
         links: Arc<Links>,
     },
-    /// The files are not those the worker was started with: the process was not started, or takes no calls. Its end follows.
+    /// The files differ from those with which the worker was started: the process was not started, or gets no calls. Its end
+    /// follows.
     Outdated,
-    /// The process did not come up. Its end follows.
+    /// The process failed to boot. Its end follows.
     BootFailed { error: CallError, permanent: bool },
     /// The process asks to be replaced.
     Recycle { reason: String },
@@ -77,7 +78,7 @@ pub(super) struct Instance {
     pub(super) boots: Arc<Semaphore>,
     pub(super) sync_waits: Arc<SyncWaits>,
     pub(super) reports: mpsc::Sender<(u64, Report)>,
-    /// Time until which the process may drain, once it is to finish.
+    /// Time until which the process may drain, set when it must finish.
     pub(super) finish: watch::Receiver<Option<Instant>>,
 }
 
@@ -87,7 +88,7 @@ struct BootFailure {
 }
 
 impl Instance {
-    /// Runs the process until its tree is gone.
+    /// Runs the process until its tree has ended.
     pub(super) async fn run(self) {
         let mut finish = self.finish.clone();
         let turn = tokio::select! {
@@ -171,8 +172,8 @@ impl Instance {
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
     }
 
-    /// Returns true if the files are not those the worker was started with. Not checked for the first process: the caller
-    /// that starts a worker looks at the files then.
+    /// Returns true if the files differ from those with which the worker was started. Not checked for the first process, for
+    /// which the caller that starts the worker checks the files.
     async fn is_outdated(&self) -> bool {
         let Some(started_with) = self.spec.files_hash.filter(|_| self.number > 1) else {
             return false;
@@ -216,7 +217,7 @@ impl Instance {
                 prefix: OP_PREFIX,
                 line_max: usize::try_from(spec.max_frame).unwrap_or(usize::MAX),
                 take: move |line: &[u8]| match boot::read(line, &spec) {
-                    // Full means that several announcements wait already: another one has no new information.
+                    // A full queue contains several announcements already: another one has no new information.
                     Some(announcement) => {
                         let _ = announce.try_send(announcement);
                         true
@@ -283,7 +284,7 @@ impl Instance {
             Some(announcement) = announced.recv() => return announcement,
             exit = child.wait() => exit,
         };
-        // Output from before the end of the process may still be on its way here.
+        // Output from before the end of the process may not have been read yet.
         let _ = timeout(OUTPUT_WAIT, output.finished()).await;
         announced
             .try_recv()
@@ -369,7 +370,7 @@ impl Instance {
     }
 
     async fn report(&self, report: Report) {
-        // A supervisor that is gone ended its instances; this one is about to end.
+        // If the supervisor was dropped, it ended its instances, and this one is about to end.
         let _ = self.reports.send((self.number, report)).await;
     }
 

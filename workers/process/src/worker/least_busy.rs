@@ -1,7 +1,7 @@
 //! Choice of the process for the next call. Pure.
 
-/// The index of the process with the fewest calls; `None` stands for a process that takes none. Of equally busy processes the
-/// first from `turn` on, so that they take turns if `turn` counts up.
+/// The index of the process with the fewest calls; `None` as a load means that the process accepts no calls. Of equally busy
+/// processes the first from `turn` on is chosen, so that they take turns if the caller increments `turn`.
 pub(super) fn find(
     calls: impl ExactSizeIterator<Item = Option<usize>>,
     turn: usize,

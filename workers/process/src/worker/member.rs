@@ -33,7 +33,7 @@ pub(super) struct Common {
 /// Handle of the process; dropping it ends the supervisor and its processes.
 pub(super) struct WorkerMember {
     shared: Arc<PublishedState>,
-    /// Time by which the process is to be gone, once it is not wanted any more.
+    /// Time by which the process must have ended, set once it is no longer needed.
     retire: watch::Sender<Option<Instant>>,
     supervisor: AbortHandle,
 }
@@ -51,10 +51,10 @@ pub(super) struct PublishedState {
     /// Notified of every new status of any process of the worker.
     changed: Arc<Notify>,
     first_boot: watch::Sender<Option<Result<(), CallError>>>,
-    /// The tools, resources and prompts that the first ready process of the worker declared. A process that declares other ones
-    /// takes no calls.
+    /// The tools, resources and prompts that the first ready process of the worker declared. A process with other declarations
+    /// gets no calls.
     pub(super) declared: Arc<OnceLock<Arc<Declarations>>>,
-    /// True when the last start was refused: the files or the functions are not those the worker was started with.
+    /// True when the last start was refused: the files or the functions differ from those with which the worker was started.
     pub(super) outdated: AtomicBool,
     /// Notified of every refused start of any process of the worker.
     pub(super) refused: Arc<watch::Sender<()>>,
@@ -113,7 +113,7 @@ impl WorkerMember {
             if let Some(outcome) = &*outcome.borrow_and_update() {
                 return outcome.clone();
             }
-            // The sender lives as long as `self`, so this returns only when a value was sent.
+            // `self` owns the sender, so this returns only after a value was sent.
             let _ = outcome.changed().await;
         }
     }
@@ -158,12 +158,12 @@ impl WorkerMember {
         (!link.is_closed()).then(|| Arc::clone(link))
     }
 
-    /// Counts a call as in flight while the guard lives.
+    /// Counts a call as in flight until the guard is dropped.
     pub(super) fn count(&self) -> InFlightCount<'_> {
         InFlightCount::begin(&self.shared)
     }
 
-    /// Orders the process to be gone by `until`; the earliest order counts.
+    /// Orders the process to end by `until`; the earliest order applies.
     pub(super) fn retire(&self, until: Instant) {
         self.retire.send_if_modified(|current| {
             let sooner = current.is_none_or(|current| until < current);
@@ -174,11 +174,11 @@ impl WorkerMember {
         });
     }
 
-    /// Waits until the process and its successors are gone for good.
+    /// Waits until the process and its successors have permanently ended.
     pub(super) async fn stopped(&self) {
         let mut status = self.shared.status.subscribe();
         while status.borrow_and_update().state != WorkerState::Stopped {
-            // The sender lives as long as `self`; a supervisor that ends in any other manner leaves `Stopped` as well.
+            // `self` owns the sender; a supervisor that ends in any other way also leaves `Stopped`.
             let _ = status.changed().await;
         }
     }
@@ -245,7 +245,7 @@ impl PublishedState {
     }
 }
 
-/// Counts a call as in flight while it lives.
+/// Guard that counts a call as in flight.
 pub(super) struct InFlightCount<'a>(&'a PublishedState);
 
 impl<'a> InFlightCount<'a> {

@@ -1,13 +1,13 @@
-//! The calls that a peer (a worker, or a server on pipes) has not answered yet: ids, completion and cancellation in one
-//! place. No channels, no I/O.
+//! The calls that a peer (a worker, or a stdio server) has not answered yet: ids, completion and cancellation. No channels, no
+//! I/O.
 //!
-//! A slab: an id is a slot's index and the number of its uses, so finding an entry is one indexing and a late or doubled
-//! answer never matches the next call in the same slot. Ids stay below 2^53, which every JSON reader keeps exact. Id 0 is
-//! never given out.
+//! A slab: an id consists of a slot's index and the number of its uses, so finding an entry is one index operation, and a late
+//! or repeated response never matches the next call in the same slot. Ids stay below 2^53, up to which every JSON reader is
+//! exact. Id 0 is never used.
 
 /// Bits of an id for the slot's index; the other bits count the slot's uses.
 const INDEX_BITS: u32 = 16;
-/// Maximum number of calls that are pending at once.
+/// Maximum number of concurrently pending calls.
 pub const PENDING_MAX: usize = 1 << INDEX_BITS;
 const USES_MAX: u64 = (1 << (53 - INDEX_BITS)) - 1;
 const NO_SLOT: u32 = u32::MAX;
@@ -37,9 +37,9 @@ enum Content<T> {
 /// The reason why an answer of a worker belongs to no pending call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoPendingCall {
-    /// The id was given out once: the call was cancelled or answered before.
+    /// The id was used: the call was cancelled or answered before.
     Over,
-    /// The id was never given out.
+    /// The id was never used.
     Unknown,
 }
 

@@ -1,11 +1,11 @@
 //! Persistent connections to a worker's process, one for each of the proxy's runtimes, shared by all calls made there.
 //!
-//! A call takes an id, appends its frame to a shared buffer and waits for its answer; one flusher writes all frames in the
-//! buffer, one reader matches answers to ids. Nothing is spawned per call. Every call ends exactly once: with its answer, by
-//! being dropped (which cancels it in the worker), or with the connection. Until then its sink receives the worker's events
-//! of the call, and answers to its questions go out through the same buffer.
+//! A call gets an id, appends its frame to a shared buffer and waits for its response; one flusher writes all frames in the
+//! buffer, and one reader matches responses to ids. No task is spawned per call. Every call ends exactly once: with its
+//! response, by being dropped (which cancels it in the worker), or with the connection. Until then its sink receives the
+//! worker's events of the call, and answers to its questions are sent through the same buffer.
 //!
-//! This module deliberately has no time limits (the caller drops the call) and does not reconnect (the supervisor makes a new
+//! This module deliberately has no time limits (the caller drops the call) and does not reconnect (the supervisor opens a new
 //! connection).
 
 mod event;
@@ -39,10 +39,10 @@ pub(super) use links::{Connections, Links};
 const OUTBOX_MAX: usize = 16 * 1024 * 1024;
 /// Largest capacity of a buffer that is kept for the next frames, in bytes.
 const OUTBOX_KEPT: usize = 256 * 1024;
-/// Maximum number of calls that were given up and are remembered.
+/// Maximum number of abandoned calls that are remembered.
 const ABANDONED_MAX: usize = 64;
-/// Time without a call after which a connection counts as drained. Requests that wait for their turn hold no call yet, and
-/// between two of them there is a moment without any.
+/// Time without a call after which a connection counts as drained. Requests that wait for their turn have no call yet, so there
+/// may be short gaps between calls.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// A connection, as its owner holds it: dropping it closes the connection and ends its tasks.
@@ -78,14 +78,14 @@ pub(super) enum RpcCloseReason {
 /// State that calls, the reader and the flusher share.
 pub(super) struct Link {
     namespace: NamespaceName,
-    /// Calls without an answer. A plain mutex: taken for a few instructions, never held across an await. Never taken together
-    /// with `outbox`.
+    /// Calls without a response. A plain mutex: locked for a few instructions, never held across an await, never together with
+    /// `outbox`.
     calls: Mutex<WorkerCalls>,
     /// Frames that wait to be written. A blocking mutex, like that of `calls`: it is held while a frame is copied.
     outbox: Mutex<BytesMut>,
     /// Notified when there are frames in the outbox.
     filled: Notify,
-    /// Notified when the last pending call is gone.
+    /// Notified when the last pending call has ended.
     emptied: Notify,
     /// Number of calls begun so far.
     begun: AtomicU64,
@@ -102,13 +102,14 @@ pub(super) struct Link {
 #[derive(Default)]
 struct WorkerCalls {
     pending: Pending<PendingRpcCall>,
-    /// The calls that were given up last, oldest first: the process may still run them. At most [`ABANDONED_MAX`].
+    /// The most recently abandoned calls, oldest first, which the process may still run. At most [`ABANDONED_MAX`].
     abandoned: VecDeque<AbandonedCall>,
-    /// True once the connection is over. Set under the lock: no call can enter after it, so none is missed.
+    /// True once the connection has ended. Set under the lock: no call can be added afterwards, so ending the connection fails
+    /// all calls.
     closed: bool,
 }
 
-/// A call that was given up before its answer.
+/// A call that was abandoned before its response.
 struct AbandonedCall {
     id: u64,
     request: Arc<str>,
@@ -259,7 +260,8 @@ impl Link {
         has_room
     }
 
-    /// Asks the worker to give a call up. A full outbox does not stop this: cancels are small and bounded by the calls.
+    /// Sends the worker the cancellation of a call, even if the outbox is full: cancellations are small and bounded by the
+    /// number of calls.
     fn send_cancel(&self, id: u64) {
         write::cancel(&mut self.outbox(), id);
         self.filled.notify_one();
@@ -312,12 +314,12 @@ impl Link {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection for calls: pending ones fail now, later ones are refused. The first reason stays.
+    /// Closes the connection for calls: pending ones fail now, later ones are refused. The first reason is kept.
     fn close(&self, reason: RpcCloseReason) {
         let abandoned = {
             let mut calls = self.calls();
             calls.closed = true;
-            // Set under the lock: a caller that was refused and looks again finds the connection closed.
+            // Set under the lock: a caller that was refused and searches again sees that the connection is closed.
             self.over.store(true, Ordering::Release);
             calls.pending.drain()
         };
@@ -361,8 +363,8 @@ impl Link {
         true
     }
 
-    /// The time limit of a call that was given up. `None`: the call is still awaited, has no limit, or does not belong to
-    /// this connection.
+    /// The time limit of an abandoned call. `None` if the call is still awaited, has no limit, or does not belong to this
+    /// connection.
     fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
         let calls = self.calls();
         let mut abandoned = calls.abandoned.iter();

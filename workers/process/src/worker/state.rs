@@ -1,4 +1,4 @@
-//! Actions of a worker's supervisor on each event, as one pure function: no process, no clock, no randomness of its own.
+//! Actions of a worker's supervisor on each event, as one pure function without a process, a clock or randomness.
 //!
 //! ```text
 //!            Booted                     Retire (from every live state)
@@ -13,18 +13,18 @@
 //! TimerElapsed
 //! ```
 //!
-//! A process that is not started, since its files are not those that were loaded, leads from Starting to Backoff as well, at
-//! the longest delay. It is no failure: the owner of the worker is told and brings up another one.
+//! A process that is not started, since its files differ from those that were loaded, leads from Starting to Backoff as well,
+//! at the longest delay. It is no failure: the owner of the worker is notified and starts another worker.
 //!
-//! A process whose event loop is blocked past a time limit is replaced at once: from Ready to Starting, without a delay. That
-//! is no failure either: the process works, and its successor will.
+//! A process whose event loop is blocked past a time limit is replaced immediately: from Ready to Starting, without a delay.
+//! That is no failure either: the process works, and its successor will.
 //!
-//! A failure is a boot that failed or a process that ended without an order. Delays double from `initial` to `max`, less up
-//! to half of it by jitter. A number of failures within the window is a crash loop: retried at `max` until the worker was
-//! once ready for longer than the window. A process that was ready that long starts with a clean record.
+//! A failure is a boot that failed or a process that ended without an order. Delays double from `initial` to `max`, less up to
+//! half by jitter. A number of failures within the window is a crash loop, which is retried at `max` until the worker was once
+//! ready for longer than the window. A process that was ready that long starts without recorded failures.
 //!
-//! `Failed` is the end of a worker that never came up for a reason no retry can cure; only a reload, which makes a new
-//! worker, leads out of it.
+//! `Failed` is the end of a worker that never became ready for a reason that retries cannot resolve; only a reload, which
+//! creates a new worker, ends this state.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,9 +37,9 @@ use tooldock_base::config::WorkersConfig;
 pub(super) enum LifecycleEvent {
     /// The current process is ready and connected.
     Booted,
-    /// The current process did not come up; `permanent` if trying again is pointless.
+    /// The current process failed to boot; `permanent` if retrying is pointless.
     BootFailed { permanent: bool },
-    /// The next process has other files or functions than those the worker was started with.
+    /// The next process has other files or functions than those with which the worker was started.
     Outdated,
     /// The current process, or the connection with it, ended without an order.
     Ended,
@@ -49,13 +49,13 @@ pub(super) enum LifecycleEvent {
     RecycleAsked,
     /// The replacement is ready and connected.
     ReplacementBooted,
-    /// The replacement did not come up.
+    /// The replacement failed to boot.
     ReplacementFailed,
     /// The time of [`Action::Schedule`] is over.
     TimerElapsed,
     /// The worker is not wanted any more.
     Retire,
-    /// No process is left.
+    /// No process remains.
     AllGone,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Action {
     Spawn,
     /// Let the current process take calls.
     Publish,
-    /// Start a process beside the current one.
+    /// Start a process in addition to the current one.
     SpawnReplacement,
     /// Make the replacement the current process and let it take calls; drain and end the previous one.
     Switch,
@@ -118,12 +118,12 @@ impl From<&WorkersConfig> for Rules {
     }
 }
 
-/// The whole state: the worker's phase, and its record.
+/// The complete state: the worker's phase, and its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LifecycleState {
     pub(super) phase: LifecyclePhase,
     pub(super) crash_loop: bool,
-    /// Failures in a row, for the delay: those in the window, once the worker was ready.
+    /// Consecutive failures, for the delay: those in the window, once the worker was ready.
     consecutive: u32,
     /// Times of the latest failures: at most as many as make a crash loop.
     recent: VecDeque<Instant>,
@@ -144,8 +144,8 @@ impl LifecycleState {
         (state, vec![Action::Spawn])
     }
 
-    /// The next state and the actions. `jitter` is a random number in `0.0..1.0`. An event without meaning in a state, such
-    /// as the end of a process that is not awaited any more, changes nothing.
+    /// The next state and the actions. `jitter` is a random number in `0.0..1.0`. An event without meaning in a state, such as
+    /// the end of a process that is no longer awaited, changes nothing.
     pub(super) fn step(
         mut self,
         event: LifecycleEvent,
@@ -287,7 +287,7 @@ impl LifecycleState {
             self.recent.pop_front();
         }
         self.forget_old_failures(now, rules);
-        // Once flagged, failures that come at the longest delay no longer fill the window; only being ready clears it.
+        // Once a crash loop is detected, failures at the longest delay no longer fill the window; only being ready resets it.
         self.crash_loop |= self.recent.len() >= rules.failures.max(1) as usize;
         let delay = self.delay(rules, jitter);
         self.phase = LifecyclePhase::Backoff { until: now + delay };

@@ -17,7 +17,7 @@ use super::state::{Action, LifecycleEvent, LifecyclePhase, LifecycleState, Rules
 use super::{Declarations, WorkerHost};
 use crate::child::output::printable_text;
 
-/// Maximum number of processes of one worker at once. More than two means that old ones do not end.
+/// Maximum number of concurrent processes of one worker. More than two means that old ones do not end.
 const INSTANCES_MAX: usize = 4;
 /// Maximum number of reports that wait for the supervisor; instances wait for room.
 const REPORTS: usize = 16;
@@ -54,17 +54,17 @@ struct Supervisor {
     host: Arc<WorkerHost>,
     rules: Rules,
     state: LifecycleState,
-    /// Time by which the worker is to be gone, once it is not wanted any more.
+    /// Time by which the worker must have ended, set once it is no longer needed.
     retire: watch::Receiver<Option<Instant>>,
     reports_sender: mpsc::Sender<(u64, Report)>,
-    /// The instances' tasks; a task ends when its process tree is gone.
+    /// The instances' tasks; a task ends when its process tree has ended.
     tasks: JoinSet<u64>,
     instances: HashMap<u64, Handle>,
     /// The instance that takes calls, or will.
     current: Option<u64>,
     /// The instance whose event loop is blocked, by the latest report.
     blocked: Option<u64>,
-    /// The instance that boots beside the current one.
+    /// The instance that boots in addition to the current one.
     replacement: Option<u64>,
     timer: Option<Instant>,
     /// Number of instances started so far; the number of an instance is its count.
@@ -92,7 +92,7 @@ impl Supervisor {
                 continue;
             }
             tokio::select! {
-                // In this order: the reports of an instance before its end are handled before its end.
+                // In this order: the reports of an instance are handled before its end.
                 biased;
                 Some((number, report)) = reports.recv() => self.on_report(number, report),
                 Some(ended) = self.tasks.join_next_with_id() => {
@@ -251,8 +251,8 @@ impl Supervisor {
         }
     }
 
-    /// Refuses an instance with other files or functions than the worker was started with. It takes no calls, and the owner
-    /// of the worker is told: the listed tools must be the loaded ones.
+    /// Refuses an instance with other files or functions than those with which the worker was started. It gets no calls, and
+    /// the owner of the worker is notified: the listed tools must be the loaded ones.
     fn refuse(&mut self, number: u64, reason: &str) {
         self.finish(number, Instant::now());
         let event = if self.current == Some(number) {
@@ -391,7 +391,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts an instance, unless too many are left from before.
+    /// Starts an instance, unless too many earlier ones remain.
     fn spawn(&mut self) -> Option<u64> {
         let namespace = &self.shared.spec.namespace;
         if self.instances.len() >= INSTANCES_MAX {
@@ -476,7 +476,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Tells the tasks that wait for the worker that it will not come, no matter how the supervisor ended.
+    /// Notifies the tasks that wait for the worker that it will not become ready, no matter how the supervisor ended.
     fn drop(&mut self) {
         self.forget_current();
         self.shared

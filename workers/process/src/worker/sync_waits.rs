@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// The long waits in all processes of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct SyncWaits {
-    /// A plain mutex: taken for a few instructions, never held across an await.
+    /// A plain mutex: locked for a few instructions, never held across an await.
     told: Mutex<SyncWaitLog>,
 }
 

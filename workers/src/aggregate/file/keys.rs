@@ -21,7 +21,7 @@ pub(super) struct AggregateText<'a> {
     pub(super) text: &'a str,
 }
 
-/// Value of a key, with the range of bytes at which it stands.
+/// Value of a key, with its byte range.
 pub(super) type Value<'a> = Spanned<DeValue<'a>>;
 
 /// A table whose keys are taken out one by one. Keys left at the end are unknown.
@@ -31,7 +31,7 @@ pub(super) struct Keys<'a> {
     what: &'static str,
     /// Byte at which the table begins.
     at: usize,
-    /// Name of the key that holds the table, and the byte at which that name stands.
+    /// Name of the key that contains the table, and the byte offset of that name.
     name: Option<(String, usize)>,
     entries: Vec<(Spanned<String>, Value<'a>)>,
     known: Vec<&'static str>,
@@ -51,7 +51,7 @@ impl<'a> AggregateText<'a> {
         format!("{}:{line}:{column}: {message}", self.name)
     }
 
-    /// The whole file as a table.
+    /// The complete file as a table.
     pub(super) fn keys(self) -> Result<Keys<'a>, String> {
         let table = DeTable::parse(self.text).map_err(|error| {
             let at = error.span().map_or(0, |span: Range<usize>| span.start);
@@ -84,13 +84,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The table with the name of the key that holds it, and the byte at which that name stands.
+    /// The table with the name of the key that contains it, and the byte offset of that name.
     pub(super) fn named(self, name: &str, at: usize) -> Self {
         let name = Some((name.to_owned(), at));
         Self { name, ..self }
     }
 
-    /// The name of the key that holds the table, and the byte at which that name stands.
+    /// The name of the key that contains the table, and the byte offset of that name.
     pub(super) fn name(&self) -> Option<(String, usize)> {
         self.name.clone()
     }
@@ -110,14 +110,14 @@ impl<'a> Keys<'a> {
         Some(self.entries.swap_remove(found).1)
     }
 
-    /// The byte at which the value of a key begins, if the key is there.
+    /// The byte offset of the value of a key, if the key exists.
     pub(super) fn place_of(&self, key: &str) -> Option<usize> {
         let mut entries = self.entries.iter();
         let found = entries.find(|(name, _)| name.get_ref() == key);
         found.map(|(_, value)| value.span().start)
     }
 
-    /// Requires that no keys are left.
+    /// Requires that no keys remain.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl<'a> Keys<'a> {
         Err(self.source.error(key.span().start, message))
     }
 
-    /// Takes out the text of a key, and the byte at which it stands.
+    /// Takes out the text of a key, and its byte offset.
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<(String, usize)>, String> {
         let Some(value) = self.take(key) else {
             return Ok(None);
@@ -184,7 +184,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Takes out the texts of a list, each with the byte at which it stands; at most `max`.
+    /// Takes out the texts of a list, each with its byte offset; at most `max`.
     pub(super) fn texts(
         &mut self,
         key: &'static str,
@@ -212,7 +212,7 @@ impl<'a> Keys<'a> {
         texts.collect()
     }
 
-    /// Takes out a table of single values, each with the byte at which its key stands. Numbers and booleans are taken as they are
+    /// Takes out a table of single values, each with the byte offset of its key. Numbers and booleans are returned as they are
     /// written.
     pub(super) fn values(
         &mut self,

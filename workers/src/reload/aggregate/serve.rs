@@ -1,7 +1,7 @@
-//! Served form of an aggregate: its namespace, with one hidden namespace inside for each server of its file.
+//! Builds the served form of an aggregate: its namespace, with one hidden inner namespace for each server of its file.
 //!
-//! Nothing is started here. A member that did not change is the same `Arc` in the next aggregate, so that a change of one
-//! server leaves the processes of all others alone.
+//! Nothing is started here. An unchanged member is the same `Arc` in the next aggregate, so that a change of one server does
+//! not affect the processes of the others.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,7 +30,7 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Time limit for the start of a member, unless the file sets a longer one.
 const CONNECT_MAX: Duration = Duration::from_secs(600);
 
-/// Inputs for the namespaces of aggregates, beside their files.
+/// Inputs for the namespaces of aggregates, in addition to their files.
 pub struct Surroundings<'a> {
     /// The operator's limits.
     pub config: &'a NamespacesConfig,
@@ -41,7 +41,7 @@ pub struct Surroundings<'a> {
 }
 
 /// The namespace of an aggregate. `read` is the content of its file, or the reason why the file cannot be used: then the
-/// aggregate that serves goes on, and if there is none the namespace fails with that sentence.
+/// current aggregate continues to serve, or, if there is none, the namespace fails with that reason.
 pub fn namespace(
     name: &NamespaceName,
     read: Result<AggregateSpec, String>,
@@ -145,11 +145,11 @@ fn one(
         MemberKind::Namespace(served) => return AggregateMember::Served(served.clone()),
         MemberKind::Stdio(config) => {
             let config = StdioServerConfig {
-                // Lists wait only up to the member's own limit; a server that takes longer is listed late.
+                // Lists wait at most for the member's own limit; a server that takes longer is listed late.
                 connect_timeout: member.connect_timeout.max(CONNECT_MAX),
                 idle_stop: FOR_EVER,
                 max_lifetime: FOR_EVER,
-                // With thirty servers, spare processes would be thirty more.
+                // With thirty servers, spare processes would be thirty more processes.
                 warm: 0,
                 ..(**config).clone()
             };

@@ -23,7 +23,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(30);
 /// Time that a run waits for a worker beyond `workers.ready_timeout`, which the worker keeps itself: no reload waits for ever.
 const READY_SLACK: Duration = Duration::from_secs(30);
 
-/// Interval at which a worker that failed to boot is checked. The worker retries at its own pace.
+/// Interval at which a worker that failed to boot is checked. The worker has its own retry delays.
 const RECOVERY_LOOK: Duration = Duration::from_millis(500);
 
 /// A worker of the new generation that is ready.
@@ -31,7 +31,7 @@ pub(super) struct ReadyWorker {
     pub(super) worker: Arc<Worker>,
     pub(super) declared: Arc<Declarations>,
     pub(super) issues: Vec<Issue>,
-    /// True when a source was written to between the scan and the end of the worker's start, even if its content is the same
+    /// True when a source was written between the scan and the end of the worker's start, even if its content is the same
     /// again: the worker may have loaded either version.
     pub(super) files_changed: bool,
 }
@@ -58,7 +58,7 @@ impl From<EnvironmentError> for NotUp {
     }
 }
 
-/// Brings a namespace up: environment, worker, ready line.
+/// Starts a namespace: environment, worker, ready line.
 pub(super) async fn bring_up(
     reloader: Arc<Reloader>,
     toolchain: Arc<Toolchain>,
@@ -147,8 +147,8 @@ async fn boot(
     }
 }
 
-/// Lets a worker whose first boot failed go on trying, and publishes its namespace once it is up (WRK-16). A later reload
-/// takes over by removing the worker from `recovering`.
+/// Lets a worker whose first boot failed retry, and publishes its namespace once it is ready (WRK-16). A later reload takes
+/// over by removing the worker from `recovering`.
 pub(super) fn recover(reloader: &Arc<Reloader>, wanted: DesiredNamespace, worker: Arc<Worker>) {
     let name = wanted.source.name.clone();
     lock(&reloader.fleet)
@@ -183,8 +183,8 @@ fn publish_recovered(
     declared: &Declarations,
 ) {
     let name = &wanted.source.name;
-    // The worker leaves the list of recovering workers first. If it is not there, a reload was faster, and that reload
-    // retires the worker.
+    // The worker is removed from the list of recovering workers first. If it is missing there, a reload was faster, and that
+    // reload retires the worker.
     let mine = lock(&reloader.fleet).recovering.remove(name);
     if !mine.is_some_and(|mine| Arc::ptr_eq(&mine, &worker)) {
         return;

@@ -17,7 +17,7 @@ use crate::reload::wanted::{
 use crate::scan::NamespaceSource;
 
 impl Run {
-    /// Compares the folders with the served namespaces. Changes that need no process are settled at once; the namespaces that
+    /// Compares the folders with the served namespaces. Changes that need no process are applied directly; the namespaces that
     /// need a process are returned.
     pub(super) fn want(
         &mut self,
@@ -34,7 +34,7 @@ impl Run {
             let current = current.as_deref();
             let running = current.and_then(|current| self.running(current));
             let secrets = source.secrets(&config, &self.secrets);
-            // Without a toolchain running workers stay as they are, so each is compared with its own toolchain.
+            // Without a toolchain running workers are not replaced, so each is compared with its own toolchain.
             let own = running.as_ref().and_then(|it| it.toolchain.as_deref());
             let environment = |name: &str| std::env::var(name).ok();
             let wanted = DesiredNamespace::new(source, &config, secrets, &environment, id.or(own));
@@ -90,8 +90,8 @@ impl Run {
         }
     }
 
-    /// Applies the operator's current limits to a namespace that serves already. An update may take long or fail, and that
-    /// depends on its author; a tool or principal that the operator took away is gone in any case.
+    /// Applies the operator's current limits to a served namespace. An update may take long or fail, and that depends on its
+    /// author; a tool or principal that the operator removed must be removed in any case.
     fn relimit(
         &mut self,
         current: Option<&Namespace>,
@@ -108,7 +108,7 @@ impl Run {
         }
     }
 
-    /// Publishes the reason why a namespace reloads itself as its issue, until the outcome is known.
+    /// Publishes the reason for an automatic reload of a namespace as its issue, until the outcome is known.
     fn note_reload(
         &mut self,
         current: Option<&Namespace>,
@@ -170,7 +170,7 @@ impl Run {
         }
     }
 
-    /// Publishes the namespace with new limits around the same process.
+    /// Publishes the namespace with new limits and the same process.
     fn rewrap(&mut self, current: &Namespace, wanted: &DesiredNamespace) {
         let UpstreamKind::Worker(worker) = &current.upstream else {
             return;

@@ -18,12 +18,12 @@ const KEY_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) enum FrameQuestion {
     Question(Question),
-    /// The question has a key, so that the waiting function can be told.
+    /// The question has a key, so the waiting function can be answered.
     Refused {
         key: Arc<str>,
         why: &'static str,
     },
-    /// The question has no key, so the function cannot be told.
+    /// The question has no key, so the function cannot be answered.
     Senseless,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn log(frame: &Frame<'_>, line: &Bytes) -> Option<(LogLevel, Bytes)> 
     Some((level.parse().ok()?, params))
 }
 
-/// Number of messages that the worker says it left out.
+/// Number of messages that the worker reports as dropped.
 pub(super) fn dropped(frame: &Frame<'_>) -> Option<u64> {
     #[derive(Deserialize)]
     struct DroppedParams {

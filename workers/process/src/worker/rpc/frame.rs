@@ -10,8 +10,8 @@ use tooldock_base::json;
 
 use crate::worker::ToolReply;
 
-/// A line of a worker. Unknown members are ignored, and members are not checked before the line found its call: an invalid
-/// answer still ends the call that it names.
+/// A line of a worker. Unknown members are ignored, and members are not validated before the line is matched to its call: an
+/// invalid response still ends the call that it names.
 #[derive(Debug, Deserialize)]
 pub(super) struct Frame<'a> {
     #[serde(borrow, default)]
@@ -67,7 +67,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The id, if it is a number that may have been given out.
+    /// The id, if it is a number that may have been used.
     pub(super) fn id(&self) -> Option<u64> {
         self.id?.get().parse().ok()
     }

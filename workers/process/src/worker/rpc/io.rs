@@ -1,5 +1,5 @@
-//! Connecting to a worker, and the two tasks of a connection: the reader and the flusher. Both run in the runtime in which
-//! the connection was made.
+//! Connecting to a worker, and the two tasks of a connection: the reader and the flusher. Both run in the runtime in which the
+//! connection was opened.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::worker::boot::{self, Announcement};
 use crate::worker::pending::NoPendingCall;
 use crate::worker::{CallEvent, WorkerSpec};
 
-/// Maximum time of connecting, and then of the greeting. The worker announced that it listens, so both are immediate.
+/// Time limit for connecting, and again for the greeting. The worker has announced that it listens, so both are immediate.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of one read.
 const READ_CHUNK: usize = 64 * 1024;
 /// Minimum room in the buffer for a read: with less, a read is not worth its system call.
 const READ_SPARE: usize = 4 * 1024;
-/// Capacity of the buffer above which small frames are copied out of it: a reply must not keep megabytes alive.
+/// Capacity of the buffer above which small frames are copied out of it: a reply must not keep megabytes in memory.
 const PINNED_MAX: usize = 256 * 1024;
 /// Number of invalid lines in a row after which the connection is closed.
 const GARBAGE_MAX: u32 = 100;
@@ -40,7 +40,7 @@ const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 /// Announcements that arrive on a connection after its greeting.
 pub(super) type AnnouncementSender = mpsc::Sender<Announcement>;
 
-/// Reason why there is no connection.
+/// Reason why connecting failed.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::worker) enum ConnectError {
     #[error("cannot connect to {}: {source}", socket.display())]
@@ -180,7 +180,7 @@ async fn heartbeat(link: Arc<Link>, silence: Duration) {
 struct FrameReader {
     stream: OwnedReadHalf,
     buffer: BytesMut,
-    /// Bytes of the buffer that are known to hold no newline.
+    /// Number of bytes at the start of the buffer that contain no newline.
     scanned: usize,
     frame_max: usize,
     garbage: u32,
@@ -255,7 +255,7 @@ impl FrameReader {
                         Ok(line) => frame.outcome(&line, entry.max_result),
                         Err(no_room) => Err(no_room.into()),
                     };
-                    // A caller that left meanwhile does not need the answer.
+                    // The response is dropped if the caller no longer waits.
                     let _ = entry.reply.send(outcome);
                 }
                 Err(_) if id == NO_REPLY => {}
@@ -277,7 +277,7 @@ impl FrameReader {
                 self.handle_event(&frame, line, link)?
             }
             "recycle" => {
-                // A full queue means that several such requests wait already.
+                // A full queue contains several such requests already.
                 let _ = announced.try_send(boot::read(line, spec)?);
             }
             _ => return None,
@@ -285,15 +285,15 @@ impl FrameReader {
         Some(())
     }
 
-    /// Handles an event of a running call. Events of a call that is over are dropped; invalid ones are counted, unless the
-    /// line names no call at all: then it is garbage.
+    /// Handles an event of a running call. Events of a call that has ended are dropped; invalid ones are counted. A line that
+    /// names no call counts as garbage.
     fn handle_event(&mut self, frame: &Frame<'_>, line: &Bytes, link: &Arc<Link>) -> Option<()> {
         let id = frame.id()?;
         let op = frame.op.as_deref()?;
         let read = if op == "ask" {
             event::questions(frame).map(|asked| link.ask(id, asked))
         } else {
-            // The sink is looked up first: a tool may send many events although there is no sink.
+            // The sink is looked up first: a tool may send many events without a sink.
             let sink = match link.calls().pending.get(id) {
                 Ok(entry) => entry.sink.clone(),
                 Err(_) => None,
@@ -345,7 +345,7 @@ impl FrameReader {
                     "it sent a line beyond the size limit",
                 ));
             }
-            // Not on every read: while a reply is still in use, reserving needs a new buffer.
+            // Not done on every read: while a reply is still in use, reserving needs a new buffer.
             if self.buffer.capacity() - self.buffer.len() < READ_SPARE {
                 self.buffer.reserve(READ_CHUNK);
             }

@@ -1,8 +1,8 @@
 //! All connections to one process: one in each of the proxy's runtimes.
 //!
-//! Waking a task of another runtime is a system call, and an answer would need one on its way in and one on its way out. So a
-//! call takes the connection of its own runtime, where the flusher and the reader run, too. The process is still a single
-//! one: the end of one connection ends all.
+//! Waking a task of another runtime is a system call, and a call would need one for its request and one for its response. So a
+//! call uses the connection of its own runtime, where the flusher and the reader run, too. The process is still a single one:
+//! the end of one connection ends all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// When a connection cannot be made, or no runtime is left.
+    /// When a connection cannot be opened, or no runtime remains.
     pub(in crate::worker) async fn make(
         runtimes: &[Handle],
         spec: &Arc<WorkerSpec>,
@@ -64,7 +64,7 @@ impl Connections {
                     by_runtime.push((runtime.id(), Arc::clone(&connection.link)));
                     connections.push(connection);
                 }
-                // No calls come from that runtime any more.
+                // No calls come from a runtime that has ended.
                 Err(ConnectError::RuntimeGone) => {}
                 Err(error) => return Err(error),
             }
@@ -124,15 +124,14 @@ impl Links {
         first.closed().await
     }
 
-    /// Ends all connections for calls. The first reason stays.
+    /// Closes all connections for calls. The first reason is kept.
     pub(in crate::worker) fn close(&self, reason: &RpcCloseReason) {
         for link in self.all() {
             link.close(reason.clone());
         }
     }
 
-    /// The time limit of a call that was given up, by its id on its connection and its request. Two connections may
-    /// use the same id.
+    /// The time limit of an abandoned call, by its id on its connection and its request. Two connections may use the same id.
     pub(in crate::worker) fn limit_of_abandoned(&self, id: u64, request: &str) -> Option<Duration> {
         self.all()
             .find_map(|link| link.limit_of_abandoned(id, request))

@@ -11,7 +11,7 @@ use super::event::FrameQuestion;
 use super::{Link, write};
 use crate::worker::{Answers, Ask, CallEvent, OPEN_QUESTIONS_MAX, Question, Replier};
 
-/// Answers the questions of one call, while its connection lives.
+/// Answers the questions of one call until its connection ends.
 struct ToWorker {
     link: Weak<Link>,
     id: u64,
@@ -26,15 +26,15 @@ impl Answers for ToWorker {
 }
 
 impl Link {
-    /// Opens the questions of a frame and passes them to the call's sink. Questions that cannot be asked are answered at
-    /// once, so that no function waits in vain.
+    /// Opens the questions of a frame and passes them to the call's sink. Questions that cannot be asked are answered with an
+    /// error immediately, so that no function waits in vain.
     pub(super) fn ask(self: &Arc<Self>, id: u64, asked: Vec<FrameQuestion>) {
         let mut questions = Vec::new();
         let mut refused = Vec::new();
         let mut protocol_errors = 0;
         let sink = {
             let mut calls = self.calls();
-            // A call that is over asks no questions; its function was told, or is about to be.
+            // A call that has ended asks no questions; its function gets, or already got, a cancellation.
             let Ok(entry) = calls.pending.get_mut(id) else {
                 return;
             };
@@ -135,7 +135,7 @@ impl Link {
 }
 
 impl super::PendingRpcCall {
-    /// The reason why a question cannot be opened beside those that are open.
+    /// The reason why a question cannot be opened, given the questions that are open.
     fn refuses(&self, question: &Question) -> Option<&'static str> {
         if self.open.contains(&question.key) {
             Some("a question with this key is open already")

@@ -1,4 +1,5 @@
-//! The lines that the gateway writes to a worker. JSON from elsewhere is copied once, into the outbox, and not parsed.
+//! The lines that the gateway writes to a worker. JSON of clients and functions is copied once, into the outbox, and not
+//! parsed.
 
 use bytes::{BufMut, BytesMut};
 use tooldock_base::error::CallError;
@@ -102,7 +103,7 @@ pub(super) fn shutdown(buffer: &mut BytesMut) {
     buffer.put_slice(b",\"op\":\"shutdown\"}\n");
 }
 
-/// Appends a name and an object. Empty bytes stand for the empty object.
+/// Appends a name and an object. Empty bytes mean the empty object.
 fn member(buffer: &mut BytesMut, name: &[u8], json: &[u8]) {
     buffer.put_slice(name);
     if json.is_empty() {
